@@ -1,0 +1,78 @@
+"""Makes the lock files from pyproject.toml: names, versions, hashes and markers, never an address.
+
+Run by `make lock`. Two files come out: `requirements.lock`, which runs everything on a CPU or beside a CUDA build
+of torch that is already there, and `requirements-cuda.lock`, the libraries that the registry's CUDA build of torch
+loads. `make` installs the second only after it has seen which build of torch the first brought (torch's own metadata
+says), so that nobody downloads gigabytes for a CPU.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
+CRYPTEN = "crypten==0.4.1"
+
+CPU_BUILD_HASHES = {
+    # The same release of torch without CUDA, as its makers publish it for CPython 3.11 on x86-64 Linux. A package
+    # index that carries this build next to the default one may serve either; both are pinned.
+    "torch": ["sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"],
+}
+
+
+def resolve() -> str:
+    """The resolved requirements of every extra and CrypTen, as pip reads them. Raises CalledProcessError."""
+    with tempfile.NamedTemporaryFile("w", suffix=".in") as crypten:
+        crypten.write(CRYPTEN + "\n")
+        crypten.flush()
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", crypten.name, "--all-extras"),
+                *(
+                    "--universal",
+                    "--python-version",
+                    "3.11",
+                    "--prerelease",
+                    "disallow",
+                    "--generate-hashes",
+                    "--quiet",
+                ),
+                *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
+            ],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    return done.stdout
+
+
+def entries(resolved: str) -> list[str]:
+    """One string per requirement, its hash lines included."""
+    return [e.rstrip() + "\n" for e in re.split(r"\n(?=\S)", resolved.strip())]
+
+
+def with_cpu_build(entry: str) -> str:
+    """`entry` with the hashes of the CPU build of the same release added."""
+    name = entry.split("==", maxsplit=1)[0]
+    extra = "".join(f" \\\n    --hash={h}" for h in CPU_BUILD_HASHES.get(name, []))
+    return entry.rstrip("\n") + extra + "\n"
+
+
+def main() -> None:
+    """Writes both files."""
+    plain, cuda = [], []
+    for entry in entries(resolve()):
+        (cuda if CUDA_ONLY.match(entry) else plain).append(with_cpu_build(entry))
+    note = "# Made by `make lock` from pyproject.toml. Install with: pip install --no-deps --require-hashes -r {}\n"
+    for name, part in (("requirements.lock", plain), ("requirements-cuda.lock", cuda)):
+        (ROOT / name).write_text(note.format(name) + "".join(part))
+
+
+if __name__ == "__main__":
+    main()

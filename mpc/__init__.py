@@ -1,0 +1,18 @@
+"""Two-party computation over Z_2^64: everything that happens to a share, and nothing about the wire.
+
+In reading order:
+
+    ring         integers modulo 2^64 on int64 arrays
+    fixed_point  reals to ring elements and back
+    prg          16-byte seeds, domain-separated, expanded by AES-128-CTR
+    sharing      additive shares, and the two forms of a submission
+    norm_bound   the public parameters of the norm check and the conditions its soundness rests on
+    tuples       correlated randomness as a server holds it
+    dealer       correlated randomness as the dealer makes it (pure; no CrypTen, no torch)
+    channel      the seam between a protocol and its transport, with its in-process twin
+    joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
+    projection   64 ternary rows against modular wrap-around
+    comparison   CrypTen's carry circuit behind the gate interface (the only module that imports CrypTen)
+    equality     the masked-equality opening: one bit per client
+    validation   the whole check, in the order of the paper
+"""

@@ -1,0 +1,106 @@
+"""The seam between a two-party protocol and its transport.
+
+A protocol step calls `exchange(label, payload)`: it sends our bytes and returns the peer's bytes of the same step. The
+order of labels depends on public values alone, so the parties cannot fall out of step unless one of them is wrong; a
+label that differs is a PeerMismatchError, never a wrong value.
+
+`servers.peer` implements it over gRPC; `memory_pair` is its in-process twin for tests and simulation.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from mpc.errors import ChannelClosedError, PeerMismatchError
+from mpc.sharing import Party
+
+T = TypeVar("T")
+
+
+class Channel(Protocol):
+    """One party's end."""
+
+    @property
+    def party(self) -> Party:
+        """Which end this is: 0 for server A, 1 for server B."""
+
+    def exchange(self, label: str, payload: bytes) -> bytes:
+        """Sends `payload` and returns the peer's payload of the step with the same label.
+
+        Raises: PeerMismatchError, ChannelClosedError.
+        """
+
+
+class MemoryChannel:
+    """One end of an in-process pair. Counts what a transport would count."""
+
+    def __init__(self, party: Party, inbox: queue.Queue[tuple[str, bytes] | None]) -> None:
+        self._party: Party = party
+        self._inbox = inbox
+        self._peer: MemoryChannel | None = None
+        self._closed = threading.Event()
+        self.bytes_sent = 0
+        self.rounds = 0
+
+    @property
+    def party(self) -> Party:
+        """0 or 1."""
+        return self._party
+
+    def exchange(self, label: str, payload: bytes) -> bytes:
+        """See `Channel.exchange`."""
+        assert self._peer is not None  # memory_pair joined both ends before handing them out
+        if self._closed.is_set():
+            raise ChannelClosedError(f"the channel is closed, at step {label!r}")
+        self._peer._inbox.put((label, payload))
+        self.bytes_sent += len(payload)
+        self.rounds += 1
+        message = self._inbox.get()
+        if message is None:
+            raise ChannelClosedError(f"the peer closed the channel, at step {label!r}")
+        peers_label, received = message
+        if peers_label != label:
+            raise PeerMismatchError("protocol step", ours=label, peers=peers_label)
+        return received
+
+    def close(self) -> None:
+        """Wakes the peer, which then raises ChannelClosedError."""
+        self._closed.set()
+        if self._peer is not None:
+            self._peer._inbox.put(None)
+
+
+def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
+    """Two joined ends, parties 0 and 1."""
+    a: MemoryChannel = MemoryChannel(0, queue.Queue())
+    b: MemoryChannel = MemoryChannel(1, queue.Queue())
+    a._peer, b._peer = b, a
+    return a, b
+
+
+def run_pair(program: Callable[[MemoryChannel], T]) -> tuple[T, T]:
+    """Runs `program` as party 0 and as party 1, each in its own thread; their results in that order.
+
+    When one party raises, the other is woken, and the error that came first is raised.
+    """
+    first_error: list[BaseException] = []
+
+    def run(channel: MemoryChannel) -> T:
+        try:
+            return program(channel)
+        except BaseException as error:
+            first_error.append(error)
+            raise
+        finally:
+            channel.close()
+
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="party") as pool:
+        futures = [pool.submit(run, channel) for channel in memory_pair()]
+        try:
+            return futures[0].result(), futures[1].result()
+        except BaseException:  # noqa: BLE001 - re-raised as the error that came first
+            raise first_error[0] from None

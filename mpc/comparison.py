@@ -1,0 +1,182 @@
+"""CrypTen's carry circuit as the comparison gate. The only module that imports CrypTen; its global state ends here.
+
+The gate turns additive shares of words into XOR shares of their bits: server A enters its word as one binary-shared
+operand, B enters its own as the other, and CrypTen's set-propagate-kill adder (the circuit inside its A2B conversion
+and its comparison) adds them in 7 rounds. What it reaches through CrypTen's globals is replaced: the communicator by
+ours over `Channel`, the tuple provider by the dealer's binary triples. Operands enter as (x_A, 0) and (0, x_B): a
+correct sharing that draws nothing from CrypTen's generators, whose zero-sharings come, with two parties, from mt19937
+streams known to both sides and would hide nothing. What hides an operand is the dealer's triple at the first AND.
+
+CrypTen keeps one communicator and one provider per process. Ours look up the channel and the triples of the calling
+thread, so a server runs the gate in its one MPC thread and a test runs two parties in two threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpc import ring
+from mpc.channel import Channel
+from mpc.errors import GateUnavailableError
+from mpc.ring import RingArray
+from mpc.tuples import BinaryTriples
+
+INSTALL_HINT = "pip install 'precad[crypten-runtime]' && pip install --no-deps crypten==0.4.1"
+
+
+class Gate(Protocol):
+    """Additive shares of words in, XOR shares of the same words' bits out."""
+
+    name: str
+    triples_per_word: int
+    """Words of binary triples that one input word uses up."""
+
+    def to_binary(self, words: RingArray, triples: BinaryTriples, channel: Channel) -> RingArray:
+        """XOR share of (words_A + words_B) mod 2^64. Run by both servers on arrays of one shape (m,)."""
+
+
+class _Party(threading.local):
+    """The protocol run of the calling thread."""
+
+    channel: Channel | None = None
+    triples: BinaryTriples | None = None
+    step = 0
+
+
+_party = _Party()
+
+
+class CryptenGate:
+    """Raises GateUnavailableError when CrypTen, or what it imports, is not installed."""
+
+    name = "crypten"
+    triples_per_word = 13  # one AND of m words, then six levels with a broadcast AND of 2m
+
+    def __init__(self) -> None:
+        self._torch, self._binary_tensor = _load_crypten()
+
+    def to_binary(self, words: RingArray, triples: BinaryTriples, channel: Channel) -> RingArray:
+        """See `Gate.to_binary`: 7 rounds, 208 bytes per word and direction."""
+        own = self._torch.from_numpy(words.copy())
+        zero = self._torch.zeros_like(own)
+        operands = (own, zero) if channel.party == 0 else (zero, own)
+        with _running(channel, triples):
+            x, y = (self._binary_tensor.from_shares(operand, precision=0) for operand in operands)
+            return np.asarray(x.add(y).share.numpy(), dtype=np.int64)
+
+
+@contextmanager
+def _running(channel: Channel, triples: BinaryTriples) -> Iterator[None]:
+    _party.channel, _party.triples, _party.step = channel, triples, 0
+    try:
+        yield
+    finally:
+        _party.channel, _party.triples = None, None
+
+
+def _load_crypten() -> tuple[Any, Any]:
+    """(torch, CrypTen's BinarySharedTensor), with our communicator and provider in place. Idempotent."""
+    try:
+        torch = importlib.import_module("torch")
+        _alias_moved_onnx_registry()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            crypten = importlib.import_module("crypten")
+            provider_module = importlib.import_module("crypten.mpc.provider.provider")
+            binary = importlib.import_module("crypten.mpc.primitives.binary")
+    except ImportError as error:
+        raise GateUnavailableError(f"gate 'crypten' cannot load {error.name}: {INSTALL_HINT}") from error
+    package = importlib.import_module("crypten.communicator")
+    vars(package)["DistributedCommunicator"] = _communicator_class(vars(package)["DistributedCommunicator"], torch)
+    vars(crypten.mpc)["__SUPPORTED_PROVIDERS"]["PRECAD"] = _provider_class(
+        provider_module.TupleProvider, binary.BinarySharedTensor, torch
+    )()
+    crypten.cfg.mpc.provider = "PRECAD"
+    return torch, binary.BinarySharedTensor
+
+
+def _alias_moved_onnx_registry() -> None:
+    """CrypTen 0.4.1 imports torch.onnx._internal.registration, which moved in torch 2.9."""
+    old = "torch.onnx._internal.registration"
+    try:
+        importlib.import_module(old)
+    except ImportError:
+        sys.modules[old] = importlib.import_module("torch.onnx._internal.torchscript_exporter.registration")
+
+
+def _communicator_class(base: Any, torch: Any) -> Any:
+    """CrypTen's communicator over the calling thread's Channel; only what the carry circuit needs."""
+    if base.__name__ == "ChannelCommunicator":
+        return base
+
+    class ChannelCommunicator(base):  # type: ignore[misc]
+        """One reveal is one exchange: XOR of both parties' words, several tensors in one message."""
+
+        def __init__(self) -> None:
+            self.reset_communication_stats()
+
+        @classmethod
+        def is_initialized(cls) -> bool:
+            return _party.channel is not None
+
+        @classmethod
+        def get(cls) -> Any:
+            cls.instance = cls.instance or cls()
+            return cls.instance
+
+        def get_rank(self) -> int:
+            assert _party.channel is not None  # is_initialized() was asked first
+            return _party.channel.party
+
+        def get_world_size(self) -> int:
+            return 2
+
+        def all_reduce(self, input: Any, op: Any = None, async_op: bool = False, batched: bool = False) -> Any:  # noqa: A002
+            if op != torch.distributed.ReduceOp.BXOR or async_op:
+                raise NotImplementedError("the comparison gate opens XOR shares only")
+            tensors = input if batched else [input]
+            opened = _open_xor(np.concatenate([t.numpy().reshape(-1) for t in tensors]))
+            split = np.split(opened, np.cumsum([t.numel() for t in tensors])[:-1])
+            result = [torch.from_numpy(part).reshape(t.shape) for part, t in zip(split, tensors, strict=True)]
+            return result if batched else result[0]
+
+    ChannelCommunicator.instance = None
+    return ChannelCommunicator
+
+
+def _open_xor(share: RingArray) -> RingArray:
+    assert _party.channel is not None  # set by _running for as long as the circuit runs
+    _party.step += 1
+    received = _party.channel.exchange(f"gate/{_party.step}", ring.to_bytes(share))
+    return share ^ ring.from_bytes(received, n_words=share.size)
+
+
+def _provider_class(base: Any, binary_tensor: Any, torch: Any) -> Any:
+    """CrypTen's tuple provider that hands out the dealer's binary triples."""
+
+    class DealerProvider(base):  # type: ignore[misc]
+        NAME = "PRECAD"
+
+        def generate_binary_triple(self, size0: Any, size1: Any, device: Any = None) -> Any:
+            if size0 != size1 or _party.triples is None:
+                raise NotImplementedError("the carry circuit asks for triples of one shape, inside the gate")
+            parts = _party.triples.take(size0.numel())
+            return tuple(binary_tensor.from_shares(torch.from_numpy(p).reshape(size0), precision=0) for p in parts)
+
+    return DealerProvider
+
+
+GATES = {CryptenGate.name: CryptenGate}
+
+
+def make_gate(name: str) -> Gate:
+    """The gate that a configuration names. Raises GateUnavailableError."""
+    return GATES[name]()

@@ -1,0 +1,74 @@
+"""How the dealer makes a batch: two keys, expanded as the servers will expand them, and the products' corrections.
+
+The dealer sees no submission and no opening. It colludes with neither server; a dealer that colluded with one would
+give it the other's half of every mask. Needs neither CrypTen nor torch.
+
+Source: PRECAD, Sec. 4.3 (tuples a, r with <a, a> = r from a trusted third party); seed compression is ours.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from mpc import ring
+from mpc.prg import RandomBytes, Seed
+from mpc.ring import RingArray
+from mpc.sharing import expand_mask
+from mpc.tuples import (
+    FIELD_PRIME,
+    BatchShape,
+    Dealt,
+    equality_share_a,
+    mask_seed,
+    squared_mask_share_a,
+    triple_streams,
+)
+
+
+def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dealt, Dealt]:
+    """(for server A, for server B): a fresh batch of this shape."""
+    key_a, key_b = Seed.random(random_bytes), Seed.random(random_bytes)
+    n = len(shape.clients)
+    squared_masks = np.array([_squared_mask_correction(key_a, key_b, shape, c) for c in shape.clients], dtype=np.int64)
+    equality = [_equality_correction(key_a, shape, client, random_bytes) for client in shape.clients]
+    return (
+        Dealt(key_a),
+        Dealt(
+            key_b,
+            squared_masks=squared_masks,
+            equality=np.array(equality, dtype=np.int64).reshape(n, 3),
+            triples=_triple_corrections(key_a, key_b, shape),
+        ),
+    )
+
+
+def _squared_mask_correction(key_a: Seed, key_b: Seed, shape: BatchShape, client: str) -> int:
+    """r_B = <a, a> - r_A with a = a_A + a_B."""
+    label = shape.label(client)
+    a = expand_mask(mask_seed(key_a, label), label, shape.dim) + expand_mask(mask_seed(key_b, label), label, shape.dim)
+    return ring.centred(ring.dot(a, a) - squared_mask_share_a(key_a, label))
+
+
+def _triple_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
+    """c_B = (a_A ^ a_B) & (b_A ^ b_B) ^ c_A, shape (triple_words,)."""
+    a_a, b_a, c_a = triple_streams(key_a, shape)
+    a_b, b_b, _ = triple_streams(key_b, shape)
+    return ((a_a ^ a_b) & (b_a ^ b_b)) ^ c_a
+
+
+def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_bytes: RandomBytes) -> list[int]:
+    """B's shares of rho (uniform, not zero), omega (uniform) and rho * omega, modulo p."""
+    rho, omega = 1 + _uniform_below(FIELD_PRIME - 1, random_bytes), _uniform_below(FIELD_PRIME, random_bytes)
+    share_a = equality_share_a(key_a, shape.label(client))
+    whole = (rho, omega, rho * omega)
+    return [(value - share) % FIELD_PRIME for value, share in zip(whole, share_a, strict=True)]
+
+
+def _uniform_below(bound: int, random_bytes: RandomBytes) -> int:
+    """Uniform in 0..bound-1 by rejection from 61 bits; bound is p or p - 1, so a retry is rare."""
+    while True:
+        value = int.from_bytes(random_bytes(8), "little") & FIELD_PRIME
+        if value < bound:
+            return value

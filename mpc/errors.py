@@ -1,0 +1,66 @@
+"""Everything that can go wrong in `mpc`.
+
+    MpcError
+    ├── ParameterError (ValueError)     a public parameter breaks a condition that a proof needs
+    ├── EncodingError (ValueError)      a real vector has no fixed-point encoding
+    │   ├── NotFiniteError
+    │   └── OverflowsRingError
+    ├── MalformedMessageError           bytes that no honest party sends
+    ├── PeerMismatchError               the two servers are out of step
+    ├── CommitmentError                 a revealed coin is not the one committed to
+    ├── TupleReusedError                correlated randomness asked for twice
+    ├── GateUnavailableError            the chosen comparison gate is not installed
+    └── ChannelClosedError              the peer is gone
+
+Messages name fields, shapes and expectations. They never hold a share, a seed, a mask or an update.
+"""
+
+from __future__ import annotations
+
+
+class MpcError(Exception):
+    """Base of this package's errors."""
+
+
+class ParameterError(MpcError, ValueError):
+    """A public parameter is outside the region in which the protocol is proved sound and complete."""
+
+
+class EncodingError(MpcError, ValueError):
+    """A real vector cannot be encoded."""
+
+
+class NotFiniteError(EncodingError):
+    """The vector holds a NaN or an infinity."""
+
+
+class OverflowsRingError(EncodingError):
+    """A coordinate's encoding does not fit a signed 64-bit word."""
+
+
+class MalformedMessageError(MpcError):
+    """A message has a length or a structure that no honest party sends."""
+
+
+class PeerMismatchError(MpcError):
+    """Both servers must hold the same value of `field`; they do not."""
+
+    def __init__(self, field: str, *, ours: object, peers: object) -> None:
+        super().__init__(f"{field} differs between the servers: ours {ours}, peer's {peers}")
+        self.field = field
+
+
+class CommitmentError(MpcError):
+    """The peer revealed a coin other than the one it had committed to."""
+
+
+class TupleReusedError(MpcError):
+    """A one-time tuple was asked for a second time. Using it would reveal the difference of two updates."""
+
+
+class GateUnavailableError(MpcError):
+    """The configured comparison gate needs a package that is not installed."""
+
+
+class ChannelClosedError(MpcError):
+    """The other party closed its end, or is gone."""

@@ -1,0 +1,89 @@
+"""A coin that neither server chose: both commit, then both reveal.
+
+Used twice a round: to select clients before the round, and to draw the rows of the no-wrap test after every upload is
+fixed. Commitments are SHA-256 over 32 uniform bytes, which hide by their entropy and bind by collision resistance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from mpc import prg
+from mpc.channel import Channel
+from mpc.errors import CommitmentError, MalformedMessageError, ParameterError
+from mpc.prg import Label, Purpose, RandomBytes, Seed
+
+COIN_BYTES = 32
+
+
+def digest(*parts: bytes) -> bytes:
+    """SHA-256 over length-prefixed parts: injective in their sequence."""
+    hasher = hashlib.sha256()
+    for part in (prg.VERSION, *parts):
+        hasher.update(len(part).to_bytes(8, "big"))
+        hasher.update(part)
+    return hasher.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class CoinShare:
+    """One server's half of a coin for one `context` (task, round and use), before it is revealed."""
+
+    party: int
+    context: str
+    value: bytes = field(repr=False)
+
+    @classmethod
+    def draw(cls, party: int, context: str, random_bytes: RandomBytes = os.urandom) -> CoinShare:
+        """A fresh half."""
+        return cls(party, context, random_bytes(COIN_BYTES))
+
+    @property
+    def commitment(self) -> bytes:
+        """32 bytes; bound to the party and to the context, so that a commitment cannot be echoed."""
+        return digest(b"coin commitment", bytes([self.party]), self.context.encode(), self.value)
+
+
+def reveal(share: CoinShare, peers_commitment: bytes, transcript: bytes, channel: Channel) -> Seed:
+    """The joint seed of both halves and of `transcript` (what both servers had fixed before). One round.
+
+    Raises: CommitmentError when the peer reveals something else than it committed to.
+    """
+    peers_value = channel.exchange(f"{share.context}/reveal", share.value)
+    if len(peers_value) != COIN_BYTES:
+        raise MalformedMessageError(f"a coin has {COIN_BYTES} bytes, got {len(peers_value)}")
+    peers_share = CoinShare(1 - share.party, share.context, peers_value)
+    if not hmac.compare_digest(peers_share.commitment, peers_commitment):
+        raise CommitmentError(f"the peer's coin for {share.context!r} is not the one that it committed to")
+    ordered = (share.value, peers_value) if share.party == 0 else (peers_value, share.value)
+    return Seed(digest(b"joint coin", share.context.encode(), *ordered, transcript)[: prg.SEED_BYTES])
+
+
+def toss(context: str, transcript: bytes, channel: Channel, random_bytes: RandomBytes = os.urandom) -> Seed:
+    """Commit and reveal: a joint seed in two rounds. Raises CommitmentError, PeerMismatchError."""
+    share = CoinShare.draw(channel.party, context, random_bytes)
+    peers_commitment = channel.exchange(f"{context}/commit", share.commitment)
+    return reveal(share, peers_commitment, transcript, channel)
+
+
+def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_rate: float) -> list[str]:
+    """Each client independently with probability q: a 64-bit word below floor(q 2^64). Run by both servers.
+
+    The empty selection is a possible and proper outcome (the round then releases noise). Rounding q down by at most
+    2^-64 can only lower a client's participation. Source: PRECAD, Algorithm 1, line 2, as Poisson sampling.
+    """
+    if not 0 <= sampling_rate <= 1:
+        raise ParameterError(f"sampling_rate must be in [0, 1], got {sampling_rate}")
+    if sampling_rate == 1:
+        return list(clients)
+    threshold = np.uint64(math.floor(Fraction(sampling_rate) * 2**64))
+    words = prg.stream(seed, Purpose.SELECTION, label, len(clients)).view(np.uint64)
+    return [client for client, word in zip(clients, words, strict=True) if word < threshold]

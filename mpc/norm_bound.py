@@ -1,0 +1,94 @@
+"""The public parameters of the norm check, and the conditions that its theorem needs.
+
+A vector X of d ring elements is accepted if and only if its centred integer norm satisfies sum X_i^2 <= T, up to the
+2^-64 of the no-wrap test. Everything is computed with integers and rationals, never with floats.
+
+Source: `secure_validation.md` sections 4 and 6.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from mpc.errors import ParameterError
+from mpc.fixed_point import DEFAULT_FRAC_BITS, check_frac_bits
+from mpc.ring import MODULUS
+
+WINDOW_BITS = 29
+WINDOW = 1 << WINDOW_BITS
+"""b: a row passes when its value lies in [-b, b)."""
+
+DEFAULT_ROWS = 64
+MAX_ENCODED_CLIP = 94_000_000
+"""C * 2^f at most: an honest client then fails with probability below 2^-40 (section 4, table)."""
+
+
+@dataclass(frozen=True)
+class NormBound:
+    """The L2 bound C on a vector of `dim` coordinates with `frac_bits` fractional bits.
+
+    Raises ParameterError when C is not positive and finite, when C * 2^f exceeds 9.4e7 or is below 1, or when
+    d (2b - 1) + b >= 2^64 (the theorem's condition on the dimension).
+    """
+
+    clip_norm: float
+    dim: int
+    frac_bits: int = DEFAULT_FRAC_BITS
+    n_rows: int = DEFAULT_ROWS
+
+    def __post_init__(self) -> None:
+        check_frac_bits(self.frac_bits)
+        if not 0 < self.clip_norm < math.inf:
+            raise ParameterError(f"clip_norm must be positive and finite, got {self.clip_norm}")
+        if self.dim < 1:
+            raise ParameterError(f"dim must be at least 1, got {self.dim}")
+        if not 1 <= self.n_rows <= DEFAULT_ROWS:
+            raise ParameterError(f"n_rows must be in 1..{DEFAULT_ROWS}, got {self.n_rows}")
+        if self.encoded_clip > MAX_ENCODED_CLIP:
+            raise ParameterError(
+                f"clip_norm * 2^frac_bits must be at most {MAX_ENCODED_CLIP}, got {float(self.encoded_clip):.6g} "
+                f"(clip_norm {self.clip_norm}, frac_bits {self.frac_bits}): lower one of them"
+            )
+        if self.encoded_clip < 1:
+            raise ParameterError(
+                f"clip_norm * 2^frac_bits must be at least 1, got {float(self.encoded_clip):.6g}: "
+                f"every update would be encoded as zero"
+            )
+        if self.dim * (2 * WINDOW - 1) + WINDOW >= MODULUS:
+            raise ParameterError(
+                f"dim must be at most {(MODULUS - 1 - WINDOW) // (2 * WINDOW - 1)}: the no-wrap test needs "
+                f"d(2b-1)+b < 2^64; got {self.dim}"
+            )
+
+    @property
+    def encoded_clip(self) -> Fraction:
+        """C * 2^f, exactly."""
+        return Fraction(self.clip_norm) * (1 << self.frac_bits)
+
+    @cached_property
+    def threshold(self) -> int:
+        """T = floor((C 2^f)^2): the largest accepted sum of squares."""
+        return math.floor(self.encoded_clip**2)
+
+    @property
+    def norm_mask(self) -> int:
+        """Bits bitlength(T)..63: those of T - N that must be zero."""
+        return MODULUS - (1 << self.threshold.bit_length())
+
+    @property
+    def row_mask(self) -> int:
+        """Bits 30..63: those of v + 2^29 that must be zero."""
+        return MODULUS - 2 * WINDOW
+
+    @property
+    def words_per_client(self) -> int:
+        """Words that the comparison gate takes per client: one per row and one for the norm."""
+        return self.n_rows + 1
+
+    @property
+    def log2_honest_failure(self) -> float:
+        """log2 of the bound 2k exp(-(b/B)^2) on the probability that an honest vector at the bound is rejected."""
+        return math.log2(2 * self.n_rows) - float((WINDOW / self.encoded_clip) ** 2) / math.log(2)

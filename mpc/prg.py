@@ -1,0 +1,112 @@
+"""Seeds and the streams that they expand to: HKDF-SHA256 for labels, AES-128-CTR for words.
+
+Every stream has a label (protocol version, purpose, task, round, client), folded into the key by HKDF. Two streams with
+different labels are independent even under one seed, and a label is used for one stream only, so a counter that starts
+at zero never meets the same key twice.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from mpc.errors import ParameterError
+from mpc.ring import WORD_BYTES, RingArray
+
+VERSION = b"precad/v1"
+SEED_BYTES = 16
+
+RandomBytes: TypeAlias = Callable[[int], bytes]
+"""A cryptographic generator: `os.urandom` in production, a recorded stream in tests."""
+
+
+class Purpose(enum.IntEnum):
+    """What a stream is for. One number per use; numbers are never given twice."""
+
+    UPLOAD_SHARE = 1
+    MASK = 2
+    SQUARED_MASK_SHARE = 3
+    BINARY_TRIPLE_A = 4
+    BINARY_TRIPLE_B = 5
+    BINARY_TRIPLE_C = 6
+    EQUALITY_TUPLE = 7
+    ROW_BITS = 8
+    ROW_SIGNS = 9
+    EQUALITY_HASH_KEY = 10
+    SELECTION = 11
+    MASK_SEED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Where a stream belongs. `client` is empty for streams that a whole round shares."""
+
+    task: str
+    round: int
+    client: str = ""
+
+    def encode(self, purpose: Purpose) -> bytes:
+        """Injective: every part carries its length."""
+        parts = (VERSION, bytes([purpose]), self.task.encode(), str(self.round).encode(), self.client.encode())
+        return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+class Seed:
+    """16 secret bytes that cannot be printed by accident."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        if len(value) != SEED_BYTES:
+            raise ParameterError(f"a seed has {SEED_BYTES} bytes, got {len(value)}")
+        self._value = value
+
+    @classmethod
+    def random(cls, random_bytes: RandomBytes = os.urandom) -> Seed:
+        """A fresh seed from the operating system's generator."""
+        return cls(random_bytes(SEED_BYTES))
+
+    def reveal(self) -> bytes:
+        """The bytes, for the authenticated channel to the one party that may hold them."""
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seed) and self._value == other._value
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "Seed(REDACTED)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Seed is not pickled; reveal() it where it has to leave the process")
+
+
+def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
+    """The key of one stream: HKDF-SHA256(seed, info = label), 16 bytes."""
+    kdf = HKDF(algorithm=SHA256(), length=SEED_BYTES, salt=None, info=label.encode(purpose))
+    return Seed(kdf.derive(seed.reveal()))
+
+
+def expand(key: Seed, n_words: int) -> RingArray:
+    """n_words uniform ring elements: AES-128-CTR of zeros, counter from zero, little-endian words.
+
+    `key` must come from `derive`: one key, one stream.
+    """
+    encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(bytes(16))).encryptor()
+    words = np.empty(n_words, dtype="<i8")
+    encryptor.update_into(bytes(n_words * WORD_BYTES), words.view(np.uint8).data)
+    return words.astype(np.int64, copy=False)
+
+
+def stream(seed: Seed, purpose: Purpose, label: Label, n_words: int) -> RingArray:
+    """`expand(derive(...))`: n_words of the stream with this label."""
+    return expand(derive(seed, purpose, label), n_words)

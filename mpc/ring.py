@@ -1,0 +1,42 @@
+"""Z_2^64 on int64 arrays: the ring that every share lives in.
+
+NumPy's int64 arrays wrap silently, which is exactly addition and multiplication modulo 2^64 in two's complement; a
+value and its centred representative in [-2^63, 2^63) are the same word. Scalars are kept as Python integers and
+reduced by `centred`, because NumPy warns when a *scalar* wraps.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpc.errors import MalformedMessageError
+
+MODULUS = 1 << 64
+WORD_BYTES = 8
+
+RingArray: TypeAlias = NDArray[np.int64]
+
+
+def centred(value: int) -> int:
+    """The representative of `value` modulo 2^64 in [-2^63, 2^63)."""
+    return (value + (1 << 63)) % MODULUS - (1 << 63)
+
+
+def dot(x: RingArray, y: RingArray) -> int:
+    """<x, y> modulo 2^64, centred. Shapes: x and y both (d,)."""
+    return int(np.dot(x, y))
+
+
+def to_bytes(x: RingArray) -> bytes:
+    """Little-endian words in C order: 8 bytes per element."""
+    return np.ascontiguousarray(x, dtype="<i8").tobytes()
+
+
+def from_bytes(data: bytes, *, n_words: int) -> RingArray:
+    """The (n_words,) array that `to_bytes` wrote, writable. Raises MalformedMessageError on another length."""
+    if len(data) != n_words * WORD_BYTES:
+        raise MalformedMessageError(f"expected {n_words * WORD_BYTES} bytes of ring elements, got {len(data)}")
+    return np.frombuffer(data, dtype="<i8").astype(np.int64)

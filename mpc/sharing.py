@@ -1,0 +1,61 @@
+"""Additive shares over Z_2^64, and what a client uploads in each of the two forms.
+
+`shares` (PRECAD, Sec. 4.2): share A is a seed, share B is X - PRG(seed). The servers later open b = x - a, which
+costs 8d bytes each way.
+`masked`: each server gives the client its half of one tuple's mask a = a_A + a_B and the client uploads
+b = X - a_A - a_B. This is the state that the paper's protocol reaches after its opening: both servers know b and their
+own half of a.
+
+Either way a submission ends as (b, a_A, a_B) with X = b + a_A + a_B, and every later step is common to both forms.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import Literal, TypeAlias
+
+from mpc import prg
+from mpc.prg import Label, Purpose, RandomBytes, Seed
+from mpc.ring import RingArray
+
+Party: TypeAlias = Literal[0, 1]
+"""0 is aggregation server A, 1 is B."""
+
+
+class Mode(enum.StrEnum):
+    """The wire form of a submission."""
+
+    MASKED = "masked"
+    SHARES = "shares"
+
+
+def expand_mask(mask_seed: Seed, label: Label, dim: int) -> RingArray:
+    """One server's half of the mask, a_P, shape (dim,). Run by that server and, in `masked` form, by the client."""
+    return prg.stream(mask_seed, Purpose.MASK, label, dim)
+
+
+def mask(encoded: RingArray, mask_seeds: tuple[Seed, Seed], label: Label) -> RingArray:
+    """b = X - a_A - a_B. Run by the client. Uniform to anyone who lacks either seed."""
+    return encoded - expand_mask(mask_seeds[0], label, encoded.size) - expand_mask(mask_seeds[1], label, encoded.size)
+
+
+def split(encoded: RingArray, label: Label, random_bytes: RandomBytes = os.urandom) -> tuple[Seed, RingArray]:
+    """(seed of share A, share B) with PRG(seed) + share B = X. Run by the client."""
+    seed = Seed.random(random_bytes)
+    return seed, encoded - expand_share(seed, label, encoded.size)
+
+
+def expand_share(seed: Seed, label: Label, dim: int) -> RingArray:
+    """Share A of the `shares` form, shape (dim,)."""
+    return prg.stream(seed, Purpose.UPLOAD_SHARE, label, dim)
+
+
+def share_of_opened(party: Party, opened: RingArray, mask_share: RingArray) -> RingArray:
+    """[x]_P from b = x - a and a_P: server A takes b + a_A, server B takes a_B."""
+    return opened + mask_share if party == 0 else mask_share
+
+
+def reconstruct(share_a: RingArray, share_b: RingArray) -> RingArray:
+    """x = [x]_A + [x]_B."""
+    return share_a + share_b

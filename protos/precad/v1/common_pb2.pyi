@@ -1,0 +1,55 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Chunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "config_digest", "nonce", "task")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: str
+    config_digest: bytes
+    nonce: bytes
+    task: str
+    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("finished", "reason")
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    finished: bool
+    reason: str
+    def __init__(self, finished: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Binding(_message.Message):
+    __slots__ = ("protocol_version", "task", "round", "client", "config_digest", "model_digest", "dim", "mode", "digest_a", "digest_b")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_A_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_B_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: str
+    task: str
+    round: int
+    client: str
+    config_digest: bytes
+    model_digest: bytes
+    dim: int
+    mode: str
+    digest_a: bytes
+    digest_b: bytes
+    def __init__(self, protocol_version: _Optional[str] = ..., task: _Optional[str] = ..., round: _Optional[int] = ..., client: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., model_digest: _Optional[bytes] = ..., dim: _Optional[int] = ..., mode: _Optional[str] = ..., digest_a: _Optional[bytes] = ..., digest_b: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,60 @@
+from protos.precad.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DealRequest(_message.Message):
+    __slots__ = ("hello", "batch", "goodbye")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    hello: _common_pb2.Hello
+    batch: BatchRequest
+    goodbye: _common_pb2.Goodbye
+    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
+
+class BatchRequest(_message.Message):
+    __slots__ = ("round", "clients", "dim", "triple_words")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    TRIPLE_WORDS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    clients: _containers.RepeatedScalarFieldContainer[str]
+    dim: int
+    triple_words: int
+    def __init__(self, round: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., dim: _Optional[int] = ..., triple_words: _Optional[int] = ...) -> None: ...
+
+class DealReply(_message.Message):
+    __slots__ = ("hello", "key", "corrections")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CORRECTIONS_FIELD_NUMBER: _ClassVar[int]
+    hello: _common_pb2.Hello
+    key: BatchKey
+    corrections: Corrections
+    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., key: _Optional[_Union[BatchKey, _Mapping]] = ..., corrections: _Optional[_Union[Corrections, _Mapping]] = ...) -> None: ...
+
+class BatchKey(_message.Message):
+    __slots__ = ("round", "key")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    key: bytes
+    def __init__(self, round: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class Corrections(_message.Message):
+    __slots__ = ("squared_masks", "equality", "triples", "last")
+    SQUARED_MASKS_FIELD_NUMBER: _ClassVar[int]
+    EQUALITY_FIELD_NUMBER: _ClassVar[int]
+    TRIPLES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    squared_masks: bytes
+    equality: bytes
+    triples: bytes
+    last: bool
+    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., triples: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
