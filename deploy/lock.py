@@ -66,7 +66,8 @@ def with_cpu_build(entry: str) -> str:
 
 def main() -> None:
     """Writes both files."""
-    plain, cuda = [], []
+    plain: list[str] = []
+    cuda: list[str] = []
     for entry in entries(resolve()):
         (cuda if CUDA_ONLY.match(entry) else plain).append(with_cpu_build(entry))
     note = "# Made by `make lock` from pyproject.toml. Install with: pip install --no-deps --require-hashes -r {}\n"

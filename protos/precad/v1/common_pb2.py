@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/precad/v1/common.proto\x12\tprecad.v1\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"U\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x15\n\rconfig_digest\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04task\x18\x04 \x01(\t\"+\n\x07Goodbye\x12\x10\n\x08\x66inished\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xbc\x01\n\x07\x42inding\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x04 \x01(\t\x12\x15\n\rconfig_digest\x18\x05 \x01(\x0c\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x0b\n\x03\x64im\x18\x07 \x01(\x04\x12\x0c\n\x04mode\x18\x08 \x01(\t\x12\x10\n\x08\x64igest_a\x18\t \x01(\x0c\x12\x10\n\x08\x64igest_b\x18\n \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/precad/v1/common.proto\x12\tprecad.v1\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"k\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x15\n\rconfig_digest\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\x0c\"+\n\x07Goodbye\x12\x10\n\x08\x66inished\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xbc\x01\n\x07\x42inding\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x04 \x01(\t\x12\x15\n\rconfig_digest\x18\x05 \x01(\x0c\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x0b\n\x03\x64im\x18\x07 \x01(\x04\x12\x0c\n\x04mode\x18\x08 \x01(\t\x12\x10\n\x08\x64igest_a\x18\t \x01(\x0c\x12\x10\n\x08\x64igest_b\x18\n \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNK']._serialized_start=44
   _globals['_CHUNK']._serialized_end=65
   _globals['_HELLO']._serialized_start=67
-  _globals['_HELLO']._serialized_end=152
-  _globals['_GOODBYE']._serialized_start=154
-  _globals['_GOODBYE']._serialized_end=197
-  _globals['_BINDING']._serialized_start=200
-  _globals['_BINDING']._serialized_end=388
+  _globals['_HELLO']._serialized_end=174
+  _globals['_GOODBYE']._serialized_start=176
+  _globals['_GOODBYE']._serialized_end=219
+  _globals['_BINDING']._serialized_start=222
+  _globals['_BINDING']._serialized_end=410
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,39 @@
+"""Model replacement: one client outvotes all others by scaling its update."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledModelReplacement:
+    """Uploads gamma * update. The norm check is what stops it.
+
+    To turn the global model theta_t into theta*, an attacker of weight w uploads (theta* - theta_t) / (eta w). With
+    theta* on the line through its own update, that is the update times a factor, here gamma.
+    Source: PRECAD, Sec. 3.2.
+    """
+
+    gamma: float = 100.0
+    """Factor on the honest update. 100 puts the norm beyond C unless the honest norm is below C / 100."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.gamma):
+            raise ArgumentError(f"gamma must be finite, got {self.gamma}")
+
+    @property
+    def name(self) -> str:
+        """The key in `ATTACKS`."""
+        return "scaled"
+
+    def on_update(self, update: NDArray[np.float64]) -> NDArray[np.float64]:
+        """gamma * update, not projected."""
+        return self.gamma * update
+
+    def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Unchanged: this attack happens before the encoding."""
+        return encoded.copy()

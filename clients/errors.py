@@ -1,0 +1,73 @@
+"""Exceptions of the client.
+
+ClientError
+├── ArgumentError (also a ValueError)
+│   ├── UnknownNameError
+│   └── DimensionError
+├── RecordMixingLayerError
+├── NonFiniteGradientError
+├── ProtocolError            the servers say something that honest ones do not
+├── TaskRefusedError         a server refuses this client
+├── ServerUnreachableError   a server is gone
+├── TaskEndedError           a server ended the task before its time
+└── StoppedError             the operator stopped this process
+"""
+
+
+class ClientError(Exception):
+    """Base of everything the client package raises on purpose."""
+
+
+class ArgumentError(ClientError, ValueError):
+    """An argument is outside the range its function is defined on."""
+
+
+class UnknownNameError(ArgumentError):
+    """A name from configuration (of a model, of a device) that nothing is registered under."""
+
+    def __init__(self, kind: str, name: str, *, known: list[str]) -> None:
+        super().__init__(f"unknown {kind} {name!r}, expected one of {', '.join(known)}")
+
+
+class DimensionError(ArgumentError):
+    """A flat vector does not have one entry per parameter of the model."""
+
+    def __init__(self, *, expected: int, got: tuple[int, ...]) -> None:
+        super().__init__(f"a flat parameter vector must have shape ({expected},), got {got}")
+
+
+class RecordMixingLayerError(ClientError):
+    """A layer's output for one record depends on the other records, so one record has no gradient of its own."""
+
+    def __init__(self, layer_name: str, layer_type: str) -> None:
+        super().__init__(
+            f"layer {layer_name!r} ({layer_type}) mixes the records of a batch; "
+            "use a normalisation within one record, such as GroupNorm"
+        )
+
+
+class NonFiniteGradientError(ClientError):
+    """Some records' gradients are NaN or infinite: clipping has no meaning, and nothing may be uploaded."""
+
+    def __init__(self, *, n_bad: int, n_records: int) -> None:
+        super().__init__(f"the gradients of {n_bad} of {n_records} records are not finite; has training diverged?")
+
+
+class ProtocolError(ClientError):
+    """A server said something that no honest server says; nothing is uploaded."""
+
+
+class TaskRefusedError(ClientError):
+    """A server refused this client: another task, another identity, another protocol version."""
+
+
+class ServerUnreachableError(ClientError):
+    """A server cannot be reached, or hung up without a goodbye."""
+
+
+class TaskEndedError(ClientError):
+    """A server ended the task before it was finished, and said why."""
+
+
+class StoppedError(ClientError):
+    """This process was asked to stop."""

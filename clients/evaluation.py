@@ -1,0 +1,32 @@
+"""How good a global model is: accuracy on records nobody trains on."""
+
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.func import functional_call
+
+from clients import models
+from clients.datasets import Records
+from clients.errors import ArgumentError
+
+_BATCH: Final = 1024
+
+
+def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records) -> float:
+    """Share of `records`, in [0, 1], whose label has the largest logit under the model with `parameters` (d,).
+
+    Raises: ArgumentError without records, UnknownNameError, DimensionError.
+    """
+    if len(records) == 0:
+        raise ArgumentError("accuracy needs at least one record, got none")
+    model = models.build(model_name).eval()
+    weights = models.unflatten(torch.tensor(parameters, dtype=torch.float32), model)
+    n_correct = 0
+    with torch.inference_mode():
+        for start in range(0, len(records), _BATCH):
+            features = torch.from_numpy(records.features[start : start + _BATCH])
+            predicted = functional_call(model, weights, (features,)).argmax(dim=1).numpy()
+            n_correct += int(np.count_nonzero(predicted == records.labels[start : start + _BATCH]))
+    return n_correct / len(records)

@@ -1,0 +1,98 @@
+"""Algorithm 2 of PRECAD, lines 1 to 7: what a client computes before it encodes and shares.
+
+`local_update` reads like the algorithm; `clients.per_record` holds lines 2 to 5.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from clients.datasets import Records
+from clients.errors import ArgumentError
+from clients.per_record import clipped_gradient_sum
+
+_WORD_BITS: Final = 64
+_ROUNDING_SLACK: Final = 2.0**-40
+"""Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46."""
+
+
+def local_update(
+    parameters: NDArray[np.float32],
+    records: Records,
+    *,
+    model: nn.Module,
+    sample_rate: float,
+    record_clip_norm: float,
+    client_clip_norm: float,
+    device: str = "auto",
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> NDArray[np.float64]:
+    """Delta theta of one client in one round, in units of the aggregate before encoding; shape (d,), norm <= C.
+
+    The negative sum of the sampled records' gradients, each clipped to R = `record_clip_norm`, projected onto the ball
+    of radius C = `client_clip_norm`. Each record is in the sample with probability p = `sample_rate`, independently.
+    Adding or removing one record of the sample moves the result by at most min(R, 2C), the others' draws held fixed.
+    `parameters` is the global model theta_t (d,); `model` gives its architecture and is not changed.
+    Raises: ArgumentError (also UnknownNameError, DimensionError), RecordMixingLayerError, NonFiniteGradientError. Then
+    nothing may be uploaded.
+    Source: PRECAD, Algorithm 2, lines 1-7.
+    """
+    sample = records.take(sample_records(len(records), sample_rate, random_bytes))  # line 1
+    gradient_sum = clipped_gradient_sum(  # lines 2-5
+        parameters, sample, model=model, record_clip_norm=record_clip_norm, device=device
+    )
+    return project(-gradient_sum, client_clip_norm)  # lines 6-7
+
+
+def sample_records(
+    n_records: int, sample_rate: float, random_bytes: Callable[[int], bytes] = os.urandom
+) -> NDArray[np.int64]:
+    """Indices, ascending, of a Poisson sample: each of n_records is in it with probability p, independently.
+
+    A record is in when its own 64-bit word is below floor(p * 2^64), so its probability is at most p, short of it by
+    less than 2^-64. Privacy is amplified only as far as this choice cannot be predicted: `random_bytes` is a
+    cryptographic generator in production.
+    Raises: ArgumentError unless n_records >= 0 and p is in [0, 1], or if the generator returns too few bytes.
+    """
+    if n_records < 0:
+        raise ArgumentError(f"n_records must be >= 0, got {n_records}")
+    if not 0 <= sample_rate <= 1:
+        raise ArgumentError(f"sample_rate must be in [0, 1], got {sample_rate}")
+    if sample_rate == 1:  # the threshold 2^64 does not fit a word
+        return np.arange(n_records, dtype=np.int64)
+    drawn = random_bytes(n_records * _WORD_BITS // 8)
+    if len(drawn) != n_records * _WORD_BITS // 8:
+        raise ArgumentError(f"random_bytes must return {n_records * _WORD_BITS // 8} bytes, got {len(drawn)}")
+    threshold = math.floor(math.ldexp(sample_rate, _WORD_BITS))  # exact: ldexp moves the exponent only
+    return np.flatnonzero(np.frombuffer(drawn, dtype="<u8") < np.uint64(threshold)).astype(np.int64)
+
+
+def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
+    """v * min(1, C / ||v||_2), with 0 -> 0: the point nearest to v (d,) in the ball of radius C = `bound`.
+
+    The norm of the result is <= C over the reals, not only as computed: what is close to C or beyond goes to
+    C * (1 - 2^-40), and every rounding on the way (squares, pairwise sum, root, product) together is smaller than
+    2^-46, for d < 2^40 and C >= 1e-200. A server that checks the norm exactly thus never rejects an honest client.
+    Raises: ArgumentError unless C is positive and finite and the norm of v is finite.
+    """
+    if not 0 < bound < math.inf:
+        raise ArgumentError(f"bound must be positive and finite, got {bound}")
+    norm = _norm(vector)
+    if not norm < math.inf:  # this form refuses NaN too
+        raise ArgumentError("the vector to project must have a finite norm")
+    if norm <= bound * (1 - _ROUNDING_SLACK / 2):
+        return vector.copy()
+    return vector * (bound * (1 - _ROUNDING_SLACK) / norm)
+
+
+def _norm(vector: NDArray[np.float64]) -> float:
+    """||v||_2 in float64; squares cannot overflow because the largest entry is divided out first."""
+    largest = float(np.max(np.abs(vector), initial=0.0))
+    if not 0 < largest < math.inf:  # zero, NaN and infinity are their own norm
+        return largest
+    return largest * math.sqrt(float(np.sum(np.square(vector / largest))))

@@ -1,0 +1,163 @@
+"""One client's side of a task: registered with both servers, it answers every invitation with one submission.
+
+    join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> B, then A
+
+The upload to B goes first: in the `masked` form it is the client's own statement of the digest, and the vector that A
+relays to B is then expected there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
+
+import grpc
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from clients.errors import ProtocolError, ServerUnreachableError, TaskEndedError, TaskRefusedError
+from clients.submission import RoundInvitation, Submission, agree, make_submission
+from mpc.ring import RingArray
+from protos import convert
+from protos.identity import Role
+from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from protos.task import PROTOCOL_VERSION, Task
+from protos.transport import TlsFiles, dial, explain
+
+log = structlog.get_logger(__name__)
+
+Train: TypeAlias = Callable[[NDArray[np.float32]], RingArray]
+"""The global model to the encoded update. Runs in a thread; blocking and slow is fine."""
+
+AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+RETRY_S = 0.2
+
+
+class ClientSession:
+    """One client, one task. `run` returns when the servers have finished the task."""
+
+    def __init__(
+        self,
+        *,
+        client: str,
+        task: Task,
+        addresses: tuple[str, str],
+        tls: TlsFiles,
+        train: Train,
+        connect_timeout_s: float = 60.0,
+    ) -> None:
+        self.client, self.task = client, task
+        self._addresses, self._tls, self._train = addresses, tls, train
+        self._connect_timeout_s = connect_timeout_s
+        self._log = log.bind(client=client)
+
+    async def run(self) -> None:
+        """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError."""
+        channels = [dial(a, role, self._tls) for a, role in zip(self._addresses, AGGREGATORS, strict=True)]
+        invitations: tuple[Inbox, Inbox] = (asyncio.Queue(), asyncio.Queue())
+        stubs = [aggregator_pb2_grpc.AggregatorStub(channel) for channel in channels]
+        listeners = [asyncio.create_task(self._listen(stubs[i], i, invitations[i])) for i in (0, 1)]
+        rounds = asyncio.create_task(self._answer(stubs, invitations))
+        try:
+            done, _ = await asyncio.wait((*listeners, rounds), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await asyncio.wait(listeners, timeout=5.0)
+            for listener in listeners:
+                if listener.done():
+                    listener.result()
+            self._log.info("client.finished")
+        finally:
+            for task in (*listeners, rounds):
+                task.cancel()
+            await asyncio.gather(*listeners, rounds, return_exceptions=True)
+            for channel in channels:
+                await channel.close()
+
+    async def _listen(self, stub: aggregator_pb2_grpc.AggregatorStub, server: int, inbox: Inbox) -> None:
+        """Passes on one server's invitations until it says that the task is finished."""
+        async for event in self._join(stub, server):
+            match event.WhichOneof("event"):
+                case "welcome":
+                    self._log.info("client.joined", server=AGGREGATORS[server])
+                case "invitation":
+                    inbox.put_nowait(event.invitation)
+                case "goodbye" if event.goodbye.finished:
+                    return
+                case "goodbye":
+                    raise TaskEndedError(f"{AGGREGATORS[server]} ended the task: {event.goodbye.reason}")
+                case other:
+                    raise ProtocolError(f"{AGGREGATORS[server]} sent {other or 'an empty event'}")
+        raise ServerUnreachableError(f"{AGGREGATORS[server]} hung up")
+
+    async def _join(
+        self, stub: aggregator_pb2_grpc.AggregatorStub, server: int
+    ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        """Events of the open stream. Tries again while nobody has answered yet."""
+        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest())
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._connect_timeout_s
+        has_joined = False
+        while True:
+            try:
+                async for event in stub.Join(aggregator_pb2.JoinRequest(hello=hello)):
+                    has_joined = True
+                    yield event
+            except grpc.aio.AioRpcError as error:
+                reason = explain(error, AGGREGATORS[server], self._addresses[server])
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise TaskRefusedError(f"{reason} ({error.code().name})") from None
+                if has_joined or loop.time() > deadline:
+                    raise ServerUnreachableError(reason) from None
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _answer(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], inboxes: tuple[Inbox, Inbox]) -> None:
+        """One submission per round that both servers invite us to."""
+        while True:
+            from_a, from_b = await inboxes[0].get(), await inboxes[1].get()
+            while from_a.round != from_b.round:  # one server dropped us for a round and the other did not
+                if from_a.round < from_b.round:
+                    from_a = await inboxes[0].get()
+                else:
+                    from_b = await inboxes[1].get()
+            invitation = agree(from_a, from_b, self.task)
+            try:
+                await self._take_part(stubs, invitation)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
+                self._log.warning("client.refused", round=invitation.round, reason=error.details())
+
+    async def _take_part(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], invitation: RoundInvitation) -> None:
+        """Model, Algorithm 2, submission."""
+        parameters = await self._download(stubs[0], invitation)
+        encoded = await asyncio.to_thread(self._train, parameters)
+        submission = make_submission(encoded, invitation, task=self.task, client=self.client)
+        for server in (1, 0):
+            await stubs[server].Submit(parts_of(submission, server))
+        self._log.info("client.submitted", round=invitation.round)
+
+    async def _download(
+        self, stub: aggregator_pb2_grpc.AggregatorStub, invitation: RoundInvitation
+    ) -> NDArray[np.float32]:
+        """The global model. Both servers had to name the digest that it must have."""
+        request = aggregator_pb2.ModelRequest(round=invitation.round)
+        data = await convert.collect(stub.GetModel(request), limit=4 * self.task.dim)
+        if convert.sha256(data) != invitation.model_digest:
+            raise ProtocolError("the downloaded model does not have the digest that both servers named")
+        return convert.model_from_bytes(data, self.task.dim)
+
+
+Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
+
+
+async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
+    """The messages to one server: the binding, then its payload in chunks."""
+    yield aggregator_pb2.SubmitPart(binding=submission.binding)
+    payload = submission.payloads[server]
+    for piece in convert.pieces(payload) if payload else ():
+        yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))

@@ -1,0 +1,84 @@
+"""Algorithm 2, line 8: from a clipped update to what each server receives.
+
+encode (f bits, toward zero) -> mask, or split -> bytes for A, bytes for B, and the binding that ties them together
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from clients.errors import ProtocolError
+from mpc import ring, sharing
+from mpc.prg import Label, RandomBytes, Seed
+from mpc.ring import RingArray
+from mpc.sharing import Mode
+from protos import convert
+from protos.precad.v1 import aggregator_pb2, common_pb2
+from protos.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class RoundInvitation:
+    """What both servers told a chosen client, once it is known to be the same."""
+
+    task_id: str
+    round: int
+    model_digest: bytes
+    mask_seeds: tuple[Seed, Seed] | None
+    """(from A, from B) in the `masked` form."""
+
+
+def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, task: Task) -> RoundInvitation:
+    """The round that both invitations mean. Raises ProtocolError when they, or our own task, say different things.
+
+    Two servers that show a client two models, or two dimensions, could learn from the difference.
+    """
+    for name in ("task", "round", "dim", "model_digest"):
+        if getattr(from_a, name) != getattr(from_b, name):
+            raise ProtocolError(f"the servers' invitations differ in {name}")
+    if from_a.dim != task.dim:
+        raise ProtocolError(f"dim: expected {task.dim}, the servers say {from_a.dim}")
+    if task.wire_mode is Mode.SHARES:
+        seeds = None
+    elif len(from_a.mask_seed) == len(from_b.mask_seed) == 16:
+        seeds = (Seed(from_a.mask_seed), Seed(from_b.mask_seed))
+    else:
+        raise ProtocolError("mask_seed: expected 16 bytes from each server")
+    return RoundInvitation(from_a.task, from_a.round, from_a.model_digest, seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What one client uploads in one round."""
+
+    binding: common_pb2.Binding
+    payloads: tuple[bytes, bytes] = field(repr=False)
+    """(to A, to B)."""
+
+
+def make_submission(
+    encoded: RingArray,
+    invitation: RoundInvitation,
+    *,
+    task: Task,
+    client: str,
+    random_bytes: RandomBytes = os.urandom,
+) -> Submission:
+    """The two payloads and their binding. Each mask seed serves one call: a second vector under it would leak the
+    difference of the two."""
+    label = Label(invitation.task_id, invitation.round, client)
+    if invitation.mask_seeds is not None:
+        payloads = (ring.to_bytes(sharing.mask(encoded, invitation.mask_seeds, label)), b"")
+    else:
+        seed, share_b = sharing.split(encoded, label, random_bytes)
+        payloads = (seed.reveal(), ring.to_bytes(share_b))
+    binding = convert.binding(
+        task=task,
+        task_id=invitation.task_id,
+        round=invitation.round,
+        client=client,
+        model_digest=invitation.model_digest,
+        digests=(convert.sha256(payloads[0]), convert.sha256(payloads[1])),
+    )
+    return Submission(binding, payloads)

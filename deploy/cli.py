@@ -1,0 +1,283 @@
+"""The command `precad`.
+
+Figures for programs go to standard output (`--json`), everything for people to standard error. A command imports its
+role's modules when it runs, so that the dealer never waits for PyTorch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Protocol
+
+import structlog
+import typer
+from rich.console import Console
+
+from deploy import config as configuration
+from deploy import errors
+from deploy.processes import watch_lifeline
+from protos.identity import Role
+from protos.transport import TlsFiles
+
+app = typer.Typer(
+    name="precad",
+    help="PRECAD: federated learning that is private and robust, over two servers that need not be trusted alone.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=True)
+pki_app = typer.Typer(help="A private authority and the certificates that it issues.", no_args_is_help=True)
+audit_app = typer.Typer(help="Attack the protocol yourself.", no_args_is_help=True)
+app.add_typer(serve_app, name="serve")
+app.add_typer(pki_app, name="pki")
+app.add_typer(audit_app, name="audit")
+
+people = Console(stderr=True)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the deployment.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Run folder; new or empty.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")]
+
+
+class AggregatorLetter(StrEnum):
+    """Which of the two aggregators."""
+
+    A = "a"
+    B = "b"
+
+
+class GateName(StrEnum):
+    """Comparison gates."""
+
+    CRYPTEN = "crypten"
+
+
+class ModeName(StrEnum):
+    """Wire forms."""
+
+    MASKED = "masked"
+    SHARES = "shares"
+
+
+@app.command()
+def demo(
+    output: Output = None,
+    clients: Annotated[int, typer.Option(help="Clients, two of them malicious.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Training rounds.", min=1)] = 30,
+    seed: Annotated[int, typer.Option(help="Of the data partition and the initial model.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Train on the bundled digits across real processes, two malicious clients included."""
+    from deploy.demo import demo_config
+
+    _run_local(lambda: demo_config(n_clients=clients, rounds=rounds, seed=seed), output, as_json=as_json)
+
+
+@app.command()
+def run(config: ConfigFile, output: Output = None, as_json: Json = False) -> None:
+    """Run a whole deployment on this machine: every role a process of its own."""
+    _run_local(lambda: configuration.read_toml(config), output, as_json=as_json)
+
+
+def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, as_json: bool) -> None:
+    with _exit_codes():
+        settings = raw()
+        from deploy.localhost import LocalRun, default_output
+        from deploy.report import print_summary
+
+        task = settings.get("task")
+        name = str(task.get("name", "task")) if isinstance(task, dict) else "task"
+        local = LocalRun(settings, output or default_output(name), people)
+        summary = asyncio.run(local.run())
+        print_summary(people, summary, local.deployment.task)
+        if as_json:
+            sys.stdout.write(json.dumps(summary) + "\n")
+
+
+@serve_app.command("aggregator")
+def serve_aggregator(
+    config: ConfigFile,
+    role: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+) -> None:
+    """Run aggregation server A or B."""
+    with _exit_codes():
+        deployment = configuration.load(config)
+        from servers.aggregator import Aggregator
+
+        letter = role.value
+        own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
+        network = deployment.network
+        _serve(
+            lambda: Aggregator(
+                party=0 if role is AggregatorLetter.A else 1,
+                task=deployment.task,
+                config=own,
+                addresses=(network.aggregator_b, network.dealer),
+            )
+        )
+
+
+@serve_app.command("dealer")
+def serve_dealer(config: ConfigFile) -> None:
+    """Run the dealer."""
+    with _exit_codes():
+        deployment = configuration.load(config)
+        from servers.dealer import Dealer
+
+        own = configuration.section(deployment.dealer, "dealer")
+        _serve(lambda: Dealer(task=deployment.task, config=own))
+
+
+@app.command()
+def client(
+    config: ConfigFile,
+    ids: Annotated[list[str], typer.Option("--id", help="Client to host; repeat for several virtual ones.")],
+) -> None:
+    """Run one client, or several virtual ones."""
+    with _exit_codes():
+        deployment = configuration.load(config)
+        own = configuration.section(deployment.client, "client")
+        unknown = [name for name in ids if name not in deployment.task.clients]
+        if unknown or len(set(ids)) != len(ids):
+            raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
+        for name in ids:
+            _require_identity(own.tls(name), name)
+        from clients.process import ClientProcess
+
+        addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
+        _serve(lambda: ClientProcess(task=deployment.task, config=own, clients=ids, addresses=addresses))
+
+
+def _require_identity(tls: TlsFiles, client_id: str) -> None:
+    found = tls.load().identity
+    if (found.role, found.name) != (Role.CLIENT, client_id):
+        raise errors.ConfigError(f"certificate: expected one of client {client_id!r}, found {found.uri}")
+
+
+class Service(Protocol):
+    """A role of the deployment, ready to run."""
+
+    def stop(self) -> None:
+        """Ends it at the next possible moment."""
+
+    def run(self) -> Coroutine[None, None, None]:
+        """Runs it to its end."""
+
+
+def _serve(make: Callable[[], Service]) -> None:
+    """Runs a service until it ends or a signal stops it; logs JSON lines to standard error."""
+    watch_lifeline()
+    _configure_logging()
+
+    async def main() -> None:
+        service = make()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, service.stop)
+        await service.run()
+
+    asyncio.run(main())
+
+
+def _configure_logging() -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+@pki_app.command("init")
+def pki_init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder for the authority.")],
+    days: Annotated[int, typer.Option(help="Validity of the authority's certificate.", min=1)] = 3650,
+) -> None:
+    """Create a private authority."""
+    with _exit_codes():
+        from deploy import pki
+
+        people.print(f"authority: {pki.create_authority(directory, days=days)}", soft_wrap=True)
+
+
+@pki_app.command("issue")
+def pki_issue(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")],
+    role: Annotated[str, typer.Option(help="aggregator-a, aggregator-b, dealer, client or operator.")],
+    name: Annotated[str | None, typer.Option(help="The client's id.")] = None,
+    days: Annotated[int, typer.Option(help="Validity of the certificate.", min=1)] = 365,
+) -> None:
+    """Issue a certificate and its key."""
+    with _exit_codes():
+        from deploy import pki
+        from protos.identity import Identity
+
+        if role not in set(Role):
+            raise errors.ConfigError(f"--role: expected one of {', '.join(Role)}, found {role!r}")
+        if name is None and role == Role.CLIENT:
+            raise errors.ConfigError("--name: expected the client's id, found none")
+        files = pki.issue(directory, Identity(Role(role), name or role), days=days)
+        people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
+
+
+@audit_app.command("validation")
+def audit_validation(
+    vectors: Annotated[Path, typer.Option(metavar="FILE.npz", help="Array x: int64, shape (n, d).")],
+    clip: Annotated[float, typer.Option(help="C, the L2 bound on the decoded vector.")],
+    frac_bits: Annotated[int, typer.Option(help="f, fractional bits of the encoding.")] = 16,
+    seed_count: Annotated[int, typer.Option(help="Repeat under so many fresh seeds.", min=1)] = 1,
+    rows: Annotated[int, typer.Option(help="Rows of the no-wrap test; fewer than 64 only to study it.")] = 64,
+    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.CRYPTEN,
+    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    as_json: Json = False,
+) -> None:
+    """Run the real two-party norm check on arbitrary ring vectors."""
+    with _exit_codes():
+        from deploy.audit import audit_file
+
+        report = audit_file(
+            vectors, clip=clip, frac_bits=frac_bits, n_rows=rows, seed_count=seed_count, gate=gate, mode=mode
+        )
+        if as_json:
+            sys.stdout.write(json.dumps(report) + "\n")
+        else:
+            for i, verdict in enumerate(report["verdicts"]):
+                sys.stdout.write(f"{i}\t{verdict}\n")
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    """Ends the process with the code that an error stands for, and one clear line per fault."""
+    try:
+        yield
+    except Exception as error:
+        code = errors.exit_code_of(error)
+        if code == errors.FAILURE and not isinstance(error, errors.DeployError):
+            raise  # a defect of ours: the traceback is what helps
+        for line in str(error).splitlines():
+            people.print(f"precad: {line}", style=None if code == 0 else "bold red", highlight=False, soft_wrap=True)
+        raise typer.Exit(code) from error
+
+
+def main() -> NoReturn:
+    """The entry point: every way out is a documented exit code."""
+    app(prog_name="precad")
+    raise AssertionError("typer exits by itself")
+
+
+if __name__ == "__main__":
+    main()

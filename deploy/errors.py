@@ -1,0 +1,73 @@
+"""What `deploy` raises, and how a process says what ended it.
+
+    DeployError
+    ├── ConfigError          a configuration, a flag or an input file is not as it must be       2
+    ├── RunFailedError       a process of a local run failed; carries the exit code to give
+    └── InterruptedRunError  Ctrl-C or SIGTERM                                                  130
+
+Exit codes: 0 success, or stopped by its operator; 2 invalid input; 3 the protocol refused (parameters differ, a peer
+cheats or is out of step, the ledger or the budget says no); 4 a peer is unreachable; 130 interrupted; 1 anything else.
+"""
+
+from __future__ import annotations
+
+from clients import errors as client_errors
+from deploy.pki import PkiError
+from dp.errors import DpError
+from mpc.errors import ChannelClosedError, GateUnavailableError, MpcError, ParameterError
+from protos.identity import IdentityError
+from protos.transport import TransportError
+from servers import errors as server_errors
+
+SUCCESS, FAILURE, INVALID_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+class DeployError(Exception):
+    """Base of this package's errors."""
+
+
+class ConfigError(DeployError):
+    """One line per fault: field, what was expected, what was found."""
+
+
+class RunFailedError(DeployError):
+    """A process that the run cannot do without has ended."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class InterruptedRunError(DeployError):
+    """The operator interrupted the run; every process was stopped."""
+
+
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (ConfigError, INVALID_INPUT),
+    (InterruptedRunError, INTERRUPTED),
+    (server_errors.StoppedError, SUCCESS),
+    (client_errors.StoppedError, SUCCESS),
+    (server_errors.PeerUnreachableError, UNREACHABLE),
+    (client_errors.ServerUnreachableError, UNREACHABLE),
+    (client_errors.TaskEndedError, UNREACHABLE),
+    (ChannelClosedError, UNREACHABLE),
+    (GateUnavailableError, INVALID_INPUT),
+    (ParameterError, INVALID_INPUT),
+    (TransportError, INVALID_INPUT),
+    (PkiError, INVALID_INPUT),
+    (IdentityError, INVALID_INPUT),
+    (client_errors.ArgumentError, INVALID_INPUT),
+    (server_errors.ServerError, REFUSED),
+    (client_errors.TaskRefusedError, REFUSED),
+    (client_errors.ProtocolError, REFUSED),
+    (MpcError, REFUSED),
+    (DpError, REFUSED),
+)
+"""Most specific first."""
+
+
+def exit_code_of(error: Exception) -> int:
+    """The code that a process ends with because of `error`."""
+    if isinstance(error, RunFailedError):
+        return error.exit_code
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILURE)

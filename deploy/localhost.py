@@ -1,0 +1,378 @@
+"""A whole deployment on one machine: the dealer, both aggregators and the clients, each an operating-system process.
+
+The runner is the operator. It makes certificates for this run, resolves the configuration, starts the processes,
+watches both aggregators over gRPC, measures the public model on the held-out records, and writes the run folder. It
+holds no share and no seed, and takes no part in the protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from clients import datasets, evaluation, models
+from deploy import pki
+from deploy.config import Deployment, parse, section
+from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
+from deploy.processes import Child, Children
+from deploy.run_folder import RunFolder
+from deploy.watch import LiveTable
+from protos import convert
+from protos.identity import Identity, Role
+from protos.precad.v1 import control_pb2, control_pb2_grpc
+from protos.transport import dial
+
+START_TIMEOUT_S = 120.0
+POLL_S = 0.2
+
+
+def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
+    """The user's configuration with everything that the runner supplies: dimension, declared numbers of records,
+    addresses, paths. What the user gave stays. Raises ConfigError."""
+    task = dict(_table(raw, "task"))
+    client = dict(_table(raw, "client"))
+    model = task.get("model", "mlp")
+    if model not in models.IMAGE_SIDE:
+        raise ConfigError(f"task.model: expected one of {', '.join(sorted(models.IMAGE_SIDE))}, found {model!r}")
+    task.setdefault("dim", models.dimension(model))
+    if task["dim"] != models.dimension(model):
+        raise ConfigError(
+            f"task.dim: expected {models.dimension(model)}, the dimension of {model!r}, found {task['dim']!r}"
+        )
+    if isinstance(ids := task.get("clients"), list):
+        task["clients"] = _declared_records(ids, int(client.get("partition_seed", 0)))
+    client.setdefault("certificates", "pki")
+    client.setdefault("authority", "pki/ca.pem")
+    resolved = {
+        "task": task,
+        "network": dict(_table(raw, "network")) or _free_addresses(),
+        "client": client,
+        "operator": _tls("operator"),
+        "localhost": dict(_table(raw, "localhost")),
+    }
+    network = resolved["network"]
+    resolved["dealer"] = {
+        "listen": network.get("dealer", ""),
+        **_tls("dealer"),
+        "aggregator_a_certificate": "pki/aggregator-a/cert.pem",
+        "aggregator_b_certificate": "pki/aggregator-b/cert.pem",
+    }
+    resolved["aggregator"] = {
+        letter: {
+            "listen": network.get(f"aggregator_{letter}", ""),
+            **_tls(f"aggregator-{letter}"),
+            "peer_certificate": f"pki/aggregator-{other}/cert.pem",
+            "dealer_certificate": "pki/dealer/cert.pem",
+            "initial_model": folder.initial_model.name,
+            "state_dir": letter,
+        }
+        for letter, other in (("a", "b"), ("b", "a"))
+    }
+    unknown = set(raw) - set(resolved)
+    if unknown:
+        raise ConfigError("\n".join(f"{key}: expected no such section" for key in sorted(unknown)))
+    deployment = parse(resolved, base=folder.root)
+    for client_id in deployment.client.attacks if deployment.client else ():
+        if client_id not in deployment.task.clients:
+            raise ConfigError(f"client.attacks.{client_id}: expected one of the task's clients, found {client_id!r}")
+    return resolved, deployment
+
+
+def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = raw.get(name, {})
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}: expected a section, found {value!r}")
+    return value
+
+
+def _tls(name: str) -> dict[str, str]:
+    return {"certificate": f"pki/{name}/cert.pem", "key": f"pki/{name}/key.pem", "authority": "pki/ca.pem"}
+
+
+def _declared_records(ids: list[Any], seed: int) -> dict[str, int]:
+    """What each client will declare: the size of its part of the bundled digits."""
+    if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
+        raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
+    parts = datasets.partition(datasets.digits().train, len(ids), seed=seed)
+    return {name: len(part) for name, part in zip(sorted(ids), parts, strict=True)}
+
+
+def _free_addresses() -> dict[str, str]:
+    """Three free ports of the loopback interface. Another process might take one before we do; then it is reported."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    names = ("aggregator_a", "aggregator_b", "dealer")
+    return {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the runner has seen of the task."""
+
+    task_id: str = ""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    final: NDArray[np.float32] | None = None
+    ended: str = ""
+
+
+class LocalRun:
+    """One run. `run` returns its summary."""
+
+    def __init__(self, raw: Mapping[str, Any], output: Path, console: Console) -> None:
+        """Validates everything, then writes the folder. Raises ConfigError, PkiError."""
+        self._started = time.monotonic()
+        folder = RunFolder(output.absolute())
+        resolved, self.deployment = resolve(raw, folder)
+        self._require_free_ports()
+        self.folder = RunFolder.create(output)
+        self._console = console
+        task = self.deployment.task
+        pki.create_authority(self.folder.pki)
+        for role in Role:
+            if role is not Role.CLIENT:
+                pki.issue(self.folder.pki, Identity(role, role.value))
+        for client in task.clients:
+            pki.issue(self.folder.pki, Identity(Role.CLIENT, client))
+        np.save(self.folder.initial_model, models.initial_parameters(task.model, seed=task.model_seed))
+        self.folder.write_config(resolved)
+        self._test = datasets.digits(side=models.IMAGE_SIDE[task.model]).test
+        self._children = Children(self.folder.logs)
+        self._progress = Progress()
+
+    def _require_free_ports(self) -> None:
+        network = self.deployment.network
+        for name in ("aggregator_a", "aggregator_b", "dealer"):
+            host, _, port = getattr(network, name).rpartition(":")
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, int(port)))
+                except OSError as error:
+                    raise ConfigError(
+                        f"network.{name}: expected a free port, found {host}:{port}: {error.strerror}"
+                    ) from None
+
+    async def run(self) -> dict[str, Any]:
+        """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError on Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        interrupted = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupted.set)
+        title = f"{self.deployment.task.name}: two aggregators, a dealer, {len(self.deployment.task.clients)} clients"
+        try:
+            with LiveTable(self._console, title=title) as table:
+                await self._watch_until_done(table, interrupted)
+        finally:
+            await asyncio.to_thread(self._children.close)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        return self._finish()
+
+    async def _watch_until_done(self, table: LiveTable, interrupted: asyncio.Event) -> None:
+        servers = self._start_processes()
+        watching = asyncio.create_task(self._watch(table))
+        stopping = asyncio.create_task(interrupted.wait())
+        guarding = asyncio.create_task(self._guard(servers, table))
+        try:
+            done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
+            if stopping in done:
+                raise InterruptedRunError("interrupted; every process was stopped")
+            if guarding in done and not (watching in done and watching.exception() is None):
+                guarding.result()
+            watching.result()
+        finally:
+            for task in (watching, stopping, guarding):
+                task.cancel()
+            await asyncio.gather(watching, stopping, guarding, return_exceptions=True)
+
+    def _start_processes(self) -> list[Child]:
+        """Everybody at once; each waits for the others. Returns the ones without whom there is no run."""
+        config = str(self.folder.config)
+        servers = [
+            self._children.start("dealer", "serve", "dealer", config),
+            self._children.start("aggregator-a", "serve", "aggregator", config, "--role", "a"),
+            self._children.start("aggregator-b", "serve", "aggregator", config, "--role", "b"),
+        ]
+        ids, size = list(self.deployment.task.clients), self.deployment.localhost.clients_per_process
+        for start in range(0, len(ids), size):
+            group = ids[start : start + size]
+            name = group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1]}"
+            flags = [part for client in group for part in ("--id", client)]
+            self._children.start(name, "client", config, *flags)
+        return servers
+
+    async def _guard(self, servers: list[Child], table: LiveTable) -> None:
+        """Raises RunFailedError when a server has ended with an error. A client that ends is reported, no more."""
+        reported: set[str] = set()
+        while True:
+            for child in self._children.all:
+                if child.exit_code in (None, 0) or child.name in reported:
+                    continue
+                if child in servers:
+                    await asyncio.sleep(1.0)  # the others notice, say so in their logs, and exit
+                    raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
+                reported.add(child.name)
+                table.say(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
+            await asyncio.sleep(POLL_S)
+
+    def _why_failed(self, servers: list[Child]) -> str:
+        ended = [child for child in servers if child.exit_code not in (None, 0)]
+        lines = [f"{child.name} ended with code {child.exit_code}: {child.last_words()}" for child in ended]
+        return "\n".join([*lines, f"logs: {self.folder.logs}"])
+
+    def _exit_code(self, servers: list[Child]) -> int:
+        """Of the run: that of the first server which says why; a killed one says nothing, its peers say 4."""
+        codes = [child.exit_code for child in servers if child.exit_code not in (None, 0)]
+        return next((code for code in codes if code is not None and code > 1), UNREACHABLE if codes else FAILURE)
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, table: LiveTable) -> None:
+        """Joins the two aggregators' records round by round, until both say that the task is finished."""
+        operator = section(self.deployment.operator, "operator").tls
+        network = self.deployment.network
+        channels = (
+            dial(network.aggregator_a, Role.AGGREGATOR_A, operator),
+            dial(network.aggregator_b, Role.AGGREGATOR_B, operator),
+        )
+        stubs = [control_pb2_grpc.ControlStub(channel) for channel in channels]
+        try:
+            from_a, from_b = (self._records(stub, table if i == 0 else None) for i, stub in enumerate(stubs))
+            async for record_a in from_a:
+                record_b = await anext(from_b)
+                parameters = await self._model(stubs[0])
+                if convert.sha256(convert.model_to_bytes(parameters)) == record_a.model_digest:
+                    self._progress.final = parameters
+                    accuracy = await asyncio.to_thread(self._accuracy, parameters)
+                else:
+                    accuracy = None
+                metrics = round_metrics(record_a, record_b, accuracy=accuracy)
+                self._progress.metrics.append(metrics)
+                self.folder.append_metrics(metrics)
+                table.add(metrics)
+            async for _ in from_b:
+                raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
+        finally:
+            for channel in channels:
+                await channel.close()
+
+    async def _records(
+        self, stub: control_pb2_grpc.ControlStub, table: LiveTable | None
+    ) -> AsyncIterator[control_pb2.RoundRecord]:
+        """Finished rounds of one aggregator. Tries again until it is up."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                async for event in stub.Watch(control_pb2.WatchRequest()):
+                    deadline = 0.0
+                    match event.WhichOneof("event"):
+                        case "round":
+                            yield event.round
+                        case "status":
+                            self._progress.task_id = event.status.task
+                            if table is not None:
+                                n = len(self.deployment.task.clients)
+                                table.say(f"{event.status.state}; {event.status.n_registered} of {n} clients connected")
+                        case "goodbye":
+                            self._progress.ended = event.goodbye.reason
+                            if not event.goodbye.finished:
+                                raise RunFailedError(event.goodbye.reason, exit_code=UNREACHABLE)
+                return
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                    raise RunFailedError(f"lost an aggregator: {error.details()}", exit_code=UNREACHABLE) from None
+                await asyncio.sleep(POLL_S)
+
+    async def _model(self, stub: control_pb2_grpc.ControlStub) -> NDArray[np.float32]:
+        dim = self.deployment.task.dim
+        data = await convert.collect(stub.GetModel(control_pb2.CurrentModelRequest()), limit=4 * dim)
+        return convert.model_from_bytes(data, dim)
+
+    def _accuracy(self, parameters: NDArray[np.float32]) -> float:
+        return evaluation.accuracy(parameters, self.deployment.task.model, self._test)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> dict[str, Any]:
+        """Writes the model and the summary."""
+        task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
+        if final is None or not metrics:
+            raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=FAILURE)
+        state_dict = models.unflatten(torch.from_numpy(final), models.build(task.model))
+        torch.save(state_dict, self.folder.model)
+        summary = {
+            "rounds": len(metrics),
+            "clients": len(task.clients),
+            "processes": len(self._children.all),
+            "accuracy": round(self._accuracy(final), 4),
+            "epsilon_one_server": metrics[-1]["epsilon_one_server"],
+            "epsilon_clients_only": metrics[-1]["epsilon_clients_only"],
+            "delta": task.delta,
+            "accepted": sum(len(m["accepted"]) for m in metrics),
+            "rejected": sum(len(m["rejected"]) for m in metrics),
+            "missing": sum(len(m["missing"]) for m in metrics),
+            "rejected_clients": sorted({client for m in metrics for client in m["rejected"]}),
+            "seconds_total": round(time.monotonic() - self._started, 3),
+            "seconds_per_round": round(sum(m["seconds_total"] for m in metrics) / len(metrics), 4),
+            "bytes_client_up": sum(m["bytes"]["clients_to_a"] + m["bytes"]["clients_to_b"] for m in metrics),
+            "bytes_server_link": sum(m["bytes"]["a_to_b"] + m["bytes"]["b_to_a"] for m in metrics),
+            "gate": task.gate,
+            "mode": task.mode,
+            "task": self._progress.task_id,
+            "ended": self._progress.ended,
+            "output": str(self.folder.root),
+        }
+        self.folder.write_summary(summary)
+        return summary
+
+
+def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:
+    """One line of metrics.jsonl from both servers' records. Raises RunFailedError when the servers disagree."""
+    for name in ("round", "chosen", "accepted", "rejected", "missing", "model_digest"):
+        if getattr(a, name) != getattr(b, name):
+            raise RunFailedError(f"the aggregators disagree on {name} of round {a.round}", exit_code=FAILURE)
+    return {
+        "round": a.round,
+        "participants": list(a.chosen),
+        "accepted": list(a.accepted),
+        "rejected": list(a.rejected),
+        "missing": list(a.missing),
+        "bytes": {
+            "clients_to_a": a.bytes_sent["clients"],
+            "clients_to_b": b.bytes_sent["clients"],
+            "a_to_b": a.bytes_sent["link"],
+            "b_to_a": b.bytes_sent["link"],
+            "dealer_to_a": a.bytes_sent["dealer"],
+            "dealer_to_b": b.bytes_sent["dealer"],
+        },
+        "seconds": {name: round(value, 5) for name, value in a.seconds.items()},
+        "seconds_total": round(max(sum(record.seconds.values()) for record in (a, b)), 5),
+        "epsilon_one_server": max(a.epsilon_one_server, b.epsilon_one_server),
+        "epsilon_clients_only": max(a.epsilon_clients_only, b.epsilon_clients_only),
+        "accuracy": accuracy,
+        "model_digest": a.model_digest.hex(),
+    }
+
+
+def default_output(name: str) -> Path:
+    """runs/<name>-<time>, a folder that does not exist yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    candidates = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    with suppress(StopIteration):
+        return next(path for path in candidates if not path.exists())
+    raise ConfigError("--output: expected a free name under runs/, found none")

@@ -1,0 +1,212 @@
+"""The project's private certificate authority: one directory, run by the operator with files alone.
+
+    <directory>/ca.pem, ca.key                the authority; ca.key never leaves the operator's machine
+    <directory>/<name>/cert.pem, key.pem      one folder per process, for its operator to take away
+
+A certificate says who its holder is (`precad://<role>/<name>`), under which name it may be dialled (servers only) and
+in which direction it may be used. Which role may do what is decided by the peer that is called; the extended key
+usage only ensures that a client's certificate can never run a server. Nothing is revoked: certificates expire, and
+servers pin each other.
+
+Source: RFC 5280 for the fields; ECDSA over P-256 because every TLS library takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+
+from protos.identity import Identity, IdentityError, Role, parse_certificate
+from protos.transport import TlsFiles
+
+CLOCK_SKEW = dt.timedelta(minutes=5)
+"""How far a peer's clock may lag behind the operator's: certificates are valid from that long before their issue."""
+
+_USES: dict[Role, list[ObjectIdentifier]] = {
+    Role.AGGREGATOR_A: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+    Role.AGGREGATOR_B: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+    Role.DEALER: [ExtendedKeyUsageOID.SERVER_AUTH],  # it is dialled, and dials nobody
+    Role.CLIENT: [ExtendedKeyUsageOID.CLIENT_AUTH],
+    Role.OPERATOR: [ExtendedKeyUsageOID.CLIENT_AUTH],
+}
+
+
+class PkiError(Exception):
+    """The authority or a certificate cannot be made as asked; nothing was written. Never quotes a file's contents."""
+
+
+def create_authority(
+    directory: Path, *, name: str = "precad", days: int = 3650, now: dt.datetime | None = None
+) -> Path:
+    """Make a new authority in `directory` and return its certificate's path. Raises: PkiError.
+
+    It may sign end certificates only (path length 0). `now` is for tests.
+    """
+    if not 1 <= len(name) <= 64:  # ub-common-name, RFC 5280 appendix A.1
+        raise PkiError(f"name must have 1 to 64 characters, got {len(name)}")
+    issued_at = now or dt.datetime.now(dt.UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    certificate = (
+        _unsigned(subject, subject, key.public_key(), issued_at, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(is_authority=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path, key_path = directory / "ca.pem", directory / "ca.key"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.ExitStack() as undo:
+            _write_new(key_path, _private_pem(key), mode=0o600)
+            undo.callback(key_path.unlink)
+            _write_new(path, certificate.public_bytes(Encoding.PEM), mode=0o644)
+            undo.pop_all()
+    except OSError as error:
+        raise PkiError(f"cannot write {error.filename or directory}: {error.strerror}") from None
+    return path
+
+
+def issue(directory: Path, identity: Identity, *, days: int = 365, now: dt.datetime | None = None) -> TlsFiles:
+    """Issue a key and a certificate to `identity` by the authority in `directory`. Raises: PkiError.
+
+    One certificate for each identity: to renew, move the old folder away first, then let the peers pin the new one.
+    The folder appears complete or not at all. `now` is for tests.
+    """
+    folder = directory / identity.name
+    if os.path.lexists(folder):
+        raise PkiError(f"{folder} exists already and is never overwritten")
+    authority, authority_key = _open_authority(directory)
+    issued_at = now or dt.datetime.now(dt.UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _certify(identity, key.public_key(), authority, authority_key, issued_at, days)
+    try:
+        with contextlib.ExitStack() as undo:
+            staging = Path(tempfile.mkdtemp(prefix=f".{identity.name}.", dir=directory))  # mode 0700
+            undo.callback(shutil.rmtree, staging, ignore_errors=True)
+            _write_new(staging / "key.pem", _private_pem(key), mode=0o600)
+            _write_new(staging / "cert.pem", certificate.public_bytes(Encoding.PEM), mode=0o644)
+            staging.rename(folder)  # fails where somebody made a certificate of this name meanwhile
+            undo.pop_all()
+    except OSError as error:
+        raise PkiError(f"cannot write {folder}: {error.strerror}") from None
+    return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=directory / "ca.pem")
+
+
+def _certify(
+    identity: Identity,
+    public_key: ec.EllipticCurvePublicKey,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    issued_at: dt.datetime,
+    days: int,
+) -> x509.Certificate:
+    """The signed certificate of `identity`.
+
+    The subject is for people and has no common name, which TLS libraries, gRPC among them, would take for a host
+    name: a client named `dealer.precad` must not pass for the dealer.
+    """
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad"),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, identity.role),
+            x509.NameAttribute(NameOID.USER_ID, identity.name),
+        ]
+    )
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    if identity.role.is_server:
+        names.append(x509.DNSName(identity.role.server_name))
+    unsigned = _unsigned(subject, authority.subject, public_key, issued_at, days)
+    if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
+        expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
+        raise PkiError(f"days must end before the authority's certificate does, on {expiry}, got {days}")
+    return (
+        unsigned.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(is_authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(_USES[identity.role]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+
+
+def _unsigned(
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, issued_at: dt.datetime, days: int
+) -> x509.CertificateBuilder:
+    """What an authority's certificate and a peer's have in common."""
+    if not 1 <= days <= 36500:
+        raise PkiError(f"days must be from 1 to 36500, got {days}")
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())  # 159 random bits
+        .not_valid_before(issued_at - CLOCK_SKEW)
+        .not_valid_after(issued_at + dt.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+
+
+def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
+    """An authority signs certificates; a peer signs TLS handshakes."""
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _open_authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority's certificate and its key, given that they belong together."""
+    path, key_path = directory / "ca.pem", directory / "ca.key"
+    try:
+        certificate = parse_certificate(path.read_bytes())
+        key = load_pem_private_key(key_path.read_bytes(), password=None)
+    except OSError as error:
+        raise PkiError(f"no authority in {directory}: cannot read {error.filename}: {error.strerror}") from None
+    except IdentityError as error:
+        raise PkiError(f"{path}: {error}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
+        raise PkiError(f"{key_path}: expected an unencrypted PEM private key") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        raise PkiError(f"{key_path} is not the key of {path}")
+    return certificate, key
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write_new(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file that did not exist, durably; its mode holds from its first instant. Raises: OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()
+        raise

@@ -1,0 +1,37 @@
+"""The summary of a run, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dp.accounting import Label, PrivacyStatement, View
+from protos.task import Task
+
+
+def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:
+    """What was trained, what was refused, what is guaranteed to whom, and what it cost."""
+    statements = {
+        view: PrivacyStatement(summary[f"epsilon_{view}"], summary["delta"], view, Label.BOUND) for view in View
+    }
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("model", f"{task.model}, {task.dim} parameters, test accuracy {summary['accuracy']:.3f}")
+    table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
+    counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
+    table.add_row("uploads", counts)
+    table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
+    for statement in statements.values():
+        table.add_row("privacy", str(statement))
+    table.add_row(
+        "cost",
+        f"{summary['seconds_per_round']:.2f} s per round, {summary['seconds_total']:.0f} s in all; "
+        f"{summary['bytes_client_up'] / 1e6:.1f} MB from clients, "
+        f"{summary['bytes_server_link'] / 1e6:.1f} MB between the servers",
+    )
+    table.add_row("run folder", summary["output"])
+    console.print(table, highlight=False)

@@ -1,0 +1,84 @@
+"""What a run leaves behind, one folder per run:
+
+config.toml    the resolved configuration: `precad run` on it repeats the experiment
+metrics.jsonl  one line per round
+model.pt       the final model, a PyTorch state_dict
+summary.json   the summary that `--json` prints
+logs/          one file per process
+a/ b/          the aggregators' ledgers, round records and models
+pki/           the authority and the certificates of this run
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from deploy.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths inside one run's folder."""
+
+    root: Path
+
+    @classmethod
+    def create(cls, root: Path) -> RunFolder:
+        """A new folder. Raises ConfigError when it exists and holds anything: a run never overwrites another."""
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            is_empty = not any(root.iterdir())
+        except OSError as error:
+            raise ConfigError(f"--output: expected a folder to write to, found {root}: {error.strerror}") from None
+        if not is_empty:
+            raise ConfigError(f"--output: expected a new or empty folder, found files in {root}")
+        folder = cls(root.absolute())
+        folder.logs.mkdir()
+        return folder
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "config.toml"
+
+    @property
+    def logs(self) -> Path:
+        """One file per process."""
+        return self.root / "logs"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates of this run."""
+        return self.root / "pki"
+
+    @property
+    def initial_model(self) -> Path:
+        """The public model that training starts from."""
+        return self.root / "initial_model.npy"
+
+    @property
+    def model(self) -> Path:
+        """The final model."""
+        return self.root / "model.pt"
+
+    def state_dir(self, letter: str) -> Path:
+        """Of aggregator a or b."""
+        return self.root / letter
+
+    def write_config(self, raw: dict[str, Any]) -> None:
+        """The resolved configuration, as TOML."""
+        self.config.write_text(tomli_w.dumps(raw))
+
+    def append_metrics(self, round_metrics: dict[str, Any]) -> None:
+        """One line per round."""
+        with (self.root / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(round_metrics) + "\n")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """The summary, for people and programs."""
+        (self.root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -1,0 +1,92 @@
+"""What the runner shows while the processes work: one line a round, for people, on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+VISIBLE_ROUNDS = 14
+
+
+class LiveTable:
+    """A table that grows by a row per round: redrawn in place on a terminal, line by line into a file or a pipe."""
+
+    def __init__(self, console: Console, *, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._rows: list[tuple[str, ...]] = []
+        self._status = "starting processes"
+        self._live = Live(self._render(), console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+            self._console.print(self._table(self._rows))
+
+    def say(self, status: str) -> None:
+        """One line under the table, about what is going on."""
+        if status != self._status and not self._console.is_terminal:
+            self._console.print(status, highlight=False)
+        self._status = status
+        self._live.update(self._render())
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """A finished round, as `metrics.jsonl` holds it."""
+        row = _row(metrics)
+        self._rows.append(row)
+        self._live.update(self._render())
+        if not self._console.is_terminal:
+            self._console.print("  ".join(f"{name} {cell}" for (name, _), cell in zip(COLUMNS, row, strict=True)))
+
+    def _render(self) -> Group:
+        return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._status, style="dim"))
+
+    def _table(self, rows: list[tuple[str, ...]]) -> Table:
+        table = Table(title=self._title, title_justify="left")
+        for name, justify in COLUMNS:
+            table.add_column(name, justify="right" if justify else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+
+COLUMNS = (
+    ("round", True),
+    ("in", True),
+    ("accepted", True),
+    ("rejected", False),
+    ("accuracy", True),
+    ("ε server", True),
+    ("ε clients", True),
+    ("seconds: train", True),
+    ("check", True),
+    ("all", True),
+)
+
+
+def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    seconds = metrics["seconds"]
+    accuracy = metrics["accuracy"]
+    left_out = [*metrics["rejected"], *(f"({client})" for client in metrics["missing"])]
+    return (
+        str(metrics["round"] + 1),
+        str(len(metrics["participants"])),
+        str(len(metrics["accepted"])),
+        " ".join(left_out) or "-",
+        "-" if accuracy is None else f"{accuracy:.3f}",
+        f"{metrics['epsilon_one_server']:.2f}",
+        f"{metrics['epsilon_clients_only']:.2f}",
+        f"{seconds['collect']:.2f}",
+        f"{seconds['lock'] + seconds['validate']:.2f}",
+        f"{metrics['seconds_total']:.2f}",
+    )

@@ -1,0 +1,51 @@
+"""Errors of the dp package. A wrong argument is a ValueError naming the argument, the condition and the value.
+
+DpError
+├── BudgetExceededError    the coming round would spend more than a view allows
+├── LedgerCorruptedError   a ledger file is not one this ledger could have written
+├── LedgerInUseError       another process holds the ledger file
+└── LedgerClosedError      the ledger was closed, by its owner or after a failed write
+"""
+
+from pathlib import Path
+
+
+class DpError(Exception):
+    """Base of every error this package raises about state, as opposed to arguments."""
+
+
+class BudgetExceededError(DpError):
+    """Charging the coming round would take `client` past `budget` in `view`. Nothing was charged."""
+
+    def __init__(self, *, view: str, client: str, budget: float, would_be: float) -> None:
+        super().__init__(
+            f"epsilon against {view} must stay <= {budget}, would be {would_be} for client {client!r} after this round"
+        )
+        self.view = view
+        self.client = client
+        self.budget = budget
+        self.would_be = would_be
+
+
+class LedgerCorruptedError(DpError):
+    """Line `line` of the ledger at `path` is not what a ledger with these parameters writes there."""
+
+    def __init__(self, path: Path, *, line: int, problem: str) -> None:
+        super().__init__(f"{path}, line {line}: {problem}")
+        self.path = path
+        self.line = line
+
+
+class LedgerInUseError(DpError):
+    """Another process has the ledger at `path` open; two writers would each miss the other's charges."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} must be open in one process only, and another one holds it")
+        self.path = path
+
+
+class LedgerClosedError(DpError):
+    """The ledger takes no more charges. Open it again, which replays what is on disk."""
+
+    def __init__(self) -> None:
+        super().__init__("the ledger must be open to take a charge, and it is closed")

@@ -1,0 +1,270 @@
+"""The privacy ledger of one server: which clients took part in which round, on disk before anything is released.
+
+Format. One JSON object per line, appended only. The first line holds the parameters, each later one a charge:
+
+    {"format":1,"delta":1e-05,"events":{"one_server":{...},"clients_only":{...}},"chain":"..."}
+    {"round":0,"clients":["alice","bob"],"chain":"..."}
+
+`chain` is a SHA-256 over the previous line's chain and this line's other fields. It finds a damaged or edited
+line; it is not keyed, so it does not stop somebody who may write the file and rewrites all of it, or who cuts it
+at the end of a line.
+
+Crashes. `charge` returns after fsync, and the caller releases the round only after `charge` returns. So
+
+- a complete last line may be of a round that was never released: it counts, which can only overstate epsilon;
+- a last line without its newline is of a charge that did not return, hence of a round that was not released. Its
+  clients cannot be known, so it cannot count either: opening cuts it off and keeps it in `torn_line` for the log.
+
+Anything else that is not as written here stops the server with LedgerCorruptedError.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
+
+from dp.accounting import Label, PldAccountant, PrivacyAccountant, PrivacyStatement, SampledGaussian, View
+from dp.checks import require_count, require_delta, require_positive
+from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
+
+_FORMAT: Final = 1
+_FIRST_CHAIN: Final = ""
+
+
+class Ledger:
+    """Realised participation of every client, and what it amounts to. For one thread of one process.
+
+    path      the file, created if missing; None keeps the ledger in memory, for simulations and tests.
+    events    what one round is to each view, see `dp.accounting.round_event`. Fixed for the life of the file.
+    delta     of every statement. Fixed for the life of the file.
+    budgets   the largest epsilon any client may reach, by view; a view without one is accounted, not limited.
+
+    Raises: LedgerCorruptedError, LedgerInUseError, ValueError; and OSError as the file system gives it.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        events: Mapping[View, SampledGaussian],
+        delta: float,
+        budgets: Mapping[View, float] | None = None,
+        accountant: PrivacyAccountant | None = None,
+    ) -> None:
+        if set(events) != set(View):
+            raise ValueError(f"events must have one entry for each of {', '.join(View)}, got {', '.join(events)}")
+        require_delta(delta)
+        self._budgets = {View(view): budget for view, budget in (budgets or {}).items()}
+        for view, budget in self._budgets.items():
+            require_positive(f"budget of {view}", budget)
+        self._events = {view: events[view] for view in View}
+        self._delta = delta
+        self._accountant: PrivacyAccountant = PldAccountant() if accountant is None else accountant
+
+        self._rounds: set[int] = set()
+        self._participation: Counter[str] = Counter()
+        self._chain = _FIRST_CHAIN
+        self._torn_line: bytes | None = None
+        self._is_closed = False
+        self._fd: int | None = None
+        if path is not None:
+            self._fd = _open_alone(path)
+            try:
+                self._load(path, self._fd)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def participation(self) -> Mapping[str, int]:
+        """Number of charged rounds of each client that took part in any. A read-only view that stays current."""
+        return MappingProxyType(self._participation)
+
+    @property
+    def last_round(self) -> int | None:
+        """The largest round number charged, None before the first. A restarted server goes on after it."""
+        return max(self._rounds, default=None)
+
+    @property
+    def torn_line(self) -> bytes | None:
+        """The incomplete last line that opening the file cut off, None if there was none."""
+        return self._torn_line
+
+    def charge(self, round_number: int, clients: Collection[str]) -> None:
+        """Record durably that `clients` take part in the round. Call before anything of the round is released.
+
+        A round that then fails stays charged, which can only overstate epsilon. An empty round is charged too.
+
+        Raises: ValueError if the round was charged before, or a client is named twice; BudgetExceededError if
+            a client would end the round over a budget; OSError if the write failed, which closes the ledger, since
+            what reached the disk is then unknown. In each case the round must not be released.
+        """
+        if self._is_closed:
+            raise LedgerClosedError
+        require_count("round_number", round_number)
+        if round_number in self._rounds:
+            raise ValueError(f"round_number must not have been charged before, got {round_number}")
+        chosen = _sorted_ids(clients)
+        if (exceeded := self._exceeded_by(chosen)) is not None:
+            raise exceeded
+        self._append({"round": round_number, "clients": chosen})
+        self._rounds.add(round_number)
+        self._participation.update(chosen)
+
+    def would_exceed(self, clients: Collection[str]) -> bool:
+        """Whether the coming round would take any of `clients` over a budget, if that client were chosen.
+
+        Ask before selection, naming every client that could be chosen: then no selection is ever discarded for
+        whom it drew, which would leave the accepted rounds with another law than Poisson selection has.
+        """
+        return self._exceeded_by(_sorted_ids(clients)) is not None
+
+    def statement(self, view: View, client: str | None = None) -> PrivacyStatement:
+        """The bound reached so far by one client's records, or by those of the client with most rounds."""
+        rounds = max(self._participation.values(), default=0) if client is None else self._participation[client]
+        return PrivacyStatement(self._epsilon(view, rounds), self._delta, view, Label.BOUND)
+
+    def close(self) -> None:
+        """Give the file back. Statements can still be made, charges cannot. Closing twice does nothing."""
+        self._is_closed = True
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _epsilon(self, view: View, rounds: int) -> float:
+        return self._accountant.epsilon(self._events[view], rounds, self._delta)
+
+    def _exceeded_by(self, clients: Collection[str]) -> BudgetExceededError | None:
+        """The first budget the coming round would break. The client with most rounds decides for all."""
+        if not clients:
+            return None
+        worst = max(clients, key=lambda client: self._participation[client])
+        for view, budget in self._budgets.items():
+            would_be = self._epsilon(view, self._participation[worst] + 1)
+            if not would_be <= budget:
+                return BudgetExceededError(view=view, client=worst, budget=budget, would_be=would_be)
+        return None
+
+    def _header(self) -> dict[str, Any]:
+        events = {str(view): asdict(event) for view, event in self._events.items()}
+        return {"format": _FORMAT, "delta": self._delta, "events": events}
+
+    def _append(self, fields: dict[str, Any]) -> None:
+        """One line, in one write, on the disk when this returns."""
+        line, chain = _seal(fields, self._chain)
+        if self._fd is not None:
+            try:
+                written = os.write(self._fd, line)
+                if written != len(line):
+                    raise OSError(f"ledger line of {len(line)} bytes must be written whole, only {written} were")
+                os.fsync(self._fd)
+            except OSError:
+                self.close()
+                raise
+        self._chain = chain
+
+    def _load(self, path: Path, fd: int) -> None:
+        """Replay the file, or start it. The file is changed only once all complete lines are known to be good."""
+        content = path.read_bytes()
+        end = content.rfind(b"\n") + 1
+        for number, line in enumerate(content[:end].splitlines(keepends=True), start=1):
+            try:
+                fields, self._chain = _unseal(line, self._chain)
+                if number == 1:
+                    _require_same(fields, self._header())
+                else:
+                    self._replay(fields)
+            except (ValueError, RecursionError) as error:
+                raise LedgerCorruptedError(path, line=number, problem=str(error)) from error
+
+        if end < len(content):
+            if end == 0 and not _seal(self._header(), _FIRST_CHAIN)[0].startswith(content):
+                raise LedgerCorruptedError(path, line=1, problem="this is not the beginning of a ledger")
+            self._torn_line = content[end:]
+            os.ftruncate(fd, end)
+            os.fsync(fd)
+        if end == 0:
+            self._append(self._header())
+            _fsync_directory(path.parent)
+
+    def _replay(self, fields: dict[str, Any]) -> None:
+        """Count one charge read from the file. The budget is not asked: what is on disk has been spent."""
+        if list(fields) != ["round", "clients"] or not isinstance(fields["clients"], list):
+            raise ValueError(f"a charge must have a round and a list of clients, got the fields {', '.join(fields)}")
+        require_count("round", fields["round"])
+        if fields["round"] in self._rounds:
+            raise ValueError(f"a round must be charged once, round {fields['round']} is again")
+        self._participation.update(_sorted_ids(fields["clients"]))
+        self._rounds.add(fields["round"])
+
+
+def _sorted_ids(clients: Collection[str]) -> list[str]:
+    """The client ids in order, each a non-empty string and named once."""
+    if isinstance(clients, str) or not all(isinstance(client, str) and client for client in clients):
+        raise ValueError(f"clients must be a collection of non-empty strings, got {clients!r}")
+    if len(set(clients)) != len(clients):
+        raise ValueError(f"clients must be named once each, got {sorted(clients)}")
+    return sorted(clients)
+
+
+def _seal(fields: dict[str, Any], previous_chain: str) -> tuple[bytes, str]:
+    """The line holding `fields`, with its newline, and its chain value."""
+    body = json.dumps(fields, separators=(",", ":"))
+    chain = hashlib.sha256(f"{previous_chain}{body}".encode()).hexdigest()
+    return f'{body[:-1]},"chain":"{chain}"}}\n'.encode(), chain
+
+
+def _unseal(line: bytes, previous_chain: str) -> tuple[dict[str, Any], str]:
+    """The fields of a line and its chain value. ValueError unless `_seal` makes exactly this line of them."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("a line must be a JSON object")
+    fields.pop("chain", None)
+    sealed, chain = _seal(fields, previous_chain)
+    if sealed != line:
+        raise ValueError("the line was changed after it was written, or the line before it was")
+    return fields, chain
+
+
+def _require_same(found: dict[str, Any], ours: dict[str, Any], prefix: str = "") -> None:
+    """Every parameter in the header must be ours; the first that is not is named."""
+    for name in sorted(ours.keys() | found.keys()):
+        theirs, expected = found.get(name), ours.get(name)
+        if isinstance(theirs, dict) and isinstance(expected, dict):
+            _require_same(theirs, expected, f"{prefix}{name}.")
+        elif theirs != expected:
+            raise ValueError(f"the ledger was started with {prefix}{name} = {theirs}, this server has {expected}")
+
+
+def _open_alone(path: Path) -> int:
+    """Descriptor for appending to `path`, readable by its owner, locked against other processes until closed."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise LedgerInUseError(path) from error
+    return fd
+
+
+def _fsync_directory(directory: Path) -> None:
+    """Make a new file's name as durable as its content."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

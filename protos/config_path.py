@@ -1,0 +1,17 @@
+"""A path in a configuration file: relative ones are taken from the folder that the file lies in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, ValidationInfo
+
+
+def _from_base(path: Path, info: ValidationInfo) -> Path:
+    base = (info.context or {}).get("base")
+    return path if base is None else Path(base) / path
+
+
+ConfigPath: TypeAlias = Annotated[Path, AfterValidator(_from_base)]
+"""Validated with `context={"base": folder}`; without one it stays as it is."""

@@ -1,0 +1,125 @@
+"""Messages to values and back, and the chunking of whatever grows with the model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterable, Iterator
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpc import ring
+from mpc.errors import MalformedMessageError
+from mpc.prg import Seed
+from mpc.ring import WORD_BYTES
+from mpc.sharing import Mode, Party
+from mpc.tuples import BatchShape, Dealt
+from protos.precad.v1 import common_pb2, dealer_pb2
+from protos.task import PROTOCOL_VERSION, Task
+
+CHUNK_BYTES = 1 << 20
+"""No message comes near gRPC's default limit of 4 MB."""
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """`data` in pieces of at most CHUNK_BYTES; one empty piece when there is none."""
+    for start in range(0, max(len(data), 1), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
+
+
+async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:
+    """The concatenation of chunks. Raises MalformedMessageError as soon as they exceed `limit` bytes."""
+    received = bytearray()
+    async for chunk in chunks:
+        if len(received) + len(chunk.data) > limit:
+            raise MalformedMessageError(f"a stream of chunks exceeds {limit} bytes")
+        received += chunk.data
+    return bytes(received)
+
+
+def sha256(data: bytes) -> bytes:
+    """SHA-256 of what is uploaded or downloaded."""
+    return hashlib.sha256(data).digest()
+
+
+def model_to_bytes(parameters: NDArray[np.float32]) -> bytes:
+    """A model on the wire: float32, little-endian, in the order of its flat vector."""
+    return parameters.astype("<f4", copy=False).tobytes()
+
+
+def model_from_bytes(data: bytes, dim: int) -> NDArray[np.float32]:
+    """Raises MalformedMessageError on another length."""
+    if len(data) != 4 * dim:
+        raise MalformedMessageError(f"a model of {dim} parameters has {4 * dim} bytes, got {len(data)}")
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+
+def upload_bytes(mode: Mode, party: Party, dim: int) -> int:
+    """Length of what a client uploads to one server: 8d bytes to one, and a seed or nothing to the other."""
+    if mode is Mode.MASKED:
+        return WORD_BYTES * dim if party == 0 else 0
+    return 16 if party == 0 else WORD_BYTES * dim
+
+
+def binding(
+    *, task: Task, task_id: str, round: int, client: str, model_digest: bytes, digests: tuple[bytes, bytes]
+) -> common_pb2.Binding:
+    """Everything that one submission is bound to."""
+    return common_pb2.Binding(
+        protocol_version=PROTOCOL_VERSION,
+        task=task_id,
+        round=round,
+        client=client,
+        config_digest=task.digest(),
+        model_digest=model_digest,
+        dim=task.dim,
+        mode=task.mode,
+        digest_a=digests[0],
+        digest_b=digests[1],
+    )
+
+
+def binding_digest(message: common_pb2.Binding) -> bytes:
+    """32 bytes that the servers compare. Fields in number order, each with its length: independent of protobuf's own
+    serialization, which promises no canonical form."""
+    hasher = hashlib.sha256()
+    fields: list[Any] = sorted(message.DESCRIPTOR.fields, key=attrgetter("number"))
+    for descriptor in fields:
+        value = getattr(message, descriptor.name)
+        part = value if isinstance(value, bytes) else str(value).encode()
+        hasher.update(descriptor.number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
+    return hasher.digest()
+
+
+def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
+    """A server's request to the dealer."""
+    return dealer_pb2.BatchRequest(
+        round=shape.round, clients=shape.clients, dim=shape.dim, triple_words=shape.triple_words
+    )
+
+
+def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
+    """Raises ParameterError on a request that no server makes."""
+    return BatchShape(task_id, request.round, tuple(request.clients), request.dim, request.triple_words)
+
+
+def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
+    """The key, then the corrections in pieces; one empty last piece for server A."""
+    yield dealer_pb2.DealReply(key=dealer_pb2.BatchKey(round=round, key=dealt.key.reveal()))
+    for piece in pieces(ring.to_bytes(dealt.squared_masks)):
+        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(squared_masks=piece))
+    for piece in pieces(ring.to_bytes(dealt.equality)):
+        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(equality=piece))
+    for piece in pieces(ring.to_bytes(dealt.triples)):
+        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(triples=piece))
+    yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(last=True))
+
+
+def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
+    """What `dealt_to_messages` sent; `ServerTuples` checks the shapes."""
+    words = {name: ring.from_bytes(data, n_words=len(data) // WORD_BYTES) for name, data in parts.items()}
+    if words["equality"].size % 3:
+        raise MalformedMessageError("equality corrections come in threes")
+    return Dealt(Seed(key), words["squared_masks"], words["equality"].reshape(-1, 3), words["triples"])

@@ -1,0 +1,166 @@
+"""Who is at the other end of a call: the role and the name that the authority wrote into the peer's certificate.
+
+A certificate carries its holder as one URI, `precad://<role>/<name>`, among its subject alternative names. Nothing
+else names a peer: no message field, no host name, no address.
+
+    IdentityError             no certificate, or none that says who holds it    UNAUTHENTICATED
+    ├── RoleRefusedError      a known peer whose role may not do this           PERMISSION_DENIED
+    └── PinRefusedError       the right role, another certificate than agreed   PERMISSION_DENIED
+
+Servicers raise these before they touch any state; the table of status codes in `servers/` maps them as shown. Their
+texts hold roles, names and fingerprints, all public.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_URI = re.compile(r"precad://([^/]+)/([^/]+)")
+
+
+class IdentityError(Exception):
+    """The peer did not prove who it is, or an identity is not well formed."""
+
+
+class RoleRefusedError(IdentityError):
+    """The peer proved who it is, and its role may not make this call."""
+
+    def __init__(self, allowed: tuple[Role, ...], found: Identity) -> None:
+        super().__init__(f"this call needs the role {' or '.join(allowed)}, the peer's certificate says {found.uri}")
+
+
+class PinRefusedError(IdentityError):
+    """The authority signed the peer's certificate, and it is not the one agreed on with that peer."""
+
+    def __init__(self, *, expected: str, found: str) -> None:
+        super().__init__(f"the peer's certificate must be the pinned one, SHA-256 {expected}, and is {found}")
+
+
+class Role(enum.StrEnum):
+    """What a process may do; each is run by another operator."""
+
+    AGGREGATOR_A = "aggregator-a"
+    AGGREGATOR_B = "aggregator-b"
+    DEALER = "dealer"
+    CLIENT = "client"
+    OPERATOR = "operator"
+
+    @property
+    def is_server(self) -> bool:
+        """Whether others dial this role, so that its certificate carries `server_name`."""
+        return self in {Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER}
+
+    @property
+    def server_name(self) -> str:
+        """The DNS name that a server's certificate carries: the role, wherever the process runs."""
+        return f"{self}.precad"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A role and who holds it. There are many clients; of every other role there is one, named like the role."""
+
+    role: Role
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.role is not Role.CLIENT:
+            if self.name != self.role:
+                raise IdentityError(f"the {self.role} is named {self.role.value!r}, got {self.name!r}")
+        elif self.name in set(Role):
+            raise IdentityError(f"a client cannot be named like a role, got {self.name!r}")
+        elif not _NAME.fullmatch(self.name):
+            raise IdentityError(f"a client's name must match {_NAME.pattern}, got {self.name!r}")
+
+    @property
+    def uri(self) -> str:
+        """The identity as certificates carry it."""
+        return f"precad://{self.role}/{self.name}"
+
+    @classmethod
+    def from_certificate(cls, pem: bytes) -> Self:
+        """The identity in a PEM certificate whose signature somebody else has checked (TLS, or `TlsFiles.load`).
+
+        Raises: IdentityError unless it has exactly one precad URI, and that one is well formed.
+        """
+        try:
+            names = parse_certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            uris = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if _is_ours(uri)]
+        except x509.ExtensionNotFound:
+            uris = []
+        if len(uris) != 1:
+            raise IdentityError(f"a certificate must carry one precad:// identity, found {uris or 'none'}")
+        match = _URI.fullmatch(uris[0])
+        if match is None or match[1] not in set(Role):
+            raise IdentityError(f"a certificate's identity must read precad://<role>/<name>, found {uris[0]!r}")
+        return cls(Role(match[1]), match[2])
+
+
+def _is_ours(uri: str) -> bool:
+    return uri.lower().startswith("precad:")
+
+
+def parse_certificate(pem: bytes) -> x509.Certificate:
+    """The one certificate in a PEM text. Raises: IdentityError when there is none, or a chain."""
+    try:
+        certificates = x509.load_pem_x509_certificates(pem)
+        for certificate in certificates:
+            len(certificate.extensions)  # parsed on first use: that is now, so that no later reader has to fail
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        certificates = []
+    if len(certificates) != 1:
+        raise IdentityError(f"expected one PEM certificate, found {len(certificates) or 'none'}")
+    return certificates[0]
+
+
+def fingerprint(pem: bytes) -> str:
+    """SHA-256 of the certificate's DER encoding, in hex: what operators compare and servers pin."""
+    return parse_certificate(pem).fingerprint(hashes.SHA256()).hex()
+
+
+class AuthenticatedCall(Protocol):
+    """The part of a servicer context, blocking or asyncio, that tells who calls."""
+
+    def auth_context(self) -> Mapping[str, Any]:
+        """What TLS proved about the peer; empty over a plaintext port."""
+
+
+def peer_certificate(context: AuthenticatedCall) -> bytes:
+    """The PEM certificate whose key the peer proved to hold in the TLS handshake. Raises: IdentityError."""
+    certificates = tuple(context.auth_context().get("x509_pem_cert", ()))
+    if len(certificates) != 1:
+        raise IdentityError("the peer showed no certificate; every call needs mutual TLS")
+    return bytes(certificates[0])
+
+
+def peer_identity(context: AuthenticatedCall) -> Identity:
+    """Who makes this call. Raises: IdentityError."""
+    return Identity.from_certificate(peer_certificate(context))
+
+
+def require_role(context: AuthenticatedCall, *allowed: Role) -> Identity:
+    """Who makes this call, given that its role is allowed to. Raises: RoleRefusedError, IdentityError."""
+    identity = peer_identity(context)
+    if identity.role not in allowed:
+        raise RoleRefusedError(allowed, identity)
+    return identity
+
+
+def require_pinned(context: AuthenticatedCall, pinned_fingerprint: str) -> None:
+    """The call comes from the holder of exactly this certificate (`fingerprint`), signed by the authority or not.
+
+    A server's TLS accepts whatever its authority signed, so links between servers check this as well: then a
+    second certificate of the same role, however it came about, opens nothing.
+    Raises: PinRefusedError, IdentityError.
+    """
+    found = fingerprint(peer_certificate(context))
+    if found != pinned_fingerprint:
+        raise PinRefusedError(expected=pinned_fingerprint, found=found)

@@ -1,0 +1,16 @@
+"""The servers: two aggregators from one program, and the dealer.
+
+In reading order:
+
+    round         Algorithm 1 at one aggregator: the state machine of one round, and the heart of the project
+    states        what each state of a round knows
+    intake        one round's uploads: what is accepted, what is refused and why
+    sessions      the clients that are registered and connected
+    peer          the link between A and B, and the channel that MPC runs on
+    tuple_source  the link from an aggregator to the dealer
+    aggregator    the process: start, hello, registration, rounds, end
+    servicers     gRPC in, values out: the client-facing, peer and control services
+    dealer        the dealer's process
+    config        what an operator configures
+    errors        everything that can go wrong, and the one table of status codes
+"""

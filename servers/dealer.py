@@ -1,0 +1,182 @@
+"""The dealer's process: deals one batch of correlated randomness per round to both aggregators, and to nobody else.
+
+A batch is made when the first server asks for it, from fresh seeds of the operating system; the other server must ask
+for the same shape, each part leaves once, and nothing is kept afterwards. The process needs neither CrypTen nor
+torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+import structlog
+
+from mpc.dealer import deal
+from mpc.errors import MalformedMessageError, PeerMismatchError
+from mpc.sharing import Party
+from mpc.tuples import BatchShape, Dealt
+from protos import convert
+from protos.identity import Role, fingerprint, require_pinned, require_role
+from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
+from protos.task import Task
+from protos.transport import bind_server, read_pinned
+from servers.config import DealerConfig, require_own_role
+from servers.errors import AlreadyConnectedError, PeerUnreachableError, StoppedError
+from servers.servicers import Context, check_hello, refusing
+
+log = structlog.get_logger(__name__)
+
+AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+MAX_CLIENTS, MAX_TRIPLE_WORDS = 1_000_000, 1 << 30
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch of which at least one part has not left yet."""
+
+    shape: BatchShape
+    dealt: asyncio.Task[tuple[Dealt, Dealt]]
+    asked: set[Party] = field(default_factory=set)
+
+
+class Dealer:
+    """Deals for one task. `run` returns when both aggregators have finished it."""
+
+    def __init__(self, *, task: Task, config: DealerConfig) -> None:
+        self.task, self.config = task, config
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends at the next possible moment (SIGTERM, SIGINT)."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Raises: TlsFileError, TransportError, PeerUnreachableError when an aggregator is lost, StoppedError."""
+        require_own_role(self.config.tls, Role.DEALER)
+        pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
+        fingerprints = tuple(fingerprint(read_pinned(p, role)) for p, role in zip(pinned, AGGREGATORS, strict=True))
+        servicer = DealerServicer(self.task, fingerprints)
+        async with AsyncExitStack() as stack:
+            server, port = bind_server(self.config.listen, self.config.tls)
+            dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
+            control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
+            await server.start()
+            stack.push_async_callback(server.stop, 1.0)
+            log.info("dealer.listening", port=port)
+            stopping = asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait((servicer.over, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not servicer.over.done():
+                raise StoppedError("the dealer was stopped by its operator")
+            servicer.over.result()
+
+
+class DealerServicer(dealer_pb2_grpc.DealerServicer):
+    """One stream per aggregator."""
+
+    def __init__(self, task: Task, fingerprints: tuple[str, ...]) -> None:
+        self._task, self._fingerprints = task, fingerprints
+        self._task_id = ""
+        self._connected: set[Party] = set()
+        self._finished: set[Party] = set()
+        self._batches: dict[int, _Batch] = {}
+        self._next_round: list[int] = [0, 0]
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def n_connected(self) -> int:
+        """Aggregators with an open stream."""
+        return len(self._connected)
+
+    async def Deal(  # noqa: N802
+        self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
+    ) -> AsyncIterator[dealer_pb2.DealReply]:
+        """Hello, then a batch per request, until the goodbye."""
+        requests = aiter(request_iterator)
+        async with refusing("Deal", context):
+            party = self._authenticate(context)
+            first = await anext(requests, None)
+            if first is None or first.WhichOneof("request") != "hello":
+                raise MalformedMessageError("the stream starts with a hello")
+            self._join(party, first.hello)
+        goodbye: common_pb2.Goodbye | None = None
+        try:
+            yield dealer_pb2.DealReply(hello=first.hello)
+            async for request in requests:
+                if request.WhichOneof("request") == "goodbye":
+                    goodbye = request.goodbye
+                    return
+                async with refusing("Deal", context):
+                    dealt = await self._part(party, request)
+                for reply in convert.dealt_to_messages(dealt, request.batch.round):
+                    yield reply
+        finally:
+            self._leave(party, goodbye)
+
+    def _authenticate(self, context: Context) -> Party:
+        role = require_role(context, *AGGREGATORS).role
+        party: Party = 0 if role is Role.AGGREGATOR_A else 1
+        require_pinned(context, self._fingerprints[party])
+        return party
+
+    def _join(self, party: Party, hello: common_pb2.Hello) -> None:
+        check_hello(hello, self._task)
+        if party in self._connected or party in self._finished:
+            raise AlreadyConnectedError(f"{AGGREGATORS[party]} has, or had, a stream of this task")
+        if not hello.task or (self._task_id and hello.task != self._task_id):
+            raise PeerMismatchError("task", ours=self._task_id, peers=hello.task)
+        self._task_id = hello.task
+        self._connected.add(party)
+        log.info("dealer.joined", role=AGGREGATORS[party], task=self._task_id)
+
+    async def _part(self, party: Party, request: dealer_pb2.DealRequest) -> Dealt:
+        """This server's part of the batch it asks for. Rounds go forward only, so no part leaves twice."""
+        if request.WhichOneof("request") != "batch":
+            raise MalformedMessageError("expected a batch request or a goodbye")
+        if len(request.batch.clients) > MAX_CLIENTS or request.batch.triple_words > MAX_TRIPLE_WORDS:
+            raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, {MAX_TRIPLE_WORDS} triple words")
+        if request.batch.dim != self._task.dim:
+            raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
+        shape = convert.batch_shape(self._task_id, request.batch)
+        if shape.round < self._next_round[party]:
+            raise MalformedMessageError(f"round {shape.round} was dealt to {AGGREGATORS[party]} before")
+        self._next_round[party] = shape.round + 1
+        batch = self._batches.get(shape.round)
+        if batch is None:
+            making = asyncio.create_task(asyncio.to_thread(deal, shape))
+            batch = self._batches[shape.round] = _Batch(shape, making)
+        if batch.shape != shape:
+            raise PeerMismatchError(f"batch of round {shape.round}", ours="the other server's", peers="another shape")
+        batch.asked.add(party)
+        if len(batch.asked) == 2:
+            del self._batches[shape.round]
+        return (await batch.dealt)[party]
+
+    def _leave(self, party: Party, goodbye: common_pb2.Goodbye | None) -> None:
+        self._connected.discard(party)
+        if self.over.done():
+            return
+        if goodbye is None:
+            self.over.set_exception(PeerUnreachableError(f"{AGGREGATORS[party]} is gone, without a goodbye"))
+        elif not goodbye.finished:
+            self.over.set_exception(PeerUnreachableError(f"{AGGREGATORS[party]} ended the task: {goodbye.reason}"))
+        else:
+            self._finished.add(party)
+            if len(self._finished) == 2:
+                self.over.set_result(None)
+
+
+class _DealerControl(control_pb2_grpc.ControlServicer):
+    """Whether the dealer is up. The other calls are an aggregator's."""
+
+    def __init__(self, dealer: DealerServicer) -> None:
+        self._dealer = dealer
+
+    async def GetStatus(self, request: control_pb2.StatusRequest, context: Context) -> control_pb2.Status:  # noqa: N802
+        """For the operator."""
+        async with refusing("GetStatus", context):
+            require_role(context, Role.OPERATOR)
+        return control_pb2.Status(role=Role.DEALER, state="dealing", n_registered=self._dealer.n_connected)

@@ -1,0 +1,104 @@
+"""Everything that can go wrong in `servers`, and what a caller over gRPC is told about it.
+
+    ServerError
+    ├── PeerUnreachableError        another process of the deployment is gone          exit code 4
+    ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
+    ├── StoppedError                the operator asked this process to stop
+    └── CallRefusedError            one call is refused; nothing has changed
+        ├── SubmissionRefusedError  with a RefusalReason
+        └── ...
+
+`STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of a CallRefusedError or of
+an IdentityError, which hold public values only; of anything else they see that it failed, and the log has the detail.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import grpc
+
+from mpc.errors import MalformedMessageError, ParameterError, PeerMismatchError
+from protos.identity import IdentityError, PinRefusedError, RoleRefusedError
+
+
+class ServerError(Exception):
+    """Base of this package's errors."""
+
+
+class PeerUnreachableError(ServerError):
+    """The link to another process broke without a goodbye."""
+
+
+class TaskRefusedError(ServerError):
+    """The task cannot go on as configured: parameters differ, too few clients, the budget is spent."""
+
+
+class StoppedError(ServerError):
+    """This process was asked to stop."""
+
+
+class CallRefusedError(ServerError):
+    """One call is refused. Raised before any state changes."""
+
+
+class WrongStateError(CallRefusedError):
+    """The call makes no sense now."""
+
+
+class AlreadyConnectedError(CallRefusedError):
+    """Another call holds the place that this one wants."""
+
+
+class NotEnrolledError(CallRefusedError):
+    """The caller's identity is proved and not part of this task."""
+
+
+class ParametersDifferError(CallRefusedError):
+    """The caller runs another protocol version or other task parameters."""
+
+
+class RefusalReason(enum.StrEnum):
+    """Why an upload never reached validation. Shared by code, logs and metrics."""
+
+    NOT_CHOSEN = "not_chosen"
+    WRONG_ROUND = "wrong_round"
+    WRONG_CLIENT = "wrong_client"
+    WRONG_BINDING = "wrong_binding"
+    WRONG_LENGTH = "wrong_length"
+    WRONG_DIGEST = "wrong_digest"
+    DUPLICATE = "duplicate"
+    LATE = "late"
+    MALFORMED = "malformed"
+
+
+class SubmissionRefusedError(CallRefusedError):
+    """One upload is refused; the round goes on without it."""
+
+    def __init__(self, reason: RefusalReason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (RoleRefusedError, grpc.StatusCode.PERMISSION_DENIED),
+    (PinRefusedError, grpc.StatusCode.PERMISSION_DENIED),
+    (IdentityError, grpc.StatusCode.UNAUTHENTICATED),
+    (NotEnrolledError, grpc.StatusCode.PERMISSION_DENIED),
+    (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS),
+    (ParametersDifferError, grpc.StatusCode.FAILED_PRECONDITION),
+    (WrongStateError, grpc.StatusCode.FAILED_PRECONDITION),
+    (SubmissionRefusedError, grpc.StatusCode.INVALID_ARGUMENT),
+    (PeerMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (MalformedMessageError, grpc.StatusCode.INVALID_ARGUMENT),
+    (ParameterError, grpc.StatusCode.INVALID_ARGUMENT),
+)
+"""Most specific first."""
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """(status, public text) of an error that ends a call."""
+    for kind, code in STATUS_CODES:
+        if isinstance(error, kind):
+            return code, str(error)
+    return grpc.StatusCode.INTERNAL, "internal error; the server's log has the detail"

@@ -1,0 +1,167 @@
+"""One round's uploads at one server: who may submit what, and when the round has all that it will get.
+
+A submission is bound to its task, round, client, model and content; it is taken at most once, at its exact length, and
+a refused one changes nothing. In the `masked` form server A receives the masked vector and relays it to B before the
+lock; B holds the client's own statement of the digest, so a vector that A (or the way) changed is not active.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from mpc import ring
+from mpc.prg import Label, Seed
+from mpc.ring import RingArray
+from mpc.sharing import Mode, Party, expand_share
+from protos import convert
+from protos.precad.v1 import common_pb2
+from protos.task import Task
+from servers.errors import RefusalReason, SubmissionRefusedError
+
+PEER_LOCKED_GRACE_S = 2.0
+"""How long uploads under way may still arrive after the other server has locked."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Upload:
+    binding: bytes
+    payload: bytes
+
+
+class Intake:
+    """Open from the invitation to the lock."""
+
+    def __init__(
+        self, *, task: Task, task_id: str, party: Party, round: int, chosen: Collection[str], model_digest: bytes
+    ) -> None:
+        self._task, self._task_id, self._party, self.round = task, task_id, party, round
+        self._chosen = frozenset(chosen)
+        self._model_digest = model_digest
+        self._started: set[str] = set()
+        self._uploads: dict[str, _Upload] = {}
+        self._announced: dict[str, common_pb2.Binding] = {}
+        self._relayed: dict[str, bytes] = {}
+        self._failed: set[str] = set()
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    @property
+    def _awaits_relay(self) -> bool:
+        return self._task.wire_mode is Mode.MASKED and self._party == 1
+
+    @property
+    def payload_bytes(self) -> int:
+        """Exact length of an upload to this server."""
+        return convert.upload_bytes(self._task.wire_mode, self._party, self._task.dim)
+
+    def begin(self, client: str, binding: common_pb2.Binding) -> None:
+        """Checks a submission's header before a byte of it is kept. Raises SubmissionRefusedError."""
+        if binding.client != client:
+            raise SubmissionRefusedError(RefusalReason.WRONG_CLIENT, f"the certificate is of {client!r}")
+        if self._closed:
+            raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
+        if binding.round != self.round:
+            raise SubmissionRefusedError(RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
+        if client not in self._chosen:
+            raise SubmissionRefusedError(RefusalReason.NOT_CHOSEN, f"{client!r} is not in round {self.round}")
+        if client in self._started:
+            raise SubmissionRefusedError(RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
+        self._require_expected(binding)
+        self._started.add(client)
+
+    def _require_expected(self, binding: common_pb2.Binding) -> None:
+        expected = convert.binding(
+            task=self._task,
+            task_id=self._task_id,
+            round=self.round,
+            client=binding.client,
+            model_digest=self._model_digest,
+            digests=(binding.digest_a, binding.digest_b),
+        )
+        for descriptor in expected.DESCRIPTOR.fields:
+            if getattr(binding, descriptor.name) != getattr(expected, descriptor.name):
+                raise SubmissionRefusedError(RefusalReason.WRONG_BINDING, f"field {descriptor.name} differs")
+        if len(binding.digest_a) != 32 or len(binding.digest_b) != 32:
+            raise SubmissionRefusedError(RefusalReason.WRONG_BINDING, "digests have 32 bytes")
+
+    def fail(self, client: str) -> None:
+        """The client's upload broke off or was refused: the round does not wait for another."""
+        if client in self._chosen:
+            self._failed.add(client)
+            self._changed.set()
+
+    def finish(self, client: str, binding: common_pb2.Binding, payload: bytes) -> None:
+        """Takes a complete upload. Raises SubmissionRefusedError."""
+        if self._closed:
+            raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
+        if len(payload) != self.payload_bytes:
+            raise SubmissionRefusedError(
+                RefusalReason.WRONG_LENGTH, f"expected {self.payload_bytes} bytes, got {len(payload)}"
+            )
+        announced = binding.digest_b if self._party else binding.digest_a
+        if not hmac.compare_digest(convert.sha256(payload), announced):
+            raise SubmissionRefusedError(RefusalReason.WRONG_DIGEST, "the bytes do not have the announced digest")
+        if self._awaits_relay:
+            self._announced[client] = binding
+            self._join_relay(client)
+        else:
+            self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
+        self._changed.set()
+
+    def relay(self, round: int, client: str, payload: bytes) -> None:
+        """Takes a masked vector from server A. What belongs to another round or client is dropped."""
+        if round == self.round and client in self._chosen and not self._closed:
+            self._relayed[client] = payload
+            self._join_relay(client)
+            self._changed.set()
+
+    def _join_relay(self, client: str) -> None:
+        """An upload is complete at B when the client's statement and A's relay agree."""
+        if client not in self._announced or client not in self._relayed:
+            return
+        binding, payload = self._announced[client], self._relayed.pop(client)
+        expected_bytes = convert.upload_bytes(Mode.MASKED, 0, self._task.dim)
+        if len(payload) != expected_bytes or not hmac.compare_digest(convert.sha256(payload), binding.digest_a):
+            self._failed.add(client)
+        else:
+            self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
+
+    async def wait(self, *, connected: Callable[[], Collection[str]], peer_locked: asyncio.Event) -> None:
+        """Returns when no chosen client is expected any more: complete, failed, or not connected; at the deadline; or
+        shortly after the other server has locked."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._task.submit_timeout_s
+        while self._chosen.intersection(connected()) - self._uploads.keys() - self._failed:
+            if peer_locked.is_set():
+                deadline = min(deadline, loop.time() + PEER_LOCKED_GRACE_S)
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                return
+            self._changed.clear()
+            waits = [asyncio.ensure_future(self._changed.wait())]
+            if not peer_locked.is_set():
+                waits.append(asyncio.ensure_future(peer_locked.wait()))
+            try:
+                await asyncio.wait(waits, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    def wake(self) -> None:
+        """A session came or went: looks again at who is still expected."""
+        self._changed.set()
+
+    def close(self) -> tuple[dict[str, bytes], dict[str, RingArray]]:
+        """No upload is taken from now on. (binding digests, payloads as ring vectors) of the complete uploads."""
+        self._closed = True
+        bindings = {client: upload.binding for client, upload in self._uploads.items()}
+        return bindings, {client: self._vector(client, upload) for client, upload in self._uploads.items()}
+
+    def _vector(self, client: str, upload: _Upload) -> RingArray:
+        if self._task.wire_mode is Mode.SHARES and self._party == 0:
+            label = Label(self._task_id, self.round, client)
+            return expand_share(Seed(upload.payload), label, self._task.dim)
+        return ring.from_bytes(upload.payload, n_words=self._task.dim)

@@ -1,0 +1,227 @@
+"""PRECAD's Algorithm 1 at one aggregator. Both run this same program, in step, as party 0 (A) and party 1 (B).
+
+Line by line of the paper: 2 `select`, 3 `collect`, 4 `lock` and `validate`, 5 `charge` and `open_sum`, 6 `commit`. Each
+transition is one function from one state to the next (`servers.states`); everything that touches a share runs in the
+one MPC thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp import rounded_gaussian
+from dp.accounting import View
+from dp.ledger import Ledger
+from mpc import fixed_point, joint_coin, ring, validation
+from mpc.comparison import Gate
+from mpc.errors import PeerMismatchError
+from mpc.prg import Label
+from mpc.ring import RingArray
+from mpc.sharing import Mode
+from mpc.tuples import BatchShape, ServerTuples
+from protos import convert
+from protos.precad.v1 import aggregator_pb2, control_pb2
+from protos.task import Task
+from servers.intake import Intake
+from servers.peer import BlockingChannel, PeerLink
+from servers.sessions import Sessions
+from servers.states import Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
+from servers.tuple_source import TupleSource
+
+T = TypeVar("T")
+S = TypeVar("S", bound=RoundState)
+
+NoiseSource: TypeAlias = Callable[[float, int], RingArray]
+"""(standard deviation in units of 2^-f, d) to one server's noise on the integer grid."""
+
+
+class Clock(Protocol):
+    """Seconds, for the phases' durations."""
+
+    def __call__(self) -> float: ...
+
+
+class RoundRunner:
+    """Runs the rounds of one task at one server. Owns the model; everything else is handed in."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        task_id: str,
+        parameters: NDArray[np.float32],
+        link: PeerLink,
+        tuples: TupleSource,
+        sessions: Sessions,
+        ledger: Ledger,
+        gate: Gate,
+        mpc_thread: ThreadPoolExecutor,
+        noise: NoiseSource = rounded_gaussian.sample,
+        on_state: Callable[[RoundState], None] = lambda state: None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self.task, self.task_id, self.parameters = task, task_id, parameters
+        self.model_digest = convert.sha256(convert.model_to_bytes(parameters))
+        self._link, self._tuples, self._sessions, self._ledger, self._gate = link, tuples, sessions, ledger, gate
+        self._thread, self._noise, self._on_state, self._clock = mpc_thread, noise, on_state, clock
+        self._seconds: dict[str, float] = {}
+
+    async def run_round(self, t: int) -> control_pb2.RoundRecord:
+        """One round, from the draw of its clients to the new model. Raises whatever ends the task."""
+        self._loop = asyncio.get_running_loop()
+        self._seconds, sent_before, dealt_before = {}, self._link.bytes_sent, self._tuples.bytes_received
+        collecting = await self.select(self._enter(Selecting(t)))
+        locked = await self.collect(self._enter(collecting))
+        validated = await self.validate(self._enter(locked))
+        charged = await self.charge(self._enter(validated))
+        opened = await self.open_sum(self._enter(charged))
+        committed = await self.commit(self._enter(opened))
+        bytes_sent = {
+            "link": self._link.bytes_sent - sent_before,
+            "dealer": self._tuples.bytes_received - dealt_before,
+        }
+        return self._record(self._enter(committed), bytes_sent)
+
+    async def select(self, state: Selecting) -> Collecting:
+        """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples."""
+        with self._phase("select"):
+            chosen = await self._in_mpc_thread(self._draw_clients, state.round)
+            tuples = await self._tuples.batch(self._batch_shape(state.round, chosen))
+        intake = Intake(
+            task=self.task,
+            task_id=self.task_id,
+            party=self._link.party,
+            round=state.round,
+            chosen=chosen,
+            model_digest=self.model_digest,
+        )
+        self._link.on_relay = intake.relay
+        return Collecting(state.round, tuple(chosen), tuples, intake)
+
+    def _draw_clients(self, t: int) -> list[str]:
+        label = Label(self.task_id, t)
+        coin = joint_coin.toss("selection", b"", self._channel(t))
+        return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
+
+    def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
+        words = self.task.norm_bound.words_per_client * len(chosen)
+        return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, words * self._gate.triples_per_word)
+
+    def _invitation(self, tuples: ServerTuples, client: str) -> aggregator_pb2.Invitation:
+        is_masked = self.task.wire_mode is Mode.MASKED
+        return aggregator_pb2.Invitation(
+            task=self.task_id,
+            round=tuples.shape.round,
+            dim=self.task.dim,
+            model_digest=self.model_digest,
+            deadline_s=self.task.submit_timeout_s,
+            mask_seed=tuples.hand_out_mask_seed(client).reveal() if is_masked else b"",
+        )
+
+    async def collect(self, state: Collecting) -> Locked:
+        """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
+        with self._phase("collect"):
+            for client in state.chosen:
+                invitation = self._invitation(state.tuples, client)
+                self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
+            await state.intake.wait(connected=lambda: self._sessions.connected, peer_locked=self._link.step_arrived)
+        with self._phase("lock"):
+            bindings, payloads = state.intake.close()
+            lock = await self._in_mpc_thread(validation.lock, bindings, state.tuples.shape, self._channel(state.round))
+        active = {client: payloads[client] for client in lock.active}
+        return Locked(state.round, state.chosen, state.tuples, lock, active)
+
+    async def validate(self, state: Locked) -> Validated:
+        """Line 4: one bit per client, ||update|| <= C, and the sum of the valid clients' shares."""
+        with self._phase("validate"):
+            checked = await self._in_mpc_thread(self._validate, state)
+        return Validated(state.round, state.chosen, checked.accepted, checked.rejected, checked.accepted_share_sum)
+
+    def _validate(self, state: Locked) -> validation.Validated:
+        channel = self._channel(state.round)
+        if self.task.wire_mode is Mode.SHARES:
+            opened = validation.open_masked(state.payloads, state.tuples, state.lock, channel)
+        else:
+            opened = [state.payloads[client] for client in state.lock.active]
+        return validation.validate(state.lock, opened, state.tuples, self.task.norm_bound, self._gate, channel)
+
+    async def charge(self, state: Validated) -> Charged:
+        """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.
+
+        Every chosen client is charged, whether its update arrived or not.
+        """
+        with self._phase("noise"):
+            noise = await asyncio.to_thread(self._noise, self.task.noise_std_on_grid, self.task.dim)
+        with self._phase("charge"):
+            await asyncio.to_thread(self._ledger.charge, state.round, state.chosen)
+        return Charged(state.round, state.chosen, state.accepted, state.rejected, state.share_sum + noise)
+
+    async def open_sum(self, state: Charged) -> Opened:
+        """Line 5, second half: both noisy shares are exchanged; their sum is public."""
+        with self._phase("open"):
+            received = await self._link.exchange(
+                f"{self.task_id}/{state.round}/noisy sum", ring.to_bytes(state.noisy_share)
+            )
+            noisy_sum = state.noisy_share + ring.from_bytes(received, n_words=self.task.dim)
+        return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_sum)
+
+    async def commit(self, state: Opened) -> Committed:
+        """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends."""
+        with self._phase("commit"):
+            parameters = updated(self.parameters, state.noisy_sum, self.task)
+            digest = convert.sha256(convert.model_to_bytes(parameters))
+            peers = await self._link.exchange(f"{self.task_id}/{state.round}/model", digest)
+            if peers != digest:
+                raise PeerMismatchError("model after the round", ours=digest.hex(), peers=peers.hex())
+            self.parameters, self.model_digest = parameters, digest
+        return Committed(state.round, state.chosen, state.accepted, state.rejected, parameters, digest)
+
+    def _record(self, state: Committed, bytes_sent: dict[str, int]) -> control_pb2.RoundRecord:
+        return control_pb2.RoundRecord(
+            round=state.round,
+            chosen=state.chosen,
+            accepted=state.accepted,
+            rejected=state.rejected,
+            missing=state.missing,
+            model_digest=state.model_digest,
+            seconds=self._seconds,
+            bytes_sent=bytes_sent,
+            epsilon_one_server=self._ledger.statement(View.ONE_SERVER).epsilon,
+            epsilon_clients_only=self._ledger.statement(View.CLIENTS_ONLY).epsilon,
+        )
+
+    def _channel(self, t: int) -> BlockingChannel:
+        return BlockingChannel(self._link, self._loop, f"{self.task_id}/{t}")
+
+    async def _in_mpc_thread(self, function: Callable[..., T], *args: object) -> T:
+        return await self._loop.run_in_executor(self._thread, function, *args)
+
+    def _enter(self, state: S) -> S:
+        self._on_state(state)
+        return state
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._clock() - start
+
+
+def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -> NDArray[np.float32]:
+    """theta + eta / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
+
+    Computed elementwise in float64 and rounded once to float32, so two machines get the same bits.
+    Source: PRECAD, equation (2), with the divisor made independent of who took part.
+    """
+    step = fixed_point.decode(noisy_sum, task.frac_bits) * (task.learning_rate / task.divisor)
+    return (parameters.astype(np.float64) + step).astype(np.float32)

@@ -1,0 +1,308 @@
+"""gRPC in, values out: the services of an aggregator. No decision is taken here.
+
+Whoever calls is authenticated first (`protos.identity`), every request is checked against what it may be, and an error
+becomes a status by the one table in `servers.errors`.
+
+Discussion: the services run on gRPC's asyncio server. Ten thousand clients that wait for their next invitation are ten
+thousand idle streams on one thread, where a thread pool would need a thread for each; what computes (MPC, noise, the
+ledger) runs in threads of its own, and MPC in exactly one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from mpc.errors import MalformedMessageError
+from mpc.sharing import Mode, Party
+from protos import convert
+from protos.identity import Role, require_pinned, require_role
+from protos.precad.v1 import (
+    aggregator_pb2,
+    aggregator_pb2_grpc,
+    common_pb2,
+    control_pb2,
+    control_pb2_grpc,
+    peer_pb2,
+    peer_pb2_grpc,
+)
+from protos.task import PROTOCOL_VERSION, Task
+from servers.errors import (
+    AlreadyConnectedError,
+    ParametersDifferError,
+    RefusalReason,
+    SubmissionRefusedError,
+    WrongStateError,
+    status_of,
+)
+from servers.intake import Intake
+from servers.peer import PeerLink
+from servers.sessions import Sessions, events_of
+
+log = structlog.get_logger(__name__)
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(slots=True)
+class TaskView:
+    """What the services may see of the task in progress."""
+
+    task: Task
+    party: Party
+    sessions: Sessions
+    state: str = "starting"
+    task_id: str = ""
+    round: int = 0
+    parameters: NDArray[np.float32] | None = None
+    intake: Intake | None = None
+    records: list[control_pb2.RoundRecord] = field(default_factory=list)
+    bytes_uploaded: int = 0
+    """By clients to this server, in the round in progress."""
+    ended: common_pb2.Goodbye | None = None
+    relay: Callable[[int, str, bytes], Awaitable[None]] | None = None
+    """Server A, `masked` form: passes an upload on to B."""
+
+
+@asynccontextmanager
+async def refusing(call: str, context: Context) -> AsyncIterator[None]:
+    """Turns an error inside into the call's status, by the table; logs what the caller is not told."""
+    try:
+        yield
+    except Exception as error:
+        code, text = status_of(error)
+        if code is grpc.StatusCode.INTERNAL:
+            log.exception("call.failed", call=call)
+        else:
+            log.warning("call.refused", call=call, code=code.name, reason=text)
+        await context.abort(code, text)
+
+
+def check_hello(hello: common_pb2.Hello, task: Task) -> None:
+    """Raises ParametersDifferError, naming what differs."""
+    if hello.protocol_version != PROTOCOL_VERSION:
+        raise ParametersDifferError(
+            f"protocol_version: expected {PROTOCOL_VERSION!r}, got {hello.protocol_version[:40]!r}"
+        )
+    if hello.config_digest != task.digest():
+        raise ParametersDifferError(
+            f"config_digest: expected {task.digest().hex()[:16]}..., got {hello.config_digest.hex()[:16]}...; "
+            f"the [task] sections of the two configurations differ"
+        )
+
+
+class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
+    """For clients."""
+
+    def __init__(self, view: TaskView) -> None:
+        self._view = view
+
+    async def Join(  # noqa: N802
+        self, request: aggregator_pb2.JoinRequest, context: Context
+    ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        """Registers the caller and streams its invitations."""
+        view = self._view
+        async with refusing("Join", context):
+            client = require_role(context, Role.CLIENT).name
+            check_hello(request.hello, view.task)
+            if view.ended is not None:
+                raise WrongStateError("the task has ended")
+            queue = view.sessions.enter(client)
+        try:
+            log.info("client.joined", client=client)
+            await view.sessions.notify()
+            yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome(task=view.task_id))
+            async for event in events_of(queue):
+                yield event
+        finally:
+            view.sessions.leave(client)
+            log.info("client.left", client=client)
+            if view.intake is not None:
+                view.intake.wake()
+            await asyncio.shield(view.sessions.notify())
+
+    async def GetModel(  # noqa: N802
+        self, request: aggregator_pb2.ModelRequest, context: Context
+    ) -> AsyncIterator[common_pb2.Chunk]:
+        """The model of the round in progress."""
+        async with refusing("GetModel", context):
+            require_role(context, Role.CLIENT)
+            if self._view.parameters is None or request.round != self._view.round:
+                raise WrongStateError(f"round: expected {self._view.round}, got {request.round}")
+        for chunk in model_chunks(self._view.parameters):
+            yield chunk
+
+    async def Submit(  # noqa: N802
+        self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
+    ) -> aggregator_pb2.SubmitReply:
+        """One upload: header, then bytes, never more of them than this server expects."""
+        async with refusing("Submit", context):
+            client = require_role(context, Role.CLIENT).name
+            await self._take(client, request_iterator)
+        return aggregator_pb2.SubmitReply()
+
+    async def _take(self, client: str, parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> None:
+        intake = self._view.intake
+        if intake is None:
+            raise WrongStateError("no round is open for submissions")
+        header = await anext(aiter(parts), None)
+        if header is None or header.WhichOneof("part") != "binding":
+            raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
+        intake.begin(client, header.binding)
+        is_taken = False
+        try:
+            payload = await _receive(parts, intake.payload_bytes)
+            self._view.bytes_uploaded += len(payload) + header.ByteSize()
+            intake.finish(client, header.binding, payload)
+            if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
+                await self._view.relay(intake.round, client, payload)
+            is_taken = True
+        finally:
+            if not is_taken:
+                intake.fail(client)
+
+
+async def _receive(parts: AsyncIterator[aggregator_pb2.SubmitPart], expected: int) -> bytes:
+    """The rest of a submission. Stops at the first byte too many."""
+    received = bytearray()
+    async for part in parts:
+        if part.WhichOneof("part") != "chunk":
+            raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
+        if len(received) + len(part.chunk.data) > expected:
+            raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+        received += part.chunk.data
+    return bytes(received)
+
+
+def model_chunks(parameters: NDArray[np.float32] | None) -> Iterator[common_pb2.Chunk]:
+    """A model in pieces."""
+    if parameters is not None:
+        for piece in convert.pieces(convert.model_to_bytes(parameters)):
+            yield common_pb2.Chunk(data=piece)
+
+
+class PeerServicer(peer_pb2_grpc.PeerServicer):
+    """For server A, at server B. One link at a time, from the holder of the pinned certificate."""
+
+    def __init__(self, pinned_fingerprint: str) -> None:
+        self._pinned = pinned_fingerprint
+        self.linked: asyncio.Future[tuple[PeerLink, common_pb2.Hello]] = asyncio.get_running_loop().create_future()
+        self.released = asyncio.Event()
+        self._taken = False
+
+    async def Link(  # noqa: N802
+        self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
+    ) -> None:
+        """Hands the stream to the aggregator, which compares parameters, and stays until it lets go."""
+        async with refusing("Link", context):
+            require_role(context, Role.AGGREGATOR_A)
+            require_pinned(context, self._pinned)
+            first = await anext(aiter(request_iterator), None)
+            if first is None or first.WhichOneof("message") != "hello":
+                raise MalformedMessageError("the link starts with a hello")
+            if self._taken:
+                raise AlreadyConnectedError("this server is linked with another aggregator A")
+            self._taken = True
+        inbox: asyncio.Queue[peer_pb2.PeerMessage | None] = asyncio.Queue()
+        self.linked.set_result((PeerLink(1, context.write, inbox.get), first.hello))
+        pump = asyncio.ensure_future(_pump(request_iterator, inbox))
+        try:
+            await self.released.wait()
+        finally:
+            pump.cancel()
+            inbox.put_nowait(None)
+
+
+async def _pump(
+    messages: AsyncIterator[peer_pb2.PeerMessage], inbox: asyncio.Queue[peer_pb2.PeerMessage | None]
+) -> None:
+    """Moves a stream into a queue, and its end too, however it comes."""
+    try:
+        async for message in messages:
+            inbox.put_nowait(message)
+    finally:
+        inbox.put_nowait(None)
+
+
+class ControlServicer(control_pb2_grpc.ControlServicer):
+    """For the operator."""
+
+    def __init__(self, view: TaskView, role: Role) -> None:
+        self._view, self._role = view, role
+        self._changed = asyncio.Condition()
+        self.n_watchers = 0
+
+    def status(self) -> control_pb2.Status:
+        """What `GetStatus` answers."""
+        view = self._view
+        return control_pb2.Status(
+            role=self._role,
+            state=view.state,
+            task=view.task_id,
+            round=view.round,
+            n_registered=len(view.sessions.connected),
+        )
+
+    async def notify(self) -> None:
+        """Wakes the watchers: something in the view changed."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait_until_unwatched(self) -> None:
+        """Returns when nobody watches any more."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.n_watchers == 0)
+
+    async def GetStatus(self, request: control_pb2.StatusRequest, context: Context) -> control_pb2.Status:  # noqa: N802
+        """Whether we are up, and in which state."""
+        async with refusing("GetStatus", context):
+            require_role(context, Role.OPERATOR)
+        return self.status()
+
+    async def Watch(  # noqa: N802
+        self, request: control_pb2.WatchRequest, context: Context
+    ) -> AsyncIterator[control_pb2.ControlEvent]:
+        """Records of all rounds, old and new, states as they change, then the end."""
+        async with refusing("Watch", context):
+            require_role(context, Role.OPERATOR)
+        self.n_watchers += 1
+        try:
+            n_seen, last = 0, control_pb2.Status()
+            while True:
+                for record in self._view.records[n_seen:]:
+                    n_seen += 1
+                    yield control_pb2.ControlEvent(round=record)
+                if (status := self.status()) != last:
+                    last = status
+                    yield control_pb2.ControlEvent(status=status)
+                if self._view.ended is not None and n_seen == len(self._view.records):
+                    yield control_pb2.ControlEvent(goodbye=self._view.ended)
+                    return
+                async with self._changed:
+                    await self._changed.wait_for(
+                        lambda: (
+                            self.status() != last  # noqa: B023 - asked before the loop goes on
+                            or len(self._view.records) > n_seen  # noqa: B023
+                            or self._view.ended is not None
+                        )
+                    )
+        finally:
+            self.n_watchers -= 1
+            await asyncio.shield(self.notify())
+
+    async def GetModel(  # noqa: N802
+        self, request: control_pb2.CurrentModelRequest, context: Context
+    ) -> AsyncIterator[common_pb2.Chunk]:
+        """The model as it is now."""
+        async with refusing("GetModel", context):
+            require_role(context, Role.OPERATOR)
+        for chunk in model_chunks(self._view.parameters):
+            yield chunk

@@ -1,0 +1,72 @@
+"""The registered clients and their open streams. A client is connected for as long as its `Join` call is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+from protos.precad.v1 import aggregator_pb2, common_pb2
+from servers.errors import AlreadyConnectedError, NotEnrolledError
+
+
+class Sessions:
+    """Registered clients of one task at one server."""
+
+    def __init__(self, enrolled: Collection[str]) -> None:
+        self._enrolled = frozenset(enrolled)
+        self._queues: dict[str, asyncio.Queue[aggregator_pb2.ClientEvent]] = {}
+        self.changed = asyncio.Condition()
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """Clients with an open stream."""
+        return frozenset(self._queues)
+
+    def enter(self, client: str) -> asyncio.Queue[aggregator_pb2.ClientEvent]:
+        """The event queue of a client whose stream opens. Raises NotEnrolledError, AlreadyConnectedError."""
+        if client not in self._enrolled:
+            raise NotEnrolledError(f"client {client!r} is not enrolled in this task")
+        if client in self._queues:
+            raise AlreadyConnectedError(f"client {client!r} has another open session with this server")
+        queue = self._queues[client] = asyncio.Queue()
+        return queue
+
+    def leave(self, client: str) -> None:
+        """The client's stream has ended."""
+        del self._queues[client]
+
+    async def notify(self) -> None:
+        """Wakes whoever waits for sessions to come or go."""
+        async with self.changed:
+            self.changed.notify_all()
+
+    def send(self, client: str, event: aggregator_pb2.ClientEvent) -> None:
+        """Queues an event for the client, if it is connected."""
+        if client in self._queues:
+            self._queues[client].put_nowait(event)
+
+    def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
+        """Queues the last event for everybody."""
+        for client in self._queues:
+            self.send(client, aggregator_pb2.ClientEvent(goodbye=goodbye))
+
+    async def wait_for(self, n_clients: int) -> None:
+        """Returns when at least n_clients are connected."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self._queues) >= n_clients)
+
+    async def wait_until_gone(self) -> None:
+        """Returns when every stream has ended."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: not self._queues)
+
+
+async def events_of(
+    queue: asyncio.Queue[aggregator_pb2.ClientEvent],
+) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+    """Events until, and with, the goodbye."""
+    while True:
+        event = await queue.get()
+        yield event
+        if event.WhichOneof("event") == "goodbye":
+            return

@@ -1,0 +1,112 @@
+"""The states of a round. Each holds what that state knows and nothing of what it cannot know yet.
+
+    Selecting -> Collecting -> Locked -> Validated -> Charged -> Opened -> Committed
+                      \\___________\\___________\\__________\\________-> Aborted (any of them)
+
+A round goes from left to right or is aborted as a whole; nothing of an aborted round is used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpc import validation
+from mpc.ring import RingArray
+from mpc.tuples import ServerTuples
+from servers.intake import Intake
+
+
+@dataclass(frozen=True, slots=True)
+class Selecting:
+    """Clients are being drawn by a joint coin."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting:
+    """Chosen clients were invited; uploads come in."""
+
+    round: int
+    chosen: tuple[str, ...]
+    tuples: ServerTuples
+    intake: Intake
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """Uploads are fixed at both servers; the challenge is still unknown to everybody."""
+
+    round: int
+    chosen: tuple[str, ...]
+    tuples: ServerTuples
+    lock: validation.Locked
+    payloads: Mapping[str, RingArray] = field(repr=False)
+    """Of the active clients: b in the `masked` form, this server's share in the `shares` form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """One bit per client is known, and this server's share of the accepted sum."""
+
+    round: int
+    chosen: tuple[str, ...]
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+    share_sum: RingArray = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """The ledger holds this round, durably; only now may the noisy share leave."""
+
+    round: int
+    chosen: tuple[str, ...]
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+    noisy_share: RingArray = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The noisy sum is public to both servers."""
+
+    round: int
+    chosen: tuple[str, ...]
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+    noisy_sum: RingArray
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Both servers hold the same new model."""
+
+    round: int
+    chosen: tuple[str, ...]
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+    parameters: NDArray[np.float32]
+    model_digest: bytes
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Chosen clients whose upload was not complete and equal at both servers."""
+        seen = {*self.accepted, *self.rejected}
+        return tuple(client for client in self.chosen if client not in seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The round ended without a release."""
+
+    round: int
+    reason: str
+
+
+RoundState: TypeAlias = Selecting | Collecting | Locked | Validated | Charged | Opened | Committed | Aborted

@@ -1,0 +1,107 @@
+"""The link from an aggregator to the dealer: one stream for the whole task, one batch of tuples per round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from mpc.errors import MalformedMessageError
+from mpc.sharing import Party
+from mpc.tuples import BatchShape, ServerTuples
+from protos import convert
+from protos.identity import Role
+from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
+from protos.transport import explain
+from servers.errors import PeerUnreachableError, TaskRefusedError
+
+RETRY_S = 0.2
+
+
+class TupleSource:
+    """One aggregator's end. `run` must be running for anything to arrive."""
+
+    def __init__(self, party: Party, channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str) -> None:
+        self._party: Party = party
+        self._address = address
+        self._hello = hello
+        self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
+        self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
+        self._stub = dealer_pb2_grpc.DealerStub(channel)
+        self._greeted = asyncio.Event()
+        self._said_goodbye = False
+        self._why_not = "nothing heard"
+        self.bytes_received = 0
+
+    async def run(self) -> None:
+        """Takes in replies until the dealer has taken our goodbye. Raises PeerUnreachableError, TaskRefusedError."""
+        try:
+            while not await self._stream():  # noqa: ASYNC110 - nobody can signal that a dealer came up
+                await asyncio.sleep(RETRY_S)
+        finally:
+            self._replies.put_nowait(None)
+
+    async def _stream(self) -> bool:
+        """One call; False when nobody answered yet, so that it may be tried again."""
+        try:
+            async for reply in self._stub.Deal(self._outgoing()):
+                self.bytes_received += reply.ByteSize()
+                if reply.WhichOneof("reply") == "hello":
+                    self._greeted.set()
+                else:
+                    self._replies.put_nowait(reply)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise TaskRefusedError(f"the dealer refused: {error.details()}") from None
+            self._why_not = explain(error, Role.DEALER, self._address)
+            if self._greeted.is_set():
+                raise PeerUnreachableError(f"lost the {self._why_not}") from None
+            return self._said_goodbye
+        if not self._said_goodbye:
+            raise PeerUnreachableError("the dealer closed the link")
+        return True
+
+    async def wait_until_greeted(self, timeout_s: float) -> None:
+        """Returns when the dealer has answered our hello. Raises PeerUnreachableError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._greeted.wait()
+        except TimeoutError:
+            raise PeerUnreachableError(f"no dealer within {timeout_s:g} s: {self._why_not}") from None
+
+    async def _outgoing(self) -> AsyncIterator[dealer_pb2.DealRequest]:
+        yield dealer_pb2.DealRequest(hello=self._hello)
+        while not self._said_goodbye:
+            request = await self._requests.get()
+            self._said_goodbye = request.WhichOneof("request") == "goodbye"
+            yield request
+
+    def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
+        """The last message to the dealer."""
+        self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
+
+    async def batch(self, shape: BatchShape) -> ServerTuples:
+        """This server's side of a fresh batch. Raises PeerUnreachableError, MalformedMessageError."""
+        self._requests.put_nowait(dealer_pb2.DealRequest(batch=convert.batch_request(shape)))
+        key = (await self._reply("key")).key
+        if key.round != shape.round:
+            raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
+        parts = {name: bytearray() for name in ("squared_masks", "equality", "triples")}
+        limit = 8 * (shape.triple_words + 4 * len(shape.clients))
+        while not (corrections := (await self._reply("corrections")).corrections).last:
+            for name, received in parts.items():
+                received.extend(getattr(corrections, name))
+            if sum(map(len, parts.values())) > limit:
+                raise MalformedMessageError(f"the dealer's corrections exceed {limit} bytes")
+        dealt = convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
+        return ServerTuples(self._party, shape, dealt)
+
+    async def _reply(self, kind: str) -> dealer_pb2.DealReply:
+        reply = await self._replies.get()
+        if reply is None:
+            self._replies.put_nowait(None)
+            raise PeerUnreachableError("the dealer is gone")
+        if reply.WhichOneof("reply") != kind:
+            raise MalformedMessageError(f"expected {kind} from the dealer, got {reply.WhichOneof('reply')}")
+        return reply
