@@ -1,6 +1,6 @@
 """Makes the lock files from pyproject.toml: names, versions, hashes and markers, never an address.
 
-Run by `make lock`. Two files come out: `requirements.lock`, which runs everything on a CPU or beside a CUDA build
+Run by `make lock`, and with --torch-needs-cuda by `make setup`. Two files come out: `requirements.lock`, which runs everything on a CPU or beside a CUDA build
 of torch that is already there, and `requirements-cuda.lock`, the libraries that the registry's CUDA build of torch
 loads. `make` installs the second only after it has seen which build of torch the first brought (torch's own metadata
 says), so that nobody downloads gigabytes for a CPU.
@@ -8,6 +8,7 @@ says), so that nobody downloads gigabytes for a CPU.
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -64,8 +65,15 @@ def with_cpu_build(entry: str) -> str:
     return entry.rstrip("\n") + extra + "\n"
 
 
+def torch_needs_cuda() -> bool:
+    """Whether the installed build of torch asks for the CUDA libraries; its metadata says so."""
+    return any(re.match(r"nvidia-|cuda-", name) for name in importlib.metadata.requires("torch") or ())
+
+
 def main() -> None:
-    """Writes both files."""
+    """Writes both files; or, with --torch-needs-cuda, answers that question by the exit code."""
+    if sys.argv[1:] == ["--torch-needs-cuda"]:
+        sys.exit(0 if torch_needs_cuda() else 1)
     plain: list[str] = []
     cuda: list[str] = []
     for entry in entries(resolve()):

@@ -36,7 +36,7 @@ class LiveTable:
     def say(self, status: str) -> None:
         """One line under the table, about what is going on."""
         if status != self._status and not self._console.is_terminal:
-            self._console.print(status, highlight=False)
+            self._console.print(status, highlight=False, soft_wrap=True)
         self._status = status
         self._live.update(self._render())
 
@@ -46,7 +46,8 @@ class LiveTable:
         self._rows.append(row)
         self._live.update(self._render())
         if not self._console.is_terminal:
-            self._console.print("  ".join(f"{name} {cell}" for (name, _), cell in zip(COLUMNS, row, strict=True)))
+            line = "  ".join(f"{name} {cell}" for (name, _), cell in zip(COLUMNS, row, strict=True))
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def _render(self) -> Group:
         return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._status, style="dim"))

@@ -57,7 +57,7 @@ def reveal(share: CoinShare, peers_commitment: bytes, transcript: bytes, channel
 
     Raises: CommitmentError when the peer reveals something else than it committed to.
     """
-    peers_value = channel.exchange(f"{share.context}/reveal", share.value)
+    peers_value = channel.exchange("coin/reveal", share.value)
     if len(peers_value) != COIN_BYTES:
         raise MalformedMessageError(f"a coin has {COIN_BYTES} bytes, got {len(peers_value)}")
     peers_share = CoinShare(1 - share.party, share.context, peers_value)
@@ -70,7 +70,7 @@ def reveal(share: CoinShare, peers_commitment: bytes, transcript: bytes, channel
 def toss(context: str, transcript: bytes, channel: Channel, random_bytes: RandomBytes = os.urandom) -> Seed:
     """Commit and reveal: a joint seed in two rounds. Raises CommitmentError, PeerMismatchError."""
     share = CoinShare.draw(channel.party, context, random_bytes)
-    peers_commitment = channel.exchange(f"{context}/commit", share.commitment)
+    peers_commitment = channel.exchange("coin/commit", share.commitment)
     return reveal(share, peers_commitment, transcript, channel)
 
 

@@ -73,6 +73,7 @@ class RoundRunner:
         self._link, self._tuples, self._sessions, self._ledger, self._gate = link, tuples, sessions, ledger, gate
         self._thread, self._noise, self._on_state, self._clock = mpc_thread, noise, on_state, clock
         self._seconds: dict[str, float] = {}
+        self._epsilons: dict[View, float] = {}
 
     async def run_round(self, t: int) -> control_pb2.RoundRecord:
         """One round, from the draw of its clients to the new model. Raises whatever ends the task."""
@@ -108,7 +109,7 @@ class RoundRunner:
 
     def _draw_clients(self, t: int) -> list[str]:
         label = Label(self.task_id, t)
-        coin = joint_coin.toss("selection", b"", self._channel(t))
+        coin = joint_coin.toss(f"{self.task_id}/{t}/selection", b"", self._channel(t))
         return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
 
     def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
@@ -161,8 +162,13 @@ class RoundRunner:
         with self._phase("noise"):
             noise = await asyncio.to_thread(self._noise, self.task.noise_std_on_grid, self.task.dim)
         with self._phase("charge"):
-            await asyncio.to_thread(self._ledger.charge, state.round, state.chosen)
+            self._epsilons = await asyncio.to_thread(self._pay, state.round, state.chosen)
         return Charged(state.round, state.chosen, state.accepted, state.rejected, state.share_sum + noise)
+
+    def _pay(self, t: int, chosen: tuple[str, ...]) -> dict[View, float]:
+        """Charges the round, durably. The bounds that the task has reached with it, largest over clients."""
+        self._ledger.charge(t, chosen)
+        return {view: self._ledger.statement(view).epsilon for view in View}
 
     async def open_sum(self, state: Charged) -> Opened:
         """Line 5, second half: both noisy shares are exchanged; their sum is public."""
@@ -194,8 +200,8 @@ class RoundRunner:
             model_digest=state.model_digest,
             seconds=self._seconds,
             bytes_sent=bytes_sent,
-            epsilon_one_server=self._ledger.statement(View.ONE_SERVER).epsilon,
-            epsilon_clients_only=self._ledger.statement(View.CLIENTS_ONLY).epsilon,
+            epsilon_one_server=self._epsilons[View.ONE_SERVER],
+            epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
         )
 
     def _channel(self, t: int) -> BlockingChannel:

@@ -1,0 +1,55 @@
+# PRECAD. `make help` lists what there is; `make demo` and `make test` set everything up by themselves.
+
+# The first of these that runs and is new enough; or say make PYTHON=/path/to/python3.11.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format protos lock clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## Make the virtual environment from the lock files
+
+# The lock file holds versions and hashes. --no-deps gets past CrypTen's requirement `sklearn`, which no longer installs.
+$(INSTALLED): requirements.lock requirements-cuda.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "precad needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --no-deps --require-hashes -r requirements.lock
+	if $(BIN)/python deploy/lock.py --torch-needs-cuda; then \
+	  $(PIP) install --no-deps --require-hashes -r requirements-cuda.lock; fi
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight clients (two malicious)
+	$(BIN)/precad demo
+
+test: $(INSTALLED)  ## Run the tests (under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED)  ## Run all tests, the long ones too
+	$(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
+
+lint: $(INSTALLED)  ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)  ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: $(INSTALLED)  ## Generate the gRPC stubs from protos/precad/v1
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/precad/v1/*.proto
+
+lock: $(INSTALLED)  ## Resolve the lock files anew from pyproject.toml
+	$(PIP) install uv
+	$(BIN)/python deploy/lock.py
+
+clean:  ## Remove the virtual environment and caches (runs/ stays)
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
