@@ -31,6 +31,7 @@ class Trainer:
     def __init__(self, *, task: Task, records: Records, attack: Attack, device: str = "auto") -> None:
         self._task, self._records, self._attack, self._device = task, records, attack, device
         self._model = models.build(task.model, seed=task.model_seed)
+        self(models.flatten(self._model))  # the first pass loads kernels and costs a second: not in the first round
 
     def __call__(self, parameters: NDArray[np.float32]) -> RingArray:
         """The global model (d,) to the encoded update (d,)."""

@@ -1,9 +1,9 @@
 """Makes the lock files from pyproject.toml: names, versions, hashes and markers, never an address.
 
-Run by `make lock`, and with --torch-needs-cuda by `make setup`. Two files come out: `requirements.lock`, which runs everything on a CPU or beside a CUDA build
-of torch that is already there, and `requirements-cuda.lock`, the libraries that the registry's CUDA build of torch
-loads. `make` installs the second only after it has seen which build of torch the first brought (torch's own metadata
-says), so that nobody downloads gigabytes for a CPU.
+Run by `make lock`, and with --torch-needs-cuda by `make setup`. Two files come out: `requirements.lock`, which runs
+everything on a CPU or beside a CUDA build of torch that is already there, and `requirements-cuda.lock`, the libraries
+that the registry's CUDA build of torch loads. `make` installs the second only after it has seen which build of torch
+the first brought (torch's own metadata says), so that nobody downloads gigabytes for a CPU.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -75,6 +76,11 @@ COLUMNS = (
 )
 
 
+def _rounded_up(epsilon: float) -> str:
+    """A bound with two decimals is still a bound."""
+    return f"{math.ceil(epsilon * 100) / 100:.2f}" if math.isfinite(epsilon) else "inf"
+
+
 def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:
     seconds = metrics["seconds"]
     accuracy = metrics["accuracy"]
@@ -85,8 +91,8 @@ def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:
         str(len(metrics["accepted"])),
         " ".join(left_out) or "-",
         "-" if accuracy is None else f"{accuracy:.3f}",
-        f"{metrics['epsilon_one_server']:.2f}",
-        f"{metrics['epsilon_clients_only']:.2f}",
+        _rounded_up(metrics["epsilon_one_server"]),
+        _rounded_up(metrics["epsilon_clients_only"]),
         f"{seconds['collect']:.2f}",
         f"{seconds['lock'] + seconds['validate']:.2f}",
         f"{metrics['seconds_total']:.2f}",

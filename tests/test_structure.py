@@ -1,0 +1,108 @@
+"""The promises that the layout makes: who imports whom, what is generated, and that the README's map is true."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("mpc", "dp", "protos", "servers", "clients", "deploy")
+MAY_IMPORT = {
+    "mpc": set(),
+    "dp": set(),
+    "protos": {"mpc"},
+    "servers": {"mpc", "dp", "protos"},
+    "clients": {"mpc", "dp", "protos"},
+    "deploy": {"mpc", "dp", "protos", "servers", "clients"},
+}
+GENERATED = ROOT / "protos" / "precad"
+
+
+def modules(package: str) -> list[Path]:
+    """Source files of a package, generated ones left out."""
+    return [p for p in sorted((ROOT / package).rglob("*.py")) if GENERATED not in p.parents]
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in it, by full name."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_one_way(package):
+    """A package imports only those below it; servers and clients never one another."""
+    for path in modules(package):
+        ours = {name.split(".")[0] for name in imported(path)} & set(PACKAGES)
+
+        assert ours - {package} <= MAY_IMPORT[package], f"{path.relative_to(ROOT)} imports {ours}"
+
+
+def test_only_one_module_names_crypten():
+    """CrypTen's global state ends in mpc/comparison.py."""
+    loads = re.compile(r"""^\s*(import|from) crypten|import_module\(["']crypten""", re.MULTILINE)
+    found = [p.relative_to(ROOT) for package in PACKAGES for p in modules(package) if loads.search(p.read_text())]
+
+    assert found == [Path("mpc/comparison.py")]
+
+
+@pytest.mark.parametrize("module", ["mpc.dealer", "mpc.validation", "servers.dealer", "deploy.cli"])
+def test_the_dealer_and_the_ring_core_start_without_torch(module):
+    """Importing them loads neither PyTorch nor CrypTen nor scikit-learn."""
+    code = f"import sys, {module}; print([m for m in ('torch', 'crypten', 'sklearn') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_generated_stubs_are_fresh(tmp_path):
+    """protoc makes exactly the committed stubs of the .proto files beside them."""
+    sources = sorted(str(p.relative_to(ROOT)) for p in GENERATED.rglob("*.proto"))
+    out = [f"--{kind}={tmp_path}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, *sources], cwd=ROOT, check=True)
+    fresh = {p.relative_to(tmp_path): p.read_text() for p in tmp_path.rglob("*_pb2*.py*")}
+
+    assert fresh
+    assert {p: (ROOT / p).read_text() for p in fresh} == fresh, "run make protos"
+
+
+def test_every_package_is_installed():
+    """pyproject.toml lists every folder with an __init__.py."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    inits = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in inits}
+
+    assert found == set(settings["tool"]["setuptools"]["packages"])
+
+
+def test_lock_files_hold_versions_and_hashes_only():
+    """Every requirement is pinned and hashed; no address of any index is recorded."""
+    for name in ("requirements.lock", "requirements-cuda.lock"):
+        text = (ROOT / name).read_text()
+        entries = [e for e in re.split(r"\n(?=\S)", text) if not e.startswith("#")]
+
+        assert entries
+        assert "://" not in text
+        assert "--index" not in text
+        assert all("==" in e and "--hash=sha256:" in e for e in entries)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md"])
+def test_documents_name_files_that_exist(document):
+    """Each path in backticks or in a link that looks like one of ours is there."""
+    text = (ROOT / document).read_text()
+    named = set(re.findall(r"`((?:mpc|dp|protos|servers|clients|deploy|tests|docs|examples)/[\w./-]+)`", text))
+
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
