@@ -16,8 +16,8 @@ import numpy as np
 from deploy.errors import ConfigError
 from mpc import ring, sharing, validation
 from mpc.channel import MemoryChannel, run_pair
-from mpc.comparison import Gate, make_gate
 from mpc.dealer import deal
+from mpc.gates import Gate, make_gate
 from mpc.norm_bound import NormBound
 from mpc.ring import RingArray
 from mpc.sharing import Mode
@@ -38,7 +38,8 @@ class Audit:
 def audit(vectors: RingArray, bound: NormBound, *, gate: Gate, mode: Mode = Mode.MASKED) -> Audit:
     """One round of the complete validation with fresh randomness. Shapes: vectors (n, d)."""
     clients = tuple(f"vector-{i}" for i in range(len(vectors)))
-    shape = BatchShape("audit", 0, clients, bound.dim, len(vectors) * bound.words_per_client * gate.triples_per_word)
+    blocks = gate.and_blocks(len(vectors) * bound.words_per_client)
+    shape = BatchShape("audit", 0, clients, bound.dim, blocks)
     dealt = deal(shape)
     tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
     payloads: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})

@@ -60,6 +60,7 @@ class GateName(StrEnum):
     """Comparison gates."""
 
     CRYPTEN = "crypten"
+    NATIVE = "native"
 
 
 class ModeName(StrEnum):

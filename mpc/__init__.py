@@ -12,7 +12,9 @@ In reading order:
     channel      the seam between a protocol and its transport, with its in-process twin
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
     projection   64 ternary rows against modular wrap-around
-    comparison   CrypTen's carry circuit behind the gate interface (the only module that imports CrypTen)
+    gates        the comparison gate: shares of words to shares of bits
+    comparison   CrypTen's carry circuit as a gate (the only module that imports CrypTen)
+    carry_tree   ours
     equality     the masked-equality opening: one bit per client
     validation   the whole check, in the order of the paper
 """

@@ -19,7 +19,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,20 +27,9 @@ from mpc import ring
 from mpc.channel import Channel
 from mpc.errors import GateUnavailableError
 from mpc.ring import RingArray
-from mpc.tuples import BinaryTriples
+from mpc.tuples import AndBlock, BinaryTriples
 
 INSTALL_HINT = "pip install 'precad[crypten-runtime]' && pip install --no-deps crypten==0.4.1"
-
-
-class Gate(Protocol):
-    """Additive shares of words in, XOR shares of the same words' bits out."""
-
-    name: str
-    triples_per_word: int
-    """Words of binary triples that one input word uses up."""
-
-    def to_binary(self, words: RingArray, triples: BinaryTriples, channel: Channel) -> RingArray:
-        """XOR share of (words_A + words_B) mod 2^64. Run by both servers on arrays of one shape (m,)."""
 
 
 class _Party(threading.local):
@@ -58,10 +47,13 @@ class CryptenGate:
     """Raises GateUnavailableError when CrypTen, or what it imports, is not installed."""
 
     name = "crypten"
-    triples_per_word = 13  # one AND of m words, then six levels with a broadcast AND of 2m
 
     def __init__(self) -> None:
         self._torch, self._binary_tensor = _load_crypten()
+
+    def and_blocks(self, n_words: int) -> tuple[AndBlock, ...]:
+        """See `Gate.and_blocks`: one AND of n words, then six levels with an AND of 2n, all from one pool."""
+        return (AndBlock(13 * n_words),)
 
     def to_binary(self, words: RingArray, triples: BinaryTriples, channel: Channel) -> RingArray:
         """See `Gate.to_binary`: 7 rounds, 208 bytes per word and direction."""
@@ -168,15 +160,9 @@ def _provider_class(base: Any, binary_tensor: Any, torch: Any) -> Any:
         def generate_binary_triple(self, size0: Any, size1: Any, device: Any = None) -> Any:
             if size0 != size1 or _party.triples is None:
                 raise NotImplementedError("the carry circuit asks for triples of one shape, inside the gate")
-            parts = _party.triples.take(size0.numel())
-            return tuple(binary_tensor.from_shares(torch.from_numpy(p).reshape(size0), precision=0) for p in parts)
+            a, b, c = _party.triples.take(size0.numel())
+            return tuple(
+                binary_tensor.from_shares(torch.from_numpy(part).reshape(size0), precision=0) for part in (a, b, c)
+            )
 
     return DealerProvider
-
-
-GATES = {CryptenGate.name: CryptenGate}
-
-
-def make_gate(name: str) -> Gate:
-    """The gate that a configuration names. Raises GateUnavailableError."""
-    return GATES[name]()

@@ -18,9 +18,11 @@ from mpc.ring import RingArray
 from mpc.sharing import expand_mask
 from mpc.tuples import (
     FIELD_PRIME,
+    FIELD_WORDS,
     BatchShape,
     Dealt,
     equality_share_a,
+    field_words,
     mask_seed,
     squared_mask_share_a,
     triple_streams,
@@ -30,16 +32,15 @@ from mpc.tuples import (
 def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dealt, Dealt]:
     """(for server A, for server B): a fresh batch of this shape."""
     key_a, key_b = Seed.random(random_bytes), Seed.random(random_bytes)
-    n = len(shape.clients)
-    squared_masks = np.array([_squared_mask_correction(key_a, key_b, shape, c) for c in shape.clients], dtype=np.int64)
+    squared_masks = [_squared_mask_correction(key_a, key_b, shape, client) for client in shape.clients]
     equality = [_equality_correction(key_a, shape, client, random_bytes) for client in shape.clients]
     return (
         Dealt(key_a),
         Dealt(
             key_b,
-            squared_masks=squared_masks,
-            equality=np.array(equality, dtype=np.int64).reshape(n, 3),
-            triples=_triple_corrections(key_a, key_b, shape),
+            squared_masks=np.array(squared_masks, dtype=np.int64),
+            equality=np.array(equality, dtype=np.int64).reshape(len(shape.clients), 3, FIELD_WORDS),
+            products=_product_corrections(key_a, key_b, shape),
         ),
     )
 
@@ -51,24 +52,30 @@ def _squared_mask_correction(key_a: Seed, key_b: Seed, shape: BatchShape, client
     return ring.centred(ring.dot(a, a) - squared_mask_share_a(key_a, label))
 
 
-def _triple_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
-    """c_B = (a_A ^ a_B) & (b_A ^ b_B) ^ c_A, shape (triple_words,)."""
-    a_a, b_a, c_a = triple_streams(key_a, shape)
-    a_b, b_b, _ = triple_streams(key_b, shape)
-    return ((a_a ^ a_b) & (b_a ^ b_b)) ^ c_a
+def _product_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
+    """c_B = (a_A ^ a_B) & (b_A ^ b_B) ^ c_A with every left operand repeated over its fanout; (n_products,)."""
+    a_a, b_a, c_a = triple_streams(key_a, shape, 0)
+    a_b, b_b, _ = triple_streams(key_b, shape, 1)
+    a, left = a_a ^ a_b, 0
+    repeated = []
+    for block in shape.and_blocks:
+        repeated.append(np.tile(a[left : left + block.n_words], block.fanout))
+        left += block.n_words
+    corrections: RingArray = (np.concatenate([*repeated, a[:0]]) & (b_a ^ b_b)) ^ c_a
+    return corrections
 
 
-def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_bytes: RandomBytes) -> list[int]:
-    """B's shares of rho (uniform, not zero), omega (uniform) and rho * omega, modulo p."""
+def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_bytes: RandomBytes) -> list[RingArray]:
+    """B's shares of rho (uniform, not zero), omega (uniform) and rho * omega, modulo p, as words."""
     rho, omega = 1 + _uniform_below(FIELD_PRIME - 1, random_bytes), _uniform_below(FIELD_PRIME, random_bytes)
     share_a = equality_share_a(key_a, shape.label(client))
     whole = (rho, omega, rho * omega)
-    return [(value - share) % FIELD_PRIME for value, share in zip(whole, share_a, strict=True)]
+    return [field_words((value - share) % FIELD_PRIME) for value, share in zip(whole, share_a, strict=True)]
 
 
 def _uniform_below(bound: int, random_bytes: RandomBytes) -> int:
-    """Uniform in 0..bound-1 by rejection from 61 bits; bound is p or p - 1, so a retry is rare."""
+    """Uniform in 0..bound-1 by rejection from 127 bits; bound is p or p - 1, so a retry is rare."""
     while True:
-        value = int.from_bytes(random_bytes(8), "little") & FIELD_PRIME
+        value = int.from_bytes(random_bytes(FIELD_WORDS * ring.WORD_BYTES), "little") & FIELD_PRIME
         if value < bound:
             return value

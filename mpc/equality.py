@@ -3,9 +3,10 @@
 XOR shares of a string are shares of zero exactly when both servers hold the same string. Each server hashes its
 string by a polynomial over F_p at a public random point (alpha at A, beta at B); with a dealt (rho != 0, omega,
 rho omega) they open e = alpha - beta - omega, which is uniform, and then z = rho e + rho omega = rho (alpha - beta):
-zero if the strings are equal, otherwise uniform and not zero, unless the hash collides (at most 130 / 2^61).
+zero if the strings are equal, otherwise uniform and not zero, unless the hash collides.
 
-Source: `secure_validation.md` section 5, step 5.
+Source: `secure_validation.md` section 5, step 5. There p = 2^61 - 1, which leaves a forger 2^-54 per upload and would
+dominate the 2^-64 of the rows; with p = 2^127 - 1 a collision has probability at most 66 / 2^127.
 """
 
 from __future__ import annotations
@@ -14,29 +15,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpc import prg, ring
+from mpc import prg
 from mpc.channel import Channel
 from mpc.errors import MalformedMessageError
 from mpc.prg import Label, Purpose, Seed
-from mpc.ring import RingArray
-from mpc.tuples import FIELD_PRIME, EqualityTuple
+from mpc.ring import WORD_BYTES, RingArray
+from mpc.tuples import FIELD_PRIME, FIELD_WORDS, EqualityTuple, field_element
+
+FIELD_BYTES = FIELD_WORDS * WORD_BYTES
 
 
 def hash_key(seed: Seed, label: Label) -> int:
     """The public evaluation point of a round, in F_p, from the joint coin."""
-    return int(prg.stream(seed, Purpose.EQUALITY_HASH_KEY, label, 1)[0]) & FIELD_PRIME
+    return field_element(prg.stream(seed, Purpose.EQUALITY_HASH_KEY, label, FIELD_WORDS)) & FIELD_PRIME
 
 
 def polynomial_hash(words: RingArray, key: int) -> int:
-    """sum_j h_j key^(m+1-j) mod p over the 32-bit halves h_1..h_m of the words (each half is below p: injective)."""
+    """sum_j w_j key^(m+1-j) mod p over the words w_1..w_m, unsigned: each is below p, so the map is injective."""
     value = 0
-    for half in words.astype("<i8").view("<u4").tolist():
-        value = (value + half) * key % FIELD_PRIME
+    for word in words.view(np.uint64).tolist():
+        value = (value + word) * key % FIELD_PRIME
     return value
 
 
 def all_zero(bits: RingArray, key: int, tuples: Sequence[EqualityTuple], channel: Channel) -> list[bool]:
-    """For each client, whether its XOR-shared words are all zero. Two rounds, 16 bytes per client. Run by both servers.
+    """For each client, whether its XOR-shared words are all zero. Two rounds, 32 bytes per client. Run by both servers.
 
     Shapes: bits (n, w), this server's XOR shares, already masked to the bits that count.
     """
@@ -49,8 +52,13 @@ def all_zero(bits: RingArray, key: int, tuples: Sequence[EqualityTuple], channel
 
 def _open_field(label: str, shares: Sequence[int], channel: Channel) -> list[int]:
     """Sums of both parties' shares modulo p."""
-    ours = np.array([share % FIELD_PRIME for share in shares], dtype=np.int64)
-    theirs = ring.from_bytes(channel.exchange(label, ring.to_bytes(ours)), n_words=ours.size)
-    if theirs.size and not (int(theirs.min()) >= 0 and int(theirs.max()) < FIELD_PRIME):
+    ours = [share % FIELD_PRIME for share in shares]
+    payload = b"".join(value.to_bytes(FIELD_BYTES, "little") for value in ours)
+    received = channel.exchange(label, payload)
+    if len(received) != len(payload):
+        raise MalformedMessageError(f"step {label!r} has {len(payload)} bytes, got {len(received)}")
+    starts = range(0, len(received), FIELD_BYTES)
+    theirs = [int.from_bytes(received[start : start + FIELD_BYTES], "little") for start in starts]
+    if any(value >= FIELD_PRIME for value in theirs):
         raise MalformedMessageError(f"step {label!r} carries a value outside F_p")
-    return [(int(a) + int(b)) % FIELD_PRIME for a, b in zip(ours, theirs, strict=True)]
+    return [(a + b) % FIELD_PRIME for a, b in zip(ours, theirs, strict=True)]

@@ -1,8 +1,8 @@
 """Correlated randomness of one round, as one server holds it: 16 bytes from the dealer, and at B a few words more.
 
 Per client, an inner-product tuple (a, r) with r = <a, a> (PRECAD, Sec. 4.3) and an equality tuple (rho, omega,
-rho * omega) over F_p; per round, one pool of binary triples (a, b, c) with c = a & b for the comparison gate. Server
-A's shares are streams of its key. Server B's are streams of its own key, except the products, which are corrections of
+rho * omega) over F_p; per round, binary triples (a, b, c) with c = a & b for the comparison gate. Server A's shares
+are streams of its key. Server B's are streams of its own key, except the products, which are corrections of
 one word each. No message of the dealer grows with d.
 
 A batch belongs to one (task, round). It lives in memory only and is dropped with the round, so a crash burns it; each
@@ -16,14 +16,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpc import prg
+from mpc import prg, ring
 from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
 from mpc.prg import Label, Purpose, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Party, expand_mask
 
-FIELD_PRIME = (1 << 61) - 1
-"""p of the equality hash: a Mersenne prime, so that 61 masked bits are uniform but for one value."""
+FIELD_PRIME = (1 << 127) - 1
+"""p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
+collision of the hash adds nothing to the error of the no-wrap test."""
+FIELD_WORDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AndBlock:
+    """A run of binary correlations c_j = a & b_j, j < fanout: one left operand for several right ones.
+
+    `is_split`: server A alone knows a, and B alone knows b, for an AND of two words of which each party holds one.
+    """
+
+    n_words: int
+    fanout: int = 1
+    is_split: bool = False
+
+    def __post_init__(self) -> None:
+        if self.n_words < 0 or not 1 <= self.fanout <= MAX_FANOUT:
+            raise ParameterError(
+                f"n_words must be >= 0 and fanout in 1..{MAX_FANOUT}, got {self.n_words} and {self.fanout}"
+            )
+
+
+MAX_FANOUT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +58,19 @@ class BatchShape:
     clients: tuple[str, ...]
     """In the order of the round's slots."""
     dim: int
-    triple_words: int
-    """Binary triples, 64 at a time, for the whole round."""
+    and_blocks: tuple[AndBlock, ...]
+    """Binary correlations of the comparison gate, for the whole round, in the order of their use."""
 
     def __post_init__(self) -> None:
         if len(set(self.clients)) != len(self.clients):
             raise ParameterError("clients of a batch must be distinct")
-        if self.dim < 1 or self.triple_words < 0 or self.round < 0:
-            raise ParameterError(
-                f"dim must be >= 1, triple_words and round >= 0; got {self.dim}, {self.triple_words}, {self.round}"
-            )
+        if self.dim < 1 or self.round < 0:
+            raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
+
+    @property
+    def n_products(self) -> int:
+        """Words of c: the dealer's corrections to server B."""
+        return sum(block.n_words * block.fanout for block in self.and_blocks)
 
     def label(self, client: str = "") -> Label:
         """Domain of the streams of this batch, or of one client in it."""
@@ -55,13 +81,14 @@ class BatchShape:
 class Dealt:
     """What the dealer sends one server: a key and, to B only, the corrections.
 
-    squared_masks: (n,) words; equality: (n, 3) field elements; triples: (triple_words,) words. Empty at A.
+    squared_masks: (n,) words; equality: (n, 3, 2) words, three field elements a client; products: (n_products,) words.
+    Empty at A.
     """
 
     key: Seed
     squared_masks: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    equality: RingArray = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64))
-    triples: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    equality: RingArray = field(default_factory=lambda: np.zeros((0, 3, FIELD_WORDS), dtype=np.int64))
+    products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 class EqualityTuple(NamedTuple):
@@ -76,22 +103,24 @@ class EqualityTuple(NamedTuple):
 
 
 class BinaryTriples:
-    """One server's XOR shares of a pool of triples c = a & b, 64 bits a word, taken from the front, each once."""
+    """One server's XOR shares of a round's binary correlations c_j = a & b_j, taken from the front, each once."""
 
     def __init__(self, a: RingArray, b: RingArray, c: RingArray) -> None:
         self._a, self._b, self._c = a, b, c
-        self._taken = 0
+        self._taken_left = self._taken_right = 0
 
-    def take(self, n_words: int) -> tuple[RingArray, RingArray, RingArray]:
-        """The next n_words words of a, b and c. Raises TupleReusedError when the pool is exhausted."""
-        start, end = self._taken, self._taken + n_words
-        if end > self._a.size:
-            raise TupleReusedError(f"the round's pool holds {self._a.size} words of binary triples, asked for {end}")
-        self._taken = end
-        return self._a[start:end].copy(), self._b[start:end].copy(), self._c[start:end].copy()
+    def take(self, n_words: int, fanout: int = 1) -> tuple[RingArray, RingArray, RingArray]:
+        """The next block: a (n_words,), b and c (fanout, n_words). Raises TupleReusedError when there are no more."""
+        left, right = self._taken_left + n_words, self._taken_right + n_words * fanout
+        if left > self._a.size or right > self._b.size:
+            raise TupleReusedError(f"the round has {self._b.size} words of binary triples, asked for {right}")
+        a = self._a[self._taken_left : left]
+        b, c = (part[self._taken_right : right].reshape(fanout, n_words) for part in (self._b, self._c))
+        self._taken_left, self._taken_right = left, right
+        return a.copy(), b.copy(), c.copy()
 
     def __repr__(self) -> str:
-        return f"BinaryTriples({self._a.size} words, {self._taken} taken)"
+        return f"BinaryTriples({self._b.size} words, {self._taken_right} taken)"
 
 
 class ServerTuples:
@@ -99,8 +128,9 @@ class ServerTuples:
 
     def __init__(self, party: Party, shape: BatchShape, dealt: Dealt) -> None:
         n, corrected = len(shape.clients), party == 1
-        expected = ((n,), (n, 3), (shape.triple_words,)) if corrected else ((0,), (0, 3), (0,))
-        found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.triples.shape)
+        m = shape.n_products if corrected else 0
+        expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,))
+        found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
         if found != expected:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
         self.party: Party = party
@@ -131,12 +161,12 @@ class ServerTuples:
         """The client's equality tuple."""
         if self.party == 0:
             return equality_share_a(self._dealt.key, self.shape.label(client))
-        return EqualityTuple(*(int(v) for v in self._dealt.equality[self._slots[client]]))
+        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[self._slots[client]]))
 
     def binary_triples(self) -> BinaryTriples:
-        """The round's pool, from its start; the caller takes it once."""
-        a, b, c = triple_streams(self._dealt.key, self.shape)
-        return BinaryTriples(a, b, c if self.party == 0 else self._dealt.triples)
+        """The round's binary correlations, from their start; the caller takes them once."""
+        a, b, c = triple_streams(self._dealt.key, self.shape, self.party)
+        return BinaryTriples(a, b, c if self.party == 0 else self._dealt.products)
 
     def __repr__(self) -> str:
         return f"ServerTuples(party={self.party}, round={self.shape.round}, clients={len(self.shape.clients)})"
@@ -153,17 +183,38 @@ def squared_mask_share_a(key: Seed, label: Label) -> int:
 
 
 def equality_share_a(key: Seed, label: Label) -> EqualityTuple:
-    """A's three field elements: 61-bit words, the single value p skipped."""
-    words = prg.stream(key, Purpose.EQUALITY_TUPLE, label, 8) & FIELD_PRIME
-    elements = [int(word) for word in words if int(word) != FIELD_PRIME]
-    return EqualityTuple(*elements[:3])  # five spare words: fewer than three remain with probability below 2^-300
+    """A's three field elements: 127-bit pairs of words, the single value p skipped."""
+    pairs = prg.stream(key, Purpose.EQUALITY_TUPLE, label, 8 * FIELD_WORDS).reshape(8, FIELD_WORDS)
+    elements = [value for value in (field_element(pair) & FIELD_PRIME for pair in pairs) if value != FIELD_PRIME]
+    return EqualityTuple(*elements[:3])  # five spare pairs: fewer than three remain with probability below 2^-700
 
 
-def triple_streams(key: Seed, shape: BatchShape) -> tuple[RingArray, RingArray, RingArray]:
-    """A server's streams for a, b and c, each (triple_words,). B's c is replaced by the dealer's correction."""
-    label, n = shape.label(), shape.triple_words
-    return (
-        prg.stream(key, Purpose.BINARY_TRIPLE_A, label, n),
-        prg.stream(key, Purpose.BINARY_TRIPLE_B, label, n),
-        prg.stream(key, Purpose.BINARY_TRIPLE_C, label, n),
-    )
+def field_element(words: RingArray) -> int:
+    """Two little-endian words, (2,), as one unsigned integer."""
+    return int.from_bytes(ring.to_bytes(words), "little")
+
+
+def field_words(value: int) -> RingArray:
+    """The inverse of `field_element`."""
+    return ring.from_bytes(value.to_bytes(FIELD_WORDS * ring.WORD_BYTES, "little"), n_words=FIELD_WORDS)
+
+
+def triple_streams(key: Seed, shape: BatchShape, party: Party) -> tuple[RingArray, RingArray, RingArray]:
+    """A server's streams for a, b and c. B's c is replaced by the dealer's corrections.
+
+    Where a block is split, the share of the operand that the party does not know is zero.
+    Shapes: a (sum of n_words,), b and c (n_products,).
+    """
+    label, blocks = shape.label(), shape.and_blocks
+    a = prg.stream(key, Purpose.BINARY_TRIPLE_A, label, sum(block.n_words for block in blocks))
+    b = prg.stream(key, Purpose.BINARY_TRIPLE_B, label, shape.n_products)
+    c = prg.stream(key, Purpose.BINARY_TRIPLE_C, label, shape.n_products)
+    left = right = 0
+    for block in blocks:
+        width = block.n_words * block.fanout
+        if block.is_split and party == 0:
+            b[right : right + width] = 0
+        elif block.is_split:
+            a[left : left + block.n_words] = 0
+        left, right = left + block.n_words, right + width
+    return a, b, c

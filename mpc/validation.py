@@ -22,8 +22,8 @@ import numpy as np
 
 from mpc import equality, joint_coin, projection, ring
 from mpc.channel import Channel
-from mpc.comparison import Gate
 from mpc.errors import MalformedMessageError
+from mpc.gates import Gate
 from mpc.joint_coin import COIN_BYTES, CoinShare
 from mpc.norm_bound import WINDOW, NormBound
 from mpc.prg import Label, RandomBytes, Seed

@@ -15,7 +15,7 @@ from mpc.errors import MalformedMessageError
 from mpc.prg import Seed
 from mpc.ring import WORD_BYTES
 from mpc.sharing import Mode, Party
-from mpc.tuples import BatchShape, Dealt
+from mpc.tuples import FIELD_WORDS, AndBlock, BatchShape, Dealt
 from protos.precad.v1 import common_pb2, dealer_pb2
 from protos.task import PROTOCOL_VERSION, Task
 
@@ -96,13 +96,19 @@ def binding_digest(message: common_pb2.Binding) -> bytes:
 def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
     """A server's request to the dealer."""
     return dealer_pb2.BatchRequest(
-        round=shape.round, clients=shape.clients, dim=shape.dim, triple_words=shape.triple_words
+        round=shape.round,
+        clients=shape.clients,
+        dim=shape.dim,
+        and_blocks=[
+            dealer_pb2.AndBlock(n_words=b.n_words, fanout=b.fanout, is_split=b.is_split) for b in shape.and_blocks
+        ],
     )
 
 
 def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
     """Raises ParameterError on a request that no server makes."""
-    return BatchShape(task_id, request.round, tuple(request.clients), request.dim, request.triple_words)
+    blocks = tuple(AndBlock(b.n_words, b.fanout, b.is_split) for b in request.and_blocks)
+    return BatchShape(task_id, request.round, tuple(request.clients), request.dim, blocks)
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
@@ -112,14 +118,15 @@ def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply
         yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(squared_masks=piece))
     for piece in pieces(ring.to_bytes(dealt.equality)):
         yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(equality=piece))
-    for piece in pieces(ring.to_bytes(dealt.triples)):
-        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(triples=piece))
+    for piece in pieces(ring.to_bytes(dealt.products)):
+        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(products=piece))
     yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(last=True))
 
 
 def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
     """What `dealt_to_messages` sent; `ServerTuples` checks the shapes."""
     words = {name: ring.from_bytes(data, n_words=len(data) // WORD_BYTES) for name, data in parts.items()}
-    if words["equality"].size % 3:
-        raise MalformedMessageError("equality corrections come in threes")
-    return Dealt(Seed(key), words["squared_masks"], words["equality"].reshape(-1, 3), words["triples"])
+    if words["equality"].size % (3 * FIELD_WORDS):
+        raise MalformedMessageError("equality corrections come in threes of field elements")
+    equality = words["equality"].reshape(-1, 3, FIELD_WORDS)
+    return Dealt(Seed(key), words["squared_masks"], equality, words["products"])

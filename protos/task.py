@@ -60,8 +60,8 @@ class Task(BaseModel):
     """Seed of the public initial model. Protects nobody."""
     mode: Literal["masked", "shares"] = "masked"
     """Wire form of a submission."""
-    gate: Literal["crypten"] = "crypten"
-    """Comparison gate."""
+    gate: Literal["crypten", "native"] = "crypten"
+    """Comparison gate (`mpc.gates`)."""
     submit_timeout_s: Positive = 60.0
     """How long a round waits for uploads before it is locked without the missing ones."""
     registration_timeout_s: Positive = 120.0

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from dp import rounded_gaussian
 from dp.accounting import View, round_event
 from dp.ledger import Ledger
-from mpc.comparison import Gate, make_gate
 from mpc.errors import MpcError, PeerMismatchError
+from mpc.gates import Gate, make_gate
 from mpc.joint_coin import digest
 from mpc.sharing import Party
 from protos import convert

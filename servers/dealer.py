@@ -30,7 +30,7 @@ from servers.servicers import Context, check_hello, refusing
 log = structlog.get_logger(__name__)
 
 AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-MAX_CLIENTS, MAX_TRIPLE_WORDS = 1_000_000, 1 << 30
+MAX_CLIENTS, MAX_PRODUCTS = 1_000_000, 1 << 30
 
 
 @dataclass(slots=True)
@@ -136,11 +136,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         """This server's part of the batch it asks for. Rounds go forward only, so no part leaves twice."""
         if request.WhichOneof("request") != "batch":
             raise MalformedMessageError("expected a batch request or a goodbye")
-        if len(request.batch.clients) > MAX_CLIENTS or request.batch.triple_words > MAX_TRIPLE_WORDS:
-            raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, {MAX_TRIPLE_WORDS} triple words")
         if request.batch.dim != self._task.dim:
             raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
         shape = convert.batch_shape(self._task_id, request.batch)
+        if len(shape.clients) > MAX_CLIENTS or shape.n_products > MAX_PRODUCTS:
+            raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients and {MAX_PRODUCTS} products")
         if shape.round < self._next_round[party]:
             raise MalformedMessageError(f"round {shape.round} was dealt to {AGGREGATORS[party]} before")
         self._next_round[party] = shape.round + 1

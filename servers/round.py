@@ -21,8 +21,8 @@ from dp import rounded_gaussian
 from dp.accounting import View
 from dp.ledger import Ledger
 from mpc import fixed_point, joint_coin, ring, validation
-from mpc.comparison import Gate
 from mpc.errors import PeerMismatchError
+from mpc.gates import Gate
 from mpc.prg import Label
 from mpc.ring import RingArray
 from mpc.sharing import Mode
@@ -113,8 +113,8 @@ class RoundRunner:
         return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
 
     def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
-        words = self.task.norm_bound.words_per_client * len(chosen)
-        return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, words * self._gate.triples_per_word)
+        n_words = self.task.norm_bound.words_per_client * len(chosen)
+        return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, self._gate.and_blocks(n_words))
 
     def _invitation(self, tuples: ServerTuples, client: str) -> aggregator_pb2.Invitation:
         is_masked = self.task.wire_mode is Mode.MASKED

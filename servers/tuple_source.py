@@ -87,8 +87,8 @@ class TupleSource:
         key = (await self._reply("key")).key
         if key.round != shape.round:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
-        parts = {name: bytearray() for name in ("squared_masks", "equality", "triples")}
-        limit = 8 * (shape.triple_words + 4 * len(shape.clients))
+        parts = {name: bytearray() for name in ("squared_masks", "equality", "products")}
+        limit = 8 * (shape.n_products + 7 * len(shape.clients))
         while not (corrections := (await self._reply("corrections")).corrections).last:
             for name, received in parts.items():
                 received.extend(getattr(corrections, name))

@@ -18,16 +18,26 @@ class DealRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("round", "clients", "dim", "triple_words")
+    __slots__ = ("round", "clients", "dim", "and_blocks")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
-    TRIPLE_WORDS_FIELD_NUMBER: _ClassVar[int]
+    AND_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     round: int
     clients: _containers.RepeatedScalarFieldContainer[str]
     dim: int
-    triple_words: int
-    def __init__(self, round: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., dim: _Optional[int] = ..., triple_words: _Optional[int] = ...) -> None: ...
+    and_blocks: _containers.RepeatedCompositeFieldContainer[AndBlock]
+    def __init__(self, round: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., dim: _Optional[int] = ..., and_blocks: _Optional[_Iterable[_Union[AndBlock, _Mapping]]] = ...) -> None: ...
+
+class AndBlock(_message.Message):
+    __slots__ = ("n_words", "fanout", "is_split")
+    N_WORDS_FIELD_NUMBER: _ClassVar[int]
+    FANOUT_FIELD_NUMBER: _ClassVar[int]
+    IS_SPLIT_FIELD_NUMBER: _ClassVar[int]
+    n_words: int
+    fanout: int
+    is_split: bool
+    def __init__(self, n_words: _Optional[int] = ..., fanout: _Optional[int] = ..., is_split: _Optional[bool] = ...) -> None: ...
 
 class DealReply(_message.Message):
     __slots__ = ("hello", "key", "corrections")
@@ -48,13 +58,13 @@ class BatchKey(_message.Message):
     def __init__(self, round: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Corrections(_message.Message):
-    __slots__ = ("squared_masks", "equality", "triples", "last")
+    __slots__ = ("squared_masks", "equality", "products", "last")
     SQUARED_MASKS_FIELD_NUMBER: _ClassVar[int]
     EQUALITY_FIELD_NUMBER: _ClassVar[int]
-    TRIPLES_FIELD_NUMBER: _ClassVar[int]
+    PRODUCTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     squared_masks: bytes
     equality: bytes
-    triples: bytes
+    products: bytes
     last: bool
-    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., triples: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., products: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
