@@ -52,8 +52,9 @@ def _and_of_inputs(words: RingArray, triples: BinaryTriples, channel: Channel) -
     a, b, c = triples.take(words.size)
     mask = a if channel.party == 0 else b[0]
     theirs = _exchange(words ^ mask, channel, "gate/inputs")
-    product: RingArray = (words if channel.party == 0 else b[0]) & theirs
-    return product ^ c[0]
+    known = words if channel.party == 0 else b[0]
+    product: RingArray = (known & theirs) ^ c[0]
+    return product
 
 
 def _and_shared_left(
