@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+import grpc
+
 from mpc.errors import ChannelClosedError, PeerMismatchError
 from mpc.sharing import Party
 from protos import convert
@@ -111,8 +113,11 @@ class PeerLink:
     async def _write(self, message: peer_pb2.PeerMessage) -> None:
         if self._closed:
             raise ChannelClosedError("the other aggregator has left")
-        async with self._sending:
-            await self._send(message)
+        try:
+            async with self._sending:
+                await self._send(message)
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            raise ChannelClosedError("the other aggregator has left") from None
         self.bytes_sent += message.ByteSize()
 
 
