@@ -11,6 +11,7 @@ mask seed is handed out once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -103,24 +104,40 @@ class EqualityTuple(NamedTuple):
 
 
 class BinaryTriples:
-    """One server's XOR shares of a round's binary correlations c_j = a & b_j, taken from the front, each once."""
+    """One server's XOR shares of a round's binary correlations c_j = a & b_j, dealt in blocks; each word is taken once.
 
-    def __init__(self, a: RingArray, b: RingArray, c: RingArray) -> None:
+    Fewer words than were dealt may be needed, when a chosen client did not deliver. A run of any length within a block
+    is a correlation of the block's kind, and where a run starts depends on public values alone.
+    Shapes: a (sum of n_words,), b and c (sum of n_words * fanout,).
+    """
+
+    def __init__(self, blocks: Sequence[AndBlock], a: RingArray, b: RingArray, c: RingArray) -> None:
+        self._blocks = tuple(blocks)
         self._a, self._b, self._c = a, b, c
-        self._taken_left = self._taken_right = 0
+        self._block = self._left = self._right = self._taken = 0
 
-    def take(self, n_words: int, fanout: int = 1) -> tuple[RingArray, RingArray, RingArray]:
-        """The next block: a (n_words,), b and c (fanout, n_words). Raises TupleReusedError when there are no more."""
-        left, right = self._taken_left + n_words, self._taken_right + n_words * fanout
-        if left > self._a.size or right > self._b.size:
-            raise TupleReusedError(f"the round has {self._b.size} words of binary triples, asked for {right}")
-        a = self._a[self._taken_left : left]
-        b, c = (part[self._taken_right : right].reshape(fanout, n_words) for part in (self._b, self._c))
-        self._taken_left, self._taken_right = left, right
+    def take(self, n_words: int, fanout: int = 1, *, is_split: bool = False) -> tuple[RingArray, RingArray, RingArray]:
+        """The next run of `n_words` in a block of this kind: a (n_words,), b and c (fanout, n_words).
+
+        Raises TupleReusedError when there is no such block any more.
+        """
+        while self._block < len(self._blocks):
+            block = self._blocks[self._block]
+            stop = self._taken + n_words
+            if (block.fanout, block.is_split) == (fanout, is_split) and stop <= block.n_words:
+                break
+            self._left, self._right = self._left + block.n_words, self._right + block.n_words * block.fanout
+            self._block, self._taken = self._block + 1, 0
+        else:
+            raise TupleReusedError(f"the round has no {n_words} words of binary triples left, with fanout {fanout}")
+        run, width = slice(self._taken, stop), block.n_words * fanout
+        self._taken = stop
+        a = self._a[self._left : self._left + block.n_words][run]
+        b, c = (part[self._right : self._right + width].reshape(fanout, -1)[:, run] for part in (self._b, self._c))
         return a.copy(), b.copy(), c.copy()
 
     def __repr__(self) -> str:
-        return f"BinaryTriples({self._b.size} words, {self._taken_right} taken)"
+        return f"BinaryTriples({len(self._blocks)} blocks, in block {self._block})"
 
 
 class ServerTuples:
@@ -166,7 +183,7 @@ class ServerTuples:
     def binary_triples(self) -> BinaryTriples:
         """The round's binary correlations, from their start; the caller takes them once."""
         a, b, c = triple_streams(self._dealt.key, self.shape, self.party)
-        return BinaryTriples(a, b, c if self.party == 0 else self._dealt.products)
+        return BinaryTriples(self.shape.and_blocks, a, b, c if self.party == 0 else self._dealt.products)
 
     def __repr__(self) -> str:
         return f"ServerTuples(party={self.party}, round={self.shape.round}, clients={len(self.shape.clients)})"
