@@ -240,7 +240,7 @@ def audit_validation(
     vectors: Annotated[Path, typer.Option(metavar="FILE.npz", help="Array x: int64, shape (n, d).")],
     clip: Annotated[float, typer.Option(help="C, the L2 bound on the decoded vector.")],
     frac_bits: Annotated[int, typer.Option(help="f, fractional bits of the encoding.")] = 16,
-    seed_count: Annotated[int, typer.Option(help="Repeat under so many fresh seeds.", min=1)] = 1,
+    seed_count: Annotated[int, typer.Option(help="Fresh seeds to repeat under; accept once is accept.", min=1)] = 1,
     rows: Annotated[int, typer.Option(help="Rows of the no-wrap test; fewer than 64 only to study it.")] = 64,
     gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.CRYPTEN,
     mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,

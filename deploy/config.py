@@ -9,9 +9,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clients.config import ClientConfig
 from deploy.errors import ConfigError
@@ -42,6 +42,12 @@ class Network(BaseModel):
     aggregator_a: Address
     aggregator_b: Address
     dealer: Address
+
+    @model_validator(mode="after")
+    def _check_distinct(self) -> Self:
+        if len({self.aggregator_a, self.aggregator_b, self.dealer}) < 3:
+            raise ValueError("expected three different addresses, found one of them twice")
+        return self
 
 
 class Aggregators(BaseModel):

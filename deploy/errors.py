@@ -47,6 +47,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (InterruptedRunError, INTERRUPTED),
     (server_errors.StoppedError, SUCCESS),
     (client_errors.StoppedError, SUCCESS),
+    (server_errors.SetupError, INVALID_INPUT),
     (server_errors.PeerUnreachableError, UNREACHABLE),
     (client_errors.ServerUnreachableError, UNREACHABLE),
     (client_errors.TaskEndedError, UNREACHABLE),

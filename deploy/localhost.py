@@ -33,57 +33,27 @@ from deploy.watch import LiveTable
 from protos import convert
 from protos.identity import Identity, Role
 from protos.precad.v1 import control_pb2, control_pb2_grpc
-from protos.transport import dial
+from protos.transport import TransportError, dial, require_free
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
 
 
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
-    """The user's configuration with everything that the runner supplies: dimension, declared numbers of records,
-    addresses, paths. What the user gave stays. Raises ConfigError."""
-    task = dict(_table(raw, "task"))
-    client = dict(_table(raw, "client"))
-    model = task.get("model", "mlp")
-    if model not in models.IMAGE_SIDE:
-        raise ConfigError(f"task.model: expected one of {', '.join(sorted(models.IMAGE_SIDE))}, found {model!r}")
-    task.setdefault("dim", models.dimension(model))
-    if task["dim"] != models.dimension(model):
-        raise ConfigError(
-            f"task.dim: expected {models.dimension(model)}, the dimension of {model!r}, found {task['dim']!r}"
-        )
+    """The user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers of
+    records, addresses, paths. Raises ConfigError."""
+    resolved = _merge(_supplied(folder), raw)
+    task, client = resolved["task"], resolved["client"]
+    _supply_model_dimension(task)
     if isinstance(ids := task.get("clients"), list):
-        task["clients"] = _declared_records(ids, int(client.get("partition_seed", 0)))
-    client.setdefault("certificates", "pki")
-    client.setdefault("authority", "pki/ca.pem")
-    resolved = {
-        "task": task,
-        "network": dict(_table(raw, "network")) or _free_addresses(),
-        "client": client,
-        "operator": _tls("operator"),
-        "localhost": dict(_table(raw, "localhost")),
-    }
-    network = resolved["network"]
-    resolved["dealer"] = {
-        "listen": network.get("dealer", ""),
-        **_tls("dealer"),
-        "aggregator_a_certificate": "pki/aggregator-a/cert.pem",
-        "aggregator_b_certificate": "pki/aggregator-b/cert.pem",
-    }
-    resolved["aggregator"] = {
-        letter: {
-            "listen": network.get(f"aggregator_{letter}", ""),
-            **_tls(f"aggregator-{letter}"),
-            "peer_certificate": f"pki/aggregator-{other}/cert.pem",
-            "dealer_certificate": "pki/dealer/cert.pem",
-            "initial_model": folder.initial_model.name,
-            "state_dir": letter,
-        }
-        for letter, other in (("a", "b"), ("b", "a"))
-    }
-    unknown = set(raw) - set(resolved)
-    if unknown:
-        raise ConfigError("\n".join(f"{key}: expected no such section" for key in sorted(unknown)))
+        task["clients"] = _declared_records(ids, client.get("partition_seed", 0))
+    if not resolved["network"]:
+        resolved["network"] = _free_addresses()
+    for section_of_server, name in _SERVERS:
+        server = resolved
+        for key in section_of_server:
+            server = server[key]
+        server.setdefault("listen", resolved["network"].get(name, ""))
     deployment = parse(resolved, base=folder.root)
     for client_id in deployment.client.attacks if deployment.client else ():
         if client_id not in deployment.task.clients:
@@ -91,19 +61,66 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     return resolved, deployment
 
 
-def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = raw.get(name, {})
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}: expected a section, found {value!r}")
-    return value
+_SERVERS = (
+    (("aggregator", "a"), "aggregator_a"),
+    (("aggregator", "b"), "aggregator_b"),
+    (("dealer",), "dealer"),
+)
+
+
+def _supplied(folder: RunFolder) -> dict[str, Any]:
+    """What the runner makes itself, with paths inside the run folder."""
+    pins = {letter: f"pki/aggregator-{letter}/cert.pem" for letter in "ab"}
+    return {
+        "task": {},
+        "network": {},
+        "client": {"certificates": "pki", "authority": "pki/ca.pem"},
+        "operator": _tls("operator"),
+        "localhost": {},
+        "dealer": {**_tls("dealer"), **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()}},
+        "aggregator": {
+            letter: {
+                **_tls(f"aggregator-{letter}"),
+                "peer_certificate": pins[other],
+                "dealer_certificate": "pki/dealer/cert.pem",
+                "initial_model": folder.initial_model.name,
+                "state_dir": letter,
+            }
+            for letter, other in (("a", "b"), ("b", "a"))
+        },
+    }
+
+
+def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """`users` over `supplied`, section by section. Raises ConfigError where a section is expected and is none."""
+    merged = dict(supplied)
+    for key, value in users.items():
+        if isinstance(merged.get(key), Mapping):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{path}{key}: expected a section, found {value!r}")
+            merged[key] = _merge(merged[key], value, f"{path}{key}.")
+        else:
+            merged[key] = value
+    return merged
+
+
+def _supply_model_dimension(task: dict[str, Any]) -> None:
+    model = task.get("model", "mlp")
+    if model not in models.IMAGE_SIDE:
+        raise ConfigError(f"task.model: expected one of {', '.join(sorted(models.IMAGE_SIDE))}, found {model!r}")
+    dimension = models.dimension(model)
+    if task.setdefault("dim", dimension) != dimension:
+        raise ConfigError(f"task.dim: expected {dimension}, the dimension of {model!r}, found {task['dim']!r}")
 
 
 def _tls(name: str) -> dict[str, str]:
     return {"certificate": f"pki/{name}/cert.pem", "key": f"pki/{name}/key.pem", "authority": "pki/ca.pem"}
 
 
-def _declared_records(ids: list[Any], seed: int) -> dict[str, int]:
+def _declared_records(ids: list[Any], seed: Any) -> dict[str, int]:
     """What each client will declare: the size of its part of the bundled digits."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"client.partition_seed: expected an integer >= 0, found {seed!r}")
     if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
     parts = datasets.partition(datasets.digits().train, len(ids), seed=seed)
@@ -157,15 +174,10 @@ class LocalRun:
     def _require_free_ports(self) -> None:
         network = self.deployment.network
         for name in ("aggregator_a", "aggregator_b", "dealer"):
-            host, _, port = getattr(network, name).rpartition(":")
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((host, int(port)))
-                except OSError as error:
-                    raise ConfigError(
-                        f"network.{name}: expected a free port, found {host}:{port}: {error.strerror}"
-                    ) from None
+            try:
+                require_free(getattr(network, name))
+            except TransportError as error:
+                raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
 
     async def run(self) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError on Ctrl-C."""
@@ -254,7 +266,9 @@ class LocalRun:
         try:
             from_a, from_b = (self._records(stub, table if i == 0 else None) for i, stub in enumerate(stubs))
             async for record_a in from_a:
-                record_b = await anext(from_b)
+                record_b = await anext(from_b, None)
+                if record_b is None:
+                    raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
                 parameters = await self._model(stubs[0])
                 if convert.sha256(convert.model_to_bytes(parameters)) == record_a.model_digest:
                     self._progress.final = parameters
@@ -353,12 +367,12 @@ def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, acc
         "rejected": list(a.rejected),
         "missing": list(a.missing),
         "bytes": {
-            "clients_to_a": a.bytes_sent["clients"],
-            "clients_to_b": b.bytes_sent["clients"],
-            "a_to_b": a.bytes_sent["link"],
-            "b_to_a": b.bytes_sent["link"],
-            "dealer_to_a": a.bytes_sent["dealer"],
-            "dealer_to_b": b.bytes_sent["dealer"],
+            "clients_to_a": a.bytes_by_link["from_clients"],
+            "clients_to_b": b.bytes_by_link["from_clients"],
+            "a_to_b": a.bytes_by_link["to_peer"],
+            "b_to_a": b.bytes_by_link["to_peer"],
+            "dealer_to_a": a.bytes_by_link["from_dealer"],
+            "dealer_to_b": b.bytes_by_link["from_dealer"],
         },
         "seconds": {name: round(value, 5) for name, value in a.seconds.items()},
         "seconds_total": round(max(sum(record.seconds.values()) for record in (a, b)), 5),

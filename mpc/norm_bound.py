@@ -89,6 +89,12 @@ class NormBound:
         return self.n_rows + 1
 
     @property
+    def log2_soundness_error(self) -> float:
+        """log2 of the probability that a longer or wrapping vector is accepted: 2^-k for the rows, and a collision of
+        the hash that compares the servers' bits (`mpc.equality`)."""
+        return math.log2(2.0**-self.n_rows + (self.words_per_client + 1) * 2.0**-127)
+
+    @property
     def log2_honest_failure(self) -> float:
         """log2 of the bound 2k exp(-(b/B)^2) on the probability that an honest vector at the bound is rejected."""
         return math.log2(2 * self.n_rows) - float((WINDOW / self.encoded_clip) ** 2) / math.log(2)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ class AndBlock:
 MAX_FANOUT = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BatchShape:
     """What both servers ask the dealer for; public, and equal at both or nothing is dealt."""
 
@@ -68,14 +69,27 @@ class BatchShape:
         if self.dim < 1 or self.round < 0:
             raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
 
+    @classmethod
+    def anonymous(cls, task: str, round: int, n_clients: int, dim: int, and_blocks: tuple[AndBlock, ...]) -> BatchShape:
+        """The shape as the dealer knows it: slots without names. It deals exactly what the named shape expects."""
+        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, and_blocks)
+
     @property
     def n_products(self) -> int:
         """Words of c: the dealer's corrections to server B."""
         return sum(block.n_words * block.fanout for block in self.and_blocks)
 
-    def label(self, client: str = "") -> Label:
+    def slot_of(self, client: str) -> int:
+        """The client's place in the round. Streams are labelled by it: the dealer need not know who was chosen."""
+        return self._slots[client]
+
+    @cached_property
+    def _slots(self) -> dict[str, int]:
+        return {client: slot for slot, client in enumerate(self.clients)}
+
+    def label(self, client: str | None = None) -> Label:
         """Domain of the streams of this batch, or of one client in it."""
-        return Label(self.task, self.round, client)
+        return Label(self.task, self.round, "" if client is None else str(self.slot_of(client)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -153,8 +167,9 @@ class ServerTuples:
         self.party: Party = party
         self.shape = shape
         self._dealt = dealt
-        self._slots = {client: slot for slot, client in enumerate(shape.clients)}
         self._handed_out: set[str] = set()
+        self._spent: set[str] = set()
+        self._has_taken_triples = False
 
     def hand_out_mask_seed(self, client: str) -> Seed:
         """The seed of this server's half of `client`'s mask, for that client. Once: raises TupleReusedError after."""
@@ -172,16 +187,22 @@ class ServerTuples:
         """r_P with r_A + r_B = <a, a> modulo 2^64."""
         if self.party == 0:
             return squared_mask_share_a(self._dealt.key, self.shape.label(client))
-        return int(self._dealt.squared_masks[self._slots[client]])
+        return int(self._dealt.squared_masks[self.shape.slot_of(client)])
 
     def equality_tuple(self, client: str) -> EqualityTuple:
-        """The client's equality tuple."""
+        """The client's equality tuple. Once: raises TupleReusedError after."""
+        if client in self._spent:
+            raise TupleReusedError(f"the equality tuple of {client!r} in round {self.shape.round} is spent")
+        self._spent.add(client)
         if self.party == 0:
             return equality_share_a(self._dealt.key, self.shape.label(client))
-        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[self._slots[client]]))
+        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[self.shape.slot_of(client)]))
 
     def binary_triples(self) -> BinaryTriples:
-        """The round's binary correlations, from their start; the caller takes them once."""
+        """The round's binary correlations. Once: raises TupleReusedError after."""
+        if self._has_taken_triples:
+            raise TupleReusedError(f"the binary triples of round {self.shape.round} are spent")
+        self._has_taken_triples = True
         a, b, c = triple_streams(self._dealt.key, self.shape, self.party)
         return BinaryTriples(self.shape.and_blocks, a, b, c if self.party == 0 else self._dealt.products)
 
