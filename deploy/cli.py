@@ -42,7 +42,7 @@ app.add_typer(serve_app, name="serve")
 app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")
 
-people = Console(stderr=True)
+people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the deployment.")]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Run folder; new or empty.")]
@@ -266,11 +266,12 @@ def _exit_codes() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        code = errors.exit_code_of(error)
-        if code == errors.FAILURE and not isinstance(error, errors.DeployError):
+        if not errors.is_known(error):
             raise  # a defect of ours: the traceback is what helps
+        code = errors.exit_code_of(error)
         for line in str(error).splitlines():
-            people.print(f"precad: {line}", style=None if code == 0 else "bold red", highlight=False, soft_wrap=True)
+            style = None if code == errors.SUCCESS else "bold red"
+            people.print(f"precad: {line}", style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code) from error
 
 

@@ -11,7 +11,7 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from rich.console import Console
 
 from clients import datasets, evaluation, models
 from deploy import pki
-from deploy.config import Deployment, parse, section
+from deploy.config import Deployment, parse
 from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
@@ -37,6 +37,8 @@ from protos.transport import TransportError, dial, require_free
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
+DIAGNOSIS_S = 5.0
+"""How long a failed run waits for the process that failed to say why."""
 
 
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
@@ -55,6 +57,12 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
             server = server[key]
         server.setdefault("listen", resolved["network"].get(name, ""))
     deployment = parse(resolved, base=folder.root)
+    real = _declared_records(list(deployment.task.clients), client.get("partition_seed", 0))
+    for client_id, declared in deployment.task.clients.items():
+        if declared != real[client_id]:
+            raise ConfigError(
+                f"task.clients.{client_id}: expected the {real[client_id]} records that it has, found {declared}"
+            )
     for client_id in deployment.client.attacks if deployment.client else ():
         if client_id not in deployment.task.clients:
             raise ConfigError(f"client.attacks.{client_id}: expected one of the task's clients, found {client_id!r}")
@@ -99,6 +107,8 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{path}{key}: expected a section, found {value!r}")
             merged[key] = _merge(merged[key], value, f"{path}{key}.")
+        elif key in merged and merged[key] != value:
+            raise ConfigError(f"{path}{key}: expected {merged[key]!r}, which precad run makes itself, found {value!r}")
         else:
             merged[key] = value
     return merged
@@ -106,7 +116,7 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
 
 def _supply_model_dimension(task: dict[str, Any]) -> None:
     model = task.get("model", "mlp")
-    if model not in models.IMAGE_SIDE:
+    if not isinstance(model, str) or model not in models.IMAGE_SIDE:
         raise ConfigError(f"task.model: expected one of {', '.join(sorted(models.IMAGE_SIDE))}, found {model!r}")
     dimension = models.dimension(model)
     if task.setdefault("dim", dimension) != dimension:
@@ -135,6 +145,14 @@ def _free_addresses() -> dict[str, str]:
         s.close()
     names = ("aggregator_a", "aggregator_b", "dealer")
     return {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A finished round as one aggregator reports it, with its model where that came along."""
+
+    record: control_pb2.RoundRecord
+    parameters: NDArray[np.float32] | None
 
 
 @dataclass(slots=True)
@@ -196,7 +214,7 @@ class LocalRun:
         return self._finish()
 
     async def _watch_until_done(self, table: LiveTable, interrupted: asyncio.Event) -> None:
-        servers = self._start_processes()
+        servers = self._start_servers()
         watching = asyncio.create_task(self._watch(table))
         stopping = asyncio.create_task(interrupted.wait())
         guarding = asyncio.create_task(self._guard(servers, table))
@@ -204,7 +222,9 @@ class LocalRun:
             done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
                 raise InterruptedRunError("interrupted; every process was stopped")
-            if guarding in done and not (watching in done and watching.exception() is None):
+            if watching in done and watching.exception() is not None:
+                await asyncio.wait((guarding,), timeout=DIAGNOSIS_S)  # who died says more than what we missed
+            if guarding.done():
                 guarding.result()
             watching.result()
         finally:
@@ -212,21 +232,23 @@ class LocalRun:
                 task.cancel()
             await asyncio.gather(watching, stopping, guarding, return_exceptions=True)
 
-    def _start_processes(self) -> list[Child]:
-        """Everybody at once; each waits for the others. Returns the ones without whom there is no run."""
+    def _start_servers(self) -> list[Child]:
+        """The processes without whom there is no run. Each waits for the others."""
         config = str(self.folder.config)
-        servers = [
+        return [
             self._children.start("dealer", "serve", "dealer", config),
             self._children.start("aggregator-a", "serve", "aggregator", config, "--role", "a"),
             self._children.start("aggregator-b", "serve", "aggregator", config, "--role", "b"),
         ]
+
+    def _start_clients(self) -> None:
+        """After the servers, so that no round is over before we watch."""
         ids, size = list(self.deployment.task.clients), self.deployment.localhost.clients_per_process
         for start in range(0, len(ids), size):
             group = ids[start : start + size]
             name = group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1]}"
             flags = [part for client in group for part in ("--id", client)]
-            self._children.start(name, "client", config, *flags)
-        return servers
+            self._children.start(name, "client", str(self.folder.config), *flags)
 
     async def _guard(self, servers: list[Child], table: LiveTable) -> None:
         """Raises RunFailedError when a server has ended with an error. A client that ends is reported, no more."""
@@ -256,66 +278,90 @@ class LocalRun:
 
     async def _watch(self, table: LiveTable) -> None:
         """Joins the two aggregators' records round by round, until both say that the task is finished."""
-        operator = section(self.deployment.operator, "operator").tls
-        network = self.deployment.network
-        channels = (
-            dial(network.aggregator_a, Role.AGGREGATOR_A, operator),
-            dial(network.aggregator_b, Role.AGGREGATOR_B, operator),
-        )
-        stubs = [control_pb2_grpc.ControlStub(channel) for channel in channels]
+        assert self.deployment.operator is not None  # resolve() supplied it
+        operator, network = self.deployment.operator.tls, self.deployment.network
+        addresses = ((network.aggregator_a, Role.AGGREGATOR_A), (network.aggregator_b, Role.AGGREGATOR_B))
+        channels = [dial(address, role, operator) for address, role in addresses]
+        inboxes: list[asyncio.Queue[Observation | None]] = [asyncio.Queue(), asyncio.Queue()]
+        up = [asyncio.Event(), asyncio.Event()]
+        observers = [
+            asyncio.create_task(self._observe(channels[i], inboxes[i], up[i], table if i == 0 else None))
+            for i in (0, 1)
+        ]
+        joining = asyncio.create_task(self._join_records(inboxes, up, table))
         try:
-            from_a, from_b = (self._records(stub, table if i == 0 else None) for i, stub in enumerate(stubs))
-            async for record_a in from_a:
-                record_b = await anext(from_b, None)
-                if record_b is None:
-                    raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
-                parameters = await self._model(stubs[0])
-                if convert.sha256(convert.model_to_bytes(parameters)) == record_a.model_digest:
-                    self._progress.final = parameters
-                    accuracy = await asyncio.to_thread(self._accuracy, parameters)
-                else:
-                    accuracy = None
-                metrics = round_metrics(record_a, record_b, accuracy=accuracy)
-                self._progress.metrics.append(metrics)
-                self.folder.append_metrics(metrics)
-                table.add(metrics)
-            async for _ in from_b:
-                raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
+            for finished in asyncio.as_completed((*observers, joining)):
+                await finished
         finally:
+            for task in (*observers, joining):
+                task.cancel()
+            await asyncio.gather(*observers, joining, return_exceptions=True)
             for channel in channels:
                 await channel.close()
 
-    async def _records(
-        self, stub: control_pb2_grpc.ControlStub, table: LiveTable | None
-    ) -> AsyncIterator[control_pb2.RoundRecord]:
-        """Finished rounds of one aggregator. Tries again until it is up."""
+    async def _join_records(
+        self, inboxes: list[asyncio.Queue[Observation | None]], up: list[asyncio.Event], table: LiveTable
+    ) -> None:
+        for event in up:
+            await event.wait()
+        self._start_clients()
+        while True:
+            a, b = await inboxes[0].get(), await inboxes[1].get()
+            if a is None or b is None:
+                if a is not b:
+                    raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
+                return
+            accuracy = None
+            if a.parameters is not None:
+                self._progress.final = a.parameters
+                accuracy = await asyncio.to_thread(self._accuracy, a.parameters)
+            metrics = round_metrics(a.record, b.record, accuracy=accuracy)
+            self._progress.metrics.append(metrics)
+            self.folder.append_metrics(metrics)
+            table.add(metrics)
+
+    async def _observe(
+        self,
+        channel: grpc.aio.Channel,
+        inbox: asyncio.Queue[Observation | None],
+        up: asyncio.Event,
+        table: LiveTable | None,
+    ) -> None:
+        """Finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError."""
         deadline = time.monotonic() + START_TIMEOUT_S
+        request = control_pb2.WatchRequest(with_models=table is not None)
+        model = bytearray()
         while True:
             try:
-                async for event in stub.Watch(control_pb2.WatchRequest()):
-                    deadline = 0.0
+                async for event in control_pb2_grpc.ControlStub(channel).Watch(request):
+                    up.set()
                     match event.WhichOneof("event"):
+                        case "model":
+                            model += event.model.data
                         case "round":
-                            yield event.round
-                        case "status":
-                            self._progress.task_id = event.status.task
-                            if table is not None:
-                                n = len(self.deployment.task.clients)
-                                table.say(f"{event.status.state}; {event.status.n_registered} of {n} clients connected")
+                            inbox.put_nowait(Observation(event.round, self._parameters(bytes(model))))
+                            model.clear()
+                        case "status" if table is not None:
+                            self._show_status(event.status, table)
                         case "goodbye":
                             self._progress.ended = event.goodbye.reason
                             if not event.goodbye.finished:
                                 raise RunFailedError(event.goodbye.reason, exit_code=UNREACHABLE)
-                return
+                            inbox.put_nowait(None)
+                            return
+                raise RunFailedError("an aggregator hung up", exit_code=UNREACHABLE)
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                if up.is_set() or time.monotonic() > deadline:
                     raise RunFailedError(f"lost an aggregator: {error.details()}", exit_code=UNREACHABLE) from None
                 await asyncio.sleep(POLL_S)
 
-    async def _model(self, stub: control_pb2_grpc.ControlStub) -> NDArray[np.float32]:
-        dim = self.deployment.task.dim
-        data = await convert.collect(stub.GetModel(control_pb2.CurrentModelRequest()), limit=4 * dim)
-        return convert.model_from_bytes(data, dim)
+    def _show_status(self, status: control_pb2.Status, table: LiveTable) -> None:
+        self._progress.task_id = status.task
+        n = len(self.deployment.task.clients)
+        table.say(f"{status.state}; {status.n_registered} of {n} clients connected")
+
+    def _parameters(self, data: bytes) -> NDArray[np.float32] | None:
+        return convert.model_from_bytes(data, self.deployment.task.dim) if data else None
 
     def _accuracy(self, parameters: NDArray[np.float32]) -> float:
         return evaluation.accuracy(parameters, self.deployment.task.model, self._test)

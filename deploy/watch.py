@@ -35,8 +35,8 @@ class LiveTable:
             self._console.print(self._table(self._rows))
 
     def say(self, status: str) -> None:
-        """One line under the table, about what is going on."""
-        if status != self._status and not self._console.is_terminal:
+        """One line under the table, about what is going on; into a file, until there are rounds to tell of."""
+        if status != self._status and not self._console.is_terminal and not self._rows:
             self._console.print(status, highlight=False, soft_wrap=True)
         self._status = status
         self._live.update(self._render())

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -106,15 +105,13 @@ class Dealt:
     products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-class EqualityTuple(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class EqualityTuple:
     """One server's shares modulo p of rho != 0, omega and rho * omega."""
 
     rho_share: int
     omega_share: int
     product_share: int
-
-    def __repr__(self) -> str:
-        return "EqualityTuple(REDACTED)"
 
 
 class BinaryTriples:

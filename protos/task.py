@@ -91,7 +91,7 @@ class Task(BaseModel):
         try:
             bound = self.norm_bound
         except ParameterError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
         if not MIN_NOISE_STD_ON_GRID <= self.noise_std_on_grid <= MAX_NOISE_STD_ON_GRID:
@@ -100,9 +100,10 @@ class Task(BaseModel):
                 f"is accounted as the Gaussian that it is rounded from; got {self.noise_std_on_grid:.6g}"
             )
         noise_margin = 12 * self.noise_std_on_grid * 2**0.5
-        if len(self.clients) * float(bound.encoded_clip) + noise_margin >= 2.0**63:
+        if (largest := len(self.clients) * float(bound.encoded_clip) + noise_margin) >= 2.0**63:
             raise ValueError(
-                "the sum could wrap: n * client_clip * 2^frac_bits + 12 standard deviations of noise must be below 2^63"
+                "the sum could wrap: n * client_clip * 2^frac_bits + 12 sqrt(2) * noise_multiplier * record_clip "
+                f"* 2^frac_bits must be below 2^63, got {largest:.6g}"
             )
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")

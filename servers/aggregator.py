@@ -97,7 +97,7 @@ class Aggregator:
             server, port = bind_server(self.config.listen, self.config.tls)
             peer_servicer = self._add_services(server, peer_pin)
             await server.start()
-            stack.push_async_callback(server.stop, 1.0)
+            stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
             goodbye = common_pb2.Goodbye(finished=False)
             try:
@@ -293,6 +293,7 @@ class Aggregator:
 
     def _set_state(self, state: str) -> None:
         self._view.state = state
+        asyncio.ensure_future(self._control.notify())  # noqa: RUF006 - watchers wake a moment later; nobody waits
 
 
 async def stays(link: PeerLink) -> None:

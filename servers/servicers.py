@@ -11,7 +11,7 @@ ledger) runs in threads of its own, and MPC in exactly one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -289,8 +289,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         try:
             n_seen, last = 0, control_pb2.Status()
             while True:
-                for record in self._view.records[n_seen:]:
+                while n_seen < len(self._view.records):
+                    record = self._view.records[n_seen]
                     n_seen += 1
+                    if request.with_models and n_seen == len(self._view.records):
+                        for event in self._model_events():
+                            yield event
                     yield control_pb2.ControlEvent(round=record)
                 if (status := self.status()) != last:
                     last = status
@@ -310,12 +314,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             self.n_watchers -= 1
             await asyncio.shield(self.notify())
 
-    async def GetModel(  # noqa: N802
-        self, request: control_pb2.CurrentModelRequest, context: Context
-    ) -> AsyncIterator[common_pb2.Chunk]:
-        """The model as it is now."""
-        async with refusing("GetModel", context):
-            require_role(context, Role.OPERATOR)
-        if (parameters := self._view.parameters) is not None:
-            for piece in convert.pieces(convert.model_to_bytes(parameters)):
-                yield common_pb2.Chunk(data=piece)
+    def _model_events(self) -> Iterator[control_pb2.ControlEvent]:
+        assert self._view.parameters is not None  # a round has ended, so there is a model
+        for piece in convert.pieces(convert.model_to_bytes(self._view.parameters)):
+            yield control_pb2.ControlEvent(model=common_pb2.Chunk(data=piece))

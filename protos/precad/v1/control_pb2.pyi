@@ -26,22 +26,22 @@ class Status(_message.Message):
     def __init__(self, role: _Optional[str] = ..., state: _Optional[str] = ..., task: _Optional[str] = ..., round: _Optional[int] = ..., n_registered: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_models",)
+    WITH_MODELS_FIELD_NUMBER: _ClassVar[int]
+    with_models: bool
+    def __init__(self, with_models: _Optional[bool] = ...) -> None: ...
 
 class ControlEvent(_message.Message):
-    __slots__ = ("status", "round", "goodbye")
+    __slots__ = ("status", "round", "goodbye", "model")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     status: Status
     round: RoundRecord
     goodbye: _common_pb2.Goodbye
-    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., round: _Optional[_Union[RoundRecord, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
-
-class CurrentModelRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    model: _common_pb2.Chunk
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., round: _Optional[_Union[RoundRecord, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class RoundRecord(_message.Message):
     __slots__ = ("round", "chosen", "accepted", "rejected", "missing", "model_digest", "seconds", "bytes_by_link", "epsilon_one_server", "epsilon_clients_only")
