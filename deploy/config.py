@@ -46,7 +46,8 @@ class Network(BaseModel):
     @model_validator(mode="after")
     def _check_distinct(self) -> Self:
         if len({self.aggregator_a, self.aggregator_b, self.dealer}) < 3:
-            raise ValueError("expected three different addresses, found one of them twice")
+            found = ", ".join((self.aggregator_a, self.aggregator_b, self.dealer))
+            raise ValueError(f"expected three different addresses, found {found}")
         return self
 
 

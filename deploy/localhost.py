@@ -261,7 +261,7 @@ class LocalRun:
                     await asyncio.sleep(1.0)  # the others notice, say so in their logs, and exit
                     raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
                 reported.add(child.name)
-                table.say(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
+                table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
             await asyncio.sleep(POLL_S)
 
     def _why_failed(self, servers: list[Child]) -> str:

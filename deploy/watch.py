@@ -41,6 +41,10 @@ class LiveTable:
         self._status = status
         self._live.update(self._render())
 
+    def warn(self, message: str) -> None:
+        """One line that stays, above the table."""
+        self._console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
     def add(self, metrics: Mapping[str, Any]) -> None:
         """A finished round, as `metrics.jsonl` holds it."""
         row = _row(metrics)

@@ -61,6 +61,9 @@ class PeerLink:
         finally:
             self._closed = True
             sending.cancel()
+            while not self._outbox.empty():  # it cannot leave any more, and `say_goodbye` need not wait for it
+                self._outbox.get_nowait()
+                self._outbox.task_done()
             self._steps.put_nowait(None)
             self.step_arrived.set()
 

@@ -17,14 +17,13 @@ from servers.errors import SetupError
 
 
 def require_unused(state_dir: Path) -> None:
-    """Raises SetupError when the folder cannot be written, or holds a ledger.
+    """Raises SetupError when the folder cannot be made or written, or holds a ledger. Changes nothing.
 
     A second task on the same records has to be accounted together with the first: that is for the operator to decide.
     """
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
+    existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
     if (path := ledger_path(state_dir)).exists():
         raise SetupError(f"state_dir: expected no ledger of an earlier task, found {path}")
 
@@ -35,7 +34,8 @@ def ledger_path(state_dir: Path) -> Path:
 
 
 def open_ledger(state_dir: Path, task: Task) -> Ledger:
-    """The task's ledger, for both views."""
+    """The task's ledger, for both views, in a folder that is made where there is none."""
+    state_dir.mkdir(parents=True, exist_ok=True)
     events = {
         view: round_event(
             view,
