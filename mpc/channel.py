@@ -61,6 +61,7 @@ class MemoryChannel:
         self.rounds += 1
         message = self._inbox.get()
         if message is None:
+            self._inbox.put(None)  # it stays closed
             raise ChannelClosedError(f"the peer closed the channel, at step {label!r}")
         peers_label, received = message
         if peers_label != label:

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from mpc import prg, ring
-from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
+from mpc.errors import MalformedMessageError, ParameterError, TupleExhaustedError, TupleReusedError
 from mpc.prg import Label, Purpose, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Party, expand_mask
@@ -80,6 +80,8 @@ class BatchShape:
 
     def slot_of(self, client: str) -> int:
         """The client's place in the round. Streams are labelled by it: the dealer need not know who was chosen."""
+        if client not in self._slots:
+            raise ParameterError(f"{client!r} is not among the {len(self.clients)} clients of round {self.round}")
         return self._slots[client]
 
     @cached_property
@@ -130,7 +132,7 @@ class BinaryTriples:
     def take(self, n_words: int, fanout: int = 1, *, is_split: bool = False) -> tuple[RingArray, RingArray, RingArray]:
         """The next run of `n_words` in a block of this kind: a (n_words,), b and c (fanout, n_words).
 
-        Raises TupleReusedError when there is no such block any more.
+        Raises TupleExhaustedError when there is no such block any more.
         """
         while self._block < len(self._blocks):
             block = self._blocks[self._block]
@@ -140,7 +142,7 @@ class BinaryTriples:
             self._left, self._right = self._left + block.n_words, self._right + block.n_words * block.fanout
             self._block, self._taken = self._block + 1, 0
         else:
-            raise TupleReusedError(f"the round has no {n_words} words of binary triples left, with fanout {fanout}")
+            raise TupleExhaustedError(f"the round has no {n_words} words of binary triples left with fanout {fanout}")
         run, width = slice(self._taken, stop), block.n_words * fanout
         self._taken = stop
         a = self._a[self._left : self._left + block.n_words][run]
@@ -170,10 +172,11 @@ class ServerTuples:
 
     def hand_out_mask_seed(self, client: str) -> Seed:
         """The seed of this server's half of `client`'s mask, for that client. Once: raises TupleReusedError after."""
+        label = self.shape.label(client)
         if client in self._handed_out:
             raise TupleReusedError(f"the mask seed of {client!r} in round {self.shape.round} was handed out before")
         self._handed_out.add(client)
-        return mask_seed(self._dealt.key, self.shape.label(client))
+        return mask_seed(self._dealt.key, label)
 
     def mask_share(self, client: str) -> RingArray:
         """a_P, shape (dim,)."""
