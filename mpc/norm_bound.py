@@ -49,8 +49,8 @@ class NormBound:
             raise ParameterError(f"n_rows must be in 1..{DEFAULT_ROWS}, got {self.n_rows}")
         if self.encoded_clip > MAX_ENCODED_CLIP:
             raise ParameterError(
-                f"clip_norm * 2^frac_bits must be at most {MAX_ENCODED_CLIP}, got {self.clip_norm} * 2^{self.frac_bits}: "
-                f"lower one of them"
+                f"clip_norm * 2^frac_bits must be at most {MAX_ENCODED_CLIP}, "
+                f"got {self.clip_norm} * 2^{self.frac_bits}: lower one of them"
             )
         if self.encoded_clip < 1:
             raise ParameterError(
