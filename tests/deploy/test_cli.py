@@ -185,6 +185,7 @@ EXIT_CODES = {
         "mpc.MalformedMessageError",
         "mpc.PeerMismatchError",
         "mpc.CommitmentError",
+        "mpc.TupleExhaustedError",
         "mpc.TupleReusedError",
         "dp.DpError",
         "dp.BudgetExceededError",
