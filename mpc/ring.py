@@ -7,6 +7,7 @@ reduced by `centred`, because NumPy warns when a *scalar* wraps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,15 @@ MODULUS = 1 << 64
 WORD_BYTES = 8
 
 RingArray: TypeAlias = NDArray[np.int64]
+
+TILE = 1 << 14
+"""Coordinates per step of everything that grows with d: 128 KiB a vector, so that a step's working set stays in the
+second-level cache of one core, whatever d is."""
+
+
+def tiles(dim: int) -> Iterator[slice]:
+    """Consecutive slices of at most TILE coordinates that cover range(dim)."""
+    return (slice(start, min(start + TILE, dim)) for start in range(0, dim, TILE))
 
 
 def centred(value: int) -> int:
