@@ -113,8 +113,11 @@ class Stream:
         self._encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(bytes(16))).encryptor()
 
     def fill(self, words: RingArray) -> None:
-        """Overwrites `words` (contiguous, any shape) with the next words of the stream, where they lie: no temporary."""
-        out = memoryview(words.reshape(-1).view(np.uint8))
+        """Overwrites `words` with the next words of the stream, where they lie: no temporary.
+
+        Raises TypeError when they do not lie side by side (a copy would be filled, and the mask stay as it was).
+        """
+        out = words.data.cast("B") if words.size else memoryview(b"")
         for start in range(0, len(out), len(_ZEROS)):
             piece = out[start : start + len(_ZEROS)]
             self._encryptor.update_into(_ZEROS[: len(piece)], piece)

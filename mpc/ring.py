@@ -46,7 +46,10 @@ def to_bytes(x: RingArray) -> bytes:
 
 
 def from_bytes(data: bytes, *, n_words: int) -> RingArray:
-    """The (n_words,) array that `to_bytes` wrote, writable. Raises MalformedMessageError on another length."""
+    """The (n_words,) array that `to_bytes` wrote, read-only: it lies where `data` lies.
+
+    Raises MalformedMessageError on another length.
+    """
     if len(data) != n_words * WORD_BYTES:
         raise MalformedMessageError(f"expected {n_words * WORD_BYTES} bytes of ring elements, got {len(data)}")
-    return np.frombuffer(data, dtype="<i8").astype(np.int64)
+    return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)

@@ -19,9 +19,9 @@ import numpy as np
 
 from mpc import prg, ring
 from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
-from mpc.prg import Label, Purpose, Seed
+from mpc.prg import Label, Purpose, Seed, Stream
 from mpc.ring import RingArray
-from mpc.sharing import Party, expand_mask
+from mpc.sharing import Party, mask_stream
 
 FIELD_PRIME = (1 << 127) - 1
 """p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
@@ -175,10 +175,10 @@ class ServerTuples:
         self._handed_out.add(client)
         return mask_seed(self._dealt.key, self.shape.label(client))
 
-    def mask_share(self, client: str) -> RingArray:
-        """a_P, shape (dim,)."""
+    def mask_share(self, client: str) -> Stream:
+        """a_P, from its start."""
         label = self.shape.label(client)
-        return expand_mask(mask_seed(self._dealt.key, label), label, self.shape.dim)
+        return mask_stream(mask_seed(self._dealt.key, label), label)
 
     def squared_mask_share(self, client: str) -> int:
         """r_P with r_A + r_B = <a, a> modulo 2^64."""
