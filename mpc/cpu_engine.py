@@ -34,7 +34,7 @@ class CpuEngine:
         return CpuAccumulator(importlib.import_module("mpc.kernels"), party, n_clients, dim)
 
     def warm_up(self) -> None:
-        """See `Engine.warm_up`. Seconds when nothing is cached, a tenth of one otherwise."""
+        """See `Engine.warm_up`. About a second of one core."""
         importlib.import_module("mpc.kernels")
 
 
