@@ -21,7 +21,6 @@ import numpy as np
 from mpc import ring
 from mpc.errors import MalformedMessageError
 from mpc.prg import Stream
-from mpc.projection import RowStreams
 from mpc.ring import RingArray
 from mpc.sharing import Party
 
@@ -57,6 +56,13 @@ class LocalSums:
     """The sum of [x]_P over all clients; the caller's to change."""
 
 
+class Rows(Protocol):
+    """The round's public rows, read from coordinate 0 on: `mpc.projection.RowStreams`."""
+
+    def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
+        """(row words, sign words) of the next tile."""
+
+
 class Accumulator(Protocol):
     """One server's sums of one pass. Tiles are opened in order; in each, every client is added once."""
 
@@ -66,7 +72,8 @@ class Accumulator(Protocol):
     def add(self, first: int, opened: Sequence[RingArray], masks: RingArray) -> None:
         """The tile of the clients from `first` on, as many as `opened` has, (m,) each.
 
-        masks: (engine.group, TILE) scratch, a_P of the k-th of them in masks[k, :m]. The accumulator may overwrite it.
+        masks: scratch, (engine.group, >= m) or, with one client in the round, (1, >= m): a_P of the k-th of them is in
+        masks[k, :m]. The accumulator may overwrite it.
         """
 
     def sums(self) -> LocalSums:
@@ -87,14 +94,14 @@ class Engine(Protocol):
         """Loads and compiles whatever the first use would otherwise wait for."""
 
 
-def local_sums(party: Party, clients: Sequence[Masked], rows: RowStreams, dim: int, engine: Engine) -> LocalSums:
+def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, engine: Engine) -> LocalSums:
     """The pass over every client of the round. Run by each server.
 
     Raises MalformedMessageError when an upload has another length than d.
     """
     _require_length(clients, dim)
     accumulator = engine.accumulator(party, len(clients), dim)
-    masks = np.empty((engine.group, ring.TILE), dtype=np.int64)
+    masks = np.empty((engine.group if len(clients) > 1 else 1, min(dim, ring.TILE)), dtype=np.int64)
     for tile in ring.tiles(dim):
         accumulator.open_tile(tile, *rows.read(tile.stop - tile.start))
         for first in range(0, len(clients), engine.group):

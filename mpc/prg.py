@@ -97,6 +97,7 @@ def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
     return Seed(kdf.derive(seed.reveal()))
 
 
+_FROM_ZERO = modes.CTR(bytes(16))
 _ZEROS = memoryview(bytes(1 << 17))
 """What AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the work."""
 
@@ -110,7 +111,7 @@ class Stream:
     __slots__ = ("_encryptor",)
 
     def __init__(self, key: Seed) -> None:
-        self._encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(bytes(16))).encryptor()
+        self._encryptor = Cipher(algorithms.AES128(key.reveal()), _FROM_ZERO).encryptor()
 
     def fill(self, words: RingArray) -> None:
         """Overwrites `words` with the next words of the stream, where they lie: no temporary.

@@ -11,6 +11,7 @@ mask seed is handed out once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -220,8 +221,10 @@ def squared_mask_share_a(key: Seed, label: Label) -> int:
 def equality_share_a(key: Seed, label: Label) -> EqualityTuple:
     """A's three field elements: 127-bit pairs of words, the single value p skipped."""
     pairs = prg.stream(key, Purpose.EQUALITY_TUPLE, label, 8 * FIELD_WORDS).reshape(8, FIELD_WORDS)
-    elements = [value for value in (field_element(pair) & FIELD_PRIME for pair in pairs) if value != FIELD_PRIME]
-    return EqualityTuple(*elements[:3])  # five spare pairs: fewer than three remain with probability below 2^-700
+    elements = (value for pair in pairs if (value := field_element(pair) & FIELD_PRIME) != FIELD_PRIME)
+    return EqualityTuple(
+        *itertools.islice(elements, 3)
+    )  # five spare pairs: fewer than three remain with probability below 2^-700
 
 
 def field_element(words: RingArray) -> int:

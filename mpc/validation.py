@@ -130,9 +130,9 @@ def validate(
         return Validated((), (), np.zeros(bound.dim, dtype=np.int64))
     label = tuples.shape.label()
     sums = local_sums(
-        tuples.party, _masked(locked.active, opened, tuples), RowStreams(challenge, label), bound.dim, engine
+        tuples.party, masked_shares(locked.active, opened, tuples), RowStreams(challenge, label), bound.dim, engine
     )
-    words = _words(locked.active, sums, tuples, bound)
+    words = words_to_check(locked.active, sums, tuples, bound)
     binary = gate.to_binary(words.reshape(-1), tuples.binary_triples(), channel).reshape(words.shape)
     masks = np.array([bound.row_mask] * bound.n_rows + [bound.norm_mask], dtype=np.uint64).view(np.int64)
     verdicts = equality.all_zero(
@@ -145,11 +145,12 @@ def validate(
     return Validated(locked.active, tuple(verdicts), sums.share_sum)
 
 
-def _masked(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:
+def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:
+    """What this server holds of the clients, with every a_P at its start."""
     return [Masked(b, tuples.mask_share(client)) for client, b in zip(clients, opened, strict=True)]
 
 
-def _words(active: Sequence[str], sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
+def words_to_check(active: Sequence[str], sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
     """This server's shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N. (n, n_rows + 1)."""
     is_a = tuples.party == 0
     rows = sums.rows[:, : bound.n_rows] + (WINDOW if is_a else 0)
@@ -181,7 +182,7 @@ def _keep_accepted(
 
     def clients_with(verdict: bool) -> list[Masked]:
         chosen = [i for i, ok in enumerate(verdicts) if ok is verdict]
-        return _masked([active[i] for i in chosen], [opened[i] for i in chosen], tuples)
+        return masked_shares([active[i] for i in chosen], [opened[i] for i in chosen], tuples)
 
     if 2 * sum(verdicts) >= len(verdicts):
         add_shares(share_sum, tuples.party, clients_with(False), negate=True)
