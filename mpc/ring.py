@@ -22,7 +22,7 @@ RingArray: TypeAlias = NDArray[np.int64]
 
 TILE = 1 << 14
 """Coordinates per step of everything that grows with d: 128 KiB a vector, so that a step's working set stays in the
-second-level cache of one core, whatever d is."""
+second-level cache of one core, whatever d is. A multiple of 64, so that a tile begins with a word of signs."""
 
 
 def tiles(dim: int) -> Iterator[slice]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -39,25 +40,26 @@ def mask_stream(mask_seed: Seed, label: Label) -> Stream:
 
 def mask(encoded: RingArray, mask_seeds: tuple[Seed, Seed], label: Label) -> RingArray:
     """b = X - a_A - a_B. Run by the client. Uniform to anyone who lacks either seed."""
-    masked = encoded
-    for seed in mask_seeds:
-        masked = subtract_stream(masked, mask_stream(seed, label))
-    return masked
+    return subtract_streams(encoded, [mask_stream(seed, label) for seed in mask_seeds])
 
 
-def subtract_stream(x: RingArray, stream: Stream) -> RingArray:
-    """x - (the stream's next words), as a new array. Shapes: (d,) to (d,)."""
+def subtract_streams(x: RingArray, streams: Sequence[Stream]) -> RingArray:
+    """x minus the next words of every stream, as a new array, tile by tile. Shapes: (d,) to (d,)."""
     difference = np.empty_like(x)
+    scratch = np.empty(min(x.size, ring.TILE), dtype=np.int64)
     for tile in ring.tiles(x.size):
-        stream.fill(difference[tile])
-        np.subtract(x[tile], difference[tile], out=difference[tile])
+        part, words = difference[tile], scratch[: tile.stop - tile.start]
+        part[:] = x[tile]
+        for stream in streams:
+            stream.fill(words)
+            part -= words
     return difference
 
 
 def split(encoded: RingArray, label: Label, random_bytes: RandomBytes = os.urandom) -> tuple[Seed, RingArray]:
     """(seed of share A, share B) with PRG(seed) + share B = X. Run by the client."""
     seed = Seed.random(random_bytes)
-    return seed, subtract_stream(encoded, prg.open_stream(seed, Purpose.UPLOAD_SHARE, label))
+    return seed, subtract_streams(encoded, [prg.open_stream(seed, Purpose.UPLOAD_SHARE, label)])
 
 
 def expand_share(seed: Seed, label: Label, dim: int) -> RingArray:

@@ -45,10 +45,7 @@ def main(dim: int, n_clients: int, folder: Path) -> None:
             label = shape.label(client)
             streams = [sharing.mask_stream(mask_seed(part.key, label), label) for part in dealt]
             for tile in ring.tiles(dim):
-                b = plain_tile(i, n_clients, tile)
-                for stream in streams:
-                    b = sharing.subtract_stream(b, stream)
-                spool.write(ring.to_bytes(b))
+                spool.write(ring.to_bytes(sharing.subtract_streams(plain_tile(i, n_clients, tile), streams)))
 
     def party(channel: MemoryChannel) -> validation.Validated:
         with (folder / "spool").open("rb") as spool:
