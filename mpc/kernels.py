@@ -41,8 +41,9 @@ _READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
 def combine(
     opened: Words, mask: Words, sign_words: Words, share_sum: Words, opened_mask: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
-    """(<b, a>, <b, b>) of one tile; adds x = a + (b & opened_mask) to `share_sum`, and replaces a by s o x.
+    """(<b, a>, <b, b>) of one tile; adds the share x = a + (b & opened_mask) to `share_sum`, and replaces a by s o x.
 
+    opened_mask: all ones at server A, whose share is b + a_A; zero at B, whose share is a_B.
     Shapes: (m,), sign_words (ceil(m / 64),): bit i set for s_i = -1.
     """
     by_mask = by_opened = ZERO

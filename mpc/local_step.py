@@ -99,7 +99,7 @@ def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, en
 
     Raises MalformedMessageError when an upload has another length than d.
     """
-    _require_length(clients, dim)
+    require_length([client.opened for client in clients], dim)
     accumulator = engine.accumulator(party, len(clients), dim)
     masks = np.empty((engine.group if len(clients) > 1 else 1, min(dim, ring.TILE)), dtype=np.int64)
     for tile in ring.tiles(dim):
@@ -107,7 +107,7 @@ def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, en
         for first in range(0, len(clients), engine.group):
             opened = []
             for lane, client in enumerate(clients[first : first + engine.group]):
-                opened.append(_read(client.opened, tile))
+                opened.append(read_tile(client.opened, tile))
                 client.mask_share.fill(masks[lane, : opened[-1].size])
             accumulator.add(first, opened, masks)
     return accumulator.sums()
@@ -115,7 +115,7 @@ def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, en
 
 def add_shares(total: RingArray, party: Party, clients: Sequence[Masked], *, negate: bool = False) -> None:
     """total += the sum of [x]_P over `clients`, or -= it; (d,). In place: d words may be most of a server's memory."""
-    _require_length(clients, total.size)
+    require_length([client.opened for client in clients], total.size)
     add = np.subtract if negate else np.add
     scratch = np.empty(ring.TILE, dtype=np.int64)
     for tile in ring.tiles(total.size):
@@ -124,16 +124,17 @@ def add_shares(total: RingArray, party: Party, clients: Sequence[Masked], *, neg
             client.mask_share.fill(mask)
             add(part, mask, out=part)
             if party == 0:
-                add(part, _read(client.opened, tile), out=part)
+                add(part, read_tile(client.opened, tile), out=part)
 
 
-def _require_length(clients: Sequence[Masked], dim: int) -> None:
-    for client in clients:
-        if len(client.opened) != dim:
-            raise MalformedMessageError(f"an upload has {dim} words, got {len(client.opened)}")
+def require_length(vectors: Sequence[Words], dim: int) -> None:
+    """Raises MalformedMessageError unless each vector has d words."""
+    for words in vectors:
+        if len(words) != dim:
+            raise MalformedMessageError(f"an upload has {dim} words, got {len(words)}")
 
 
-def _read(words: Words, tile: slice) -> RingArray:
+def read_tile(words: Words, tile: slice) -> RingArray:
     """One tile, aligned and contiguous, of exactly the length that compiled loops will read."""
     read = np.require(np.asarray(words[tile]), dtype=np.int64, requirements=["C", "A"])
     if read.shape != (tile.stop - tile.start,):

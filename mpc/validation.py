@@ -26,7 +26,7 @@ from mpc.engines import CPU
 from mpc.errors import MalformedMessageError
 from mpc.gates import Gate
 from mpc.joint_coin import COIN_BYTES, CoinShare
-from mpc.local_step import Engine, LocalSums, Masked, Words, add_shares, local_sums
+from mpc.local_step import Engine, LocalSums, Masked, Words, add_shares, local_sums, read_tile, require_length
 from mpc.norm_bound import WINDOW, NormBound
 from mpc.prg import RandomBytes
 from mpc.projection import RowStreams
@@ -78,15 +78,16 @@ def open_masked(shares: Mapping[str, Words], tuples: ServerTuples, locked: Locke
     """b = x - a of every active client, from the `shares` form. One round of 8d bytes per client and direction.
 
     Everything is one message, so unlike the `masked` form this holds all clients' vectors in memory, three times.
-    Source: PRECAD, Sec. 4.3, step 1.
+    Source: PRECAD, Sec. 4.3, step 1. Raises MalformedMessageError.
     """
     dim = tuples.shape.dim
+    require_length([shares[client] for client in locked.active], dim)
     opened = np.empty((len(locked.active), dim), dtype=np.int64)
     for b, client in zip(opened, locked.active, strict=True):
         mask_share = tuples.mask_share(client)
         for tile in ring.tiles(dim):
             mask_share.fill(b[tile])
-            np.subtract(shares[client][tile], b[tile], out=b[tile])
+            np.subtract(read_tile(shares[client], tile), b[tile], out=b[tile])
     received = channel.exchange("validation/open", ring.to_bytes(opened))
     opened += ring.from_bytes(received, n_words=opened.size).reshape(opened.shape)
     return list(opened)

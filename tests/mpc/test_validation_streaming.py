@@ -12,9 +12,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from mpc import ring, sharing, validation
-from mpc.channel import run_pair
+from mpc.channel import memory_pair, run_pair
 from mpc.dealer import deal
+from mpc.errors import MalformedMessageError
 from mpc.gates import make_gate
+from mpc.joint_coin import CoinShare
 from mpc.norm_bound import NormBound
 from mpc.spool import SpooledWords
 from mpc.tuples import BatchShape, ServerTuples
@@ -63,6 +65,17 @@ def test_spooled_uploads_are_validated_and_summed(norms, tmp_path, monkeypatch):
 
     assert a.verdicts == b.verdicts == tuple(norm == SHORT for norm in norms)
     assert_array_equal(expected, sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum))
+
+
+@pytest.mark.parametrize("n_words", [1, 63, 65])
+def test_a_share_of_another_length_is_refused(n_words):
+    """Also of one word, which NumPy would repeat; before anything is sent."""
+    shape = BatchShape("task", 1, ("client",), 64, ())
+    tuples = ServerTuples(0, shape, deal(shape)[0])
+    locked = validation.Locked(("client",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
+
+    with pytest.raises(MalformedMessageError):
+        validation.open_masked({"client": np.zeros(n_words, dtype=np.int64)}, tuples, locked, memory_pair()[0])
 
 
 @pytest.mark.slow
