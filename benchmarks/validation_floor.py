@@ -172,27 +172,31 @@ class PreparedRound:
         self.bound, self.gate, self.mode = NormBound(clip_norm=CLIP_NORM, dim=dim), gate, mode
         clients = tuple(f"client-{i}" for i in range(n_clients))
         self.shape = BatchShape("benchmark", 0, clients, dim, gate.and_blocks(n_clients * words_per_client))
-        dealt = deal(self.shape)
-        self.tuples = (ServerTuples(0, self.shape, dealt[0]), ServerTuples(1, self.shape, dealt[1]))
+        self._dealt = deal(self.shape)
+        tuples = (self.tuples(0), self.tuples(1))
         self.payloads: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})
         for i, client in enumerate(clients):
             x = np.zeros(dim, dtype=np.int64)
             x[i % dim] = int(CLIP_NORM * 2**16)
             label = self.shape.label(client)
             if mode is Mode.MASKED:
-                seeds = (self.tuples[0].hand_out_mask_seed(client), self.tuples[1].hand_out_mask_seed(client))
+                seeds = (tuples[0].hand_out_mask_seed(client), tuples[1].hand_out_mask_seed(client))
                 self.payloads[0][client] = self.payloads[1][client] = sharing.mask(x, seeds, label)
             else:
                 seed, self.payloads[1][client] = sharing.split(x, label)
                 self.payloads[0][client] = sharing.expand_share(seed, label, dim)
         self.bindings = {client: hashlib.sha256(client.encode()).digest() for client in clients}
 
-    def lock_and_open(self, channel: Channel) -> tuple[validation.Locked, list[RingArray]]:
+    def tuples(self, party: Party) -> ServerTuples:
+        """Unspent, again and again: these rounds hide nothing, and a repetition needs the same."""
+        return ServerTuples(party, self.shape, self._dealt[party])
+
+    def lock_and_open(self, tuples: ServerTuples, channel: Channel) -> tuple[validation.Locked, list[RingArray]]:
         """What both forms of the check begin with."""
-        own, mine = self.payloads[channel.party], self.tuples[channel.party]
+        own = self.payloads[channel.party]
         locked = validation.lock(self.bindings, self.shape, channel, _fixed_coin(channel.party))
         if self.mode is Mode.SHARES:
-            return locked, validation.open_masked(own, mine, locked, channel)
+            return locked, validation.open_masked(own, tuples, locked, channel)
         return locked, [own[client] for client in locked.active]
 
 
@@ -202,14 +206,15 @@ def _fixed_coin(party: Party) -> RandomBytes:
 
 def sound_check(prepared: PreparedRound, channel: Channel) -> validation.Validated:
     """The whole validation, as the servers run it."""
-    locked, opened = prepared.lock_and_open(channel)
-    return validation.validate(locked, opened, prepared.tuples[channel.party], prepared.bound, prepared.gate, channel)
+    tuples = prepared.tuples(channel.party)
+    locked, opened = prepared.lock_and_open(tuples, channel)
+    return validation.validate(locked, opened, tuples, prepared.bound, prepared.gate, channel)
 
 
 def unsound_check(prepared: PreparedRound, channel: Channel) -> validation.Validated:
     """The norm modulo 2^64 and nothing against wrap-around: one word per client."""
-    locked, opened = prepared.lock_and_open(channel)
-    tuples, bound, label = prepared.tuples[channel.party], prepared.bound, prepared.shape.label()
+    tuples, bound, label = prepared.tuples(channel.party), prepared.bound, prepared.shape.label()
+    locked, opened = prepared.lock_and_open(tuples, channel)
     challenge = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
     masked = validation.masked_shares(locked.active, opened, tuples)
     sums = local_sums(tuples.party, masked, NoRows(), bound.dim, UnsoundEngine())
