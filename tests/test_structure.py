@@ -59,8 +59,8 @@ def test_only_one_module_names_crypten():
 
 @pytest.mark.parametrize("module", ["mpc.dealer", "mpc.validation", "servers.dealer", "deploy.cli"])
 def test_the_dealer_and_the_ring_core_start_without_torch(module):
-    """Importing them loads neither PyTorch nor CrypTen nor scikit-learn."""
-    code = f"import sys, {module}; print([m for m in ('torch', 'crypten', 'sklearn') if m in sys.modules])"
+    """Importing them loads neither PyTorch nor CrypTen nor Numba nor scikit-learn."""
+    code = f"import sys, {module}; print([m for m in ('torch', 'crypten', 'numba', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
