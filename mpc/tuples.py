@@ -192,12 +192,13 @@ class ServerTuples:
 
     def equality_tuple(self, client: str) -> EqualityTuple:
         """The client's equality tuple. Once: raises TupleReusedError after."""
+        slot, label = self.shape.slot_of(client), self.shape.label(client)
         if client in self._spent:
             raise TupleReusedError(f"the equality tuple of {client!r} in round {self.shape.round} is spent")
         self._spent.add(client)
         if self.party == 0:
-            return equality_share_a(self._dealt.key, self.shape.label(client))
-        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[self.shape.slot_of(client)]))
+            return equality_share_a(self._dealt.key, label)
+        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[slot]))
 
     def binary_triples(self) -> BinaryTriples:
         """The round's binary correlations. Once: raises TupleReusedError after."""

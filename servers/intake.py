@@ -186,6 +186,11 @@ class Intake:
             limit.reschedule(now)
         return {client: upload.binding for client, upload in self._uploads.items()}
 
+    def forget(self) -> None:
+        """Drops the uploads, which have been used. (The error of a refused call may keep the intake itself a while.)"""
+        self._uploads.clear()
+        self._relayed.clear()
+
     def vector(self, client: str) -> RingArray:
         """A complete upload as ring elements, (d,): b in the `masked` form, our share in the `shares` form."""
         payload = self._uploads[client].payload

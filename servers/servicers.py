@@ -182,13 +182,16 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
 async def _receive(parts: AsyncIterator[aggregator_pb2.SubmitPart], expected: int) -> bytes:
     """The rest of a submission. Stops at the first byte too many."""
     received = bytearray()
-    async for part in parts:
-        if part.WhichOneof("part") != "chunk":
-            raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
-        if len(received) + len(part.chunk.data) > expected:
-            raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
-        received += part.chunk.data
-    return bytes(received)
+    try:
+        async for part in parts:
+            if part.WhichOneof("part") != "chunk":
+                raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
+            if len(received) + len(part.chunk.data) > expected:
+                raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+            received += part.chunk.data
+        return bytes(received)
+    finally:
+        received.clear()  # an error's traceback keeps this frame until the next garbage collection
 
 
 class PeerServicer(peer_pb2_grpc.PeerServicer):

@@ -1,0 +1,11 @@
+"""What several files share: the gates, of which CrypTen's takes a second to load."""
+
+import pytest
+
+from mpc.gates import Gate, make_gate
+
+
+@pytest.fixture(scope="session", params=["crypten", "native"])
+def gate(request) -> Gate:
+    """Each gate in turn: what a test promises, it promises for both."""
+    return make_gate(request.param)

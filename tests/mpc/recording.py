@@ -1,0 +1,19 @@
+"""A channel that keeps what its party sent, for tests of what a protocol shows to the other party."""
+
+from mpc.channel import Channel
+
+
+class RecordingChannel:
+    """A party's end with a log of (label, payload) in the order of sending."""
+
+    def __init__(self, inner: Channel) -> None:
+        self._inner = inner
+        self.sent: list[tuple[str, bytes]] = []
+
+    @property
+    def party(self):
+        return self._inner.party
+
+    def exchange(self, label: str, payload: bytes) -> bytes:
+        self.sent.append((label, payload))
+        return self._inner.exchange(label, payload)

@@ -1,0 +1,63 @@
+"""What importing `mpc` loads: the dealer and the servers' start need neither PyTorch nor CrypTen."""
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = (
+    *("ring", "fixed_point", "prg", "sharing", "norm_bound", "tuples", "dealer", "channel", "joint_coin"),
+    *("projection", "gates", "comparison", "carry_tree", "equality", "validation"),
+)
+
+
+def python(program):
+    """Standard output of a fresh interpreter."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("modules", [("dealer",), MODULES])
+def test_importing_loads_neither_torch_nor_crypten(modules):
+    """Also not at one remove: sys.modules of a fresh interpreter that dealt a batch holds neither."""
+    imports = "; ".join(f"import mpc.{module}" for module in modules)
+    use = "from mpc.tuples import AndBlock, BatchShape; mpc.dealer.deal(BatchShape('t', 0, ('c',), 9, (AndBlock(5),)))"
+    loaded = python(f"import sys; {imports}; {use}; print(*sorted(m.partition('.')[0] for m in sys.modules))").split()
+    assert "mpc" in loaded
+    assert not {"torch", "crypten"} & set(loaded)
+
+
+def test_a_gate_without_crypten_says_what_to_install():
+    """Where CrypTen is missing, make_gate raises GateUnavailableError with its name and the command."""
+    program = """
+import sys
+sys.modules["crypten"] = None  # Python's own way to make an import fail
+from mpc.errors import GateUnavailableError
+from mpc.gates import make_gate
+try:
+    make_gate("crypten")
+except GateUnavailableError as error:
+    print(error)
+"""
+    message = python(program)
+    assert "cannot load crypten" in message
+    assert "pip install --no-deps crypten==0.4.1" in message
+
+
+def test_the_native_gate_needs_neither_torch_nor_crypten():
+    """Where both are missing, it adds all the same."""
+    program = """
+import sys
+sys.modules["crypten"] = sys.modules["torch"] = None
+import numpy as np
+from mpc.channel import run_pair
+from mpc.dealer import deal
+from mpc.gates import make_gate
+from mpc.tuples import BatchShape, ServerTuples
+gate = make_gate("native")
+shape = BatchShape("t", 0, (), 1, gate.and_blocks(2))
+triples = [ServerTuples(party, shape, part).binary_triples() for party, part in enumerate(deal(shape))]
+words = np.array([[1, -5], [2, 3]])
+a, b = run_pair(lambda channel: gate.to_binary(words[channel.party], triples[channel.party], channel))
+print((a ^ b).tolist())
+"""
+    assert python(program) == "[3, -2]\n"

@@ -1,0 +1,143 @@
+"""Labels, keys and streams against a second implementation, and seeds that stay secret."""
+
+import copy
+import hashlib
+import hmac
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from fixed_randomness import are_uniform_bytes, random_bytes_of, seeds
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from mpc import prg
+from mpc.errors import ParameterError
+from mpc.prg import Label, Purpose, Seed
+
+labels = st.builds(Label, task=st.text(max_size=6), round=st.integers(0, 2**70), client=st.text(max_size=6))
+SECRET = bytes(range(0xA0, 0xB0))
+
+
+def parts_of(encoded):
+    """Reads length-prefixed parts: the inverse that makes the encoding injective."""
+    parts = []
+    while encoded:
+        length, encoded = int.from_bytes(encoded[:4], "big"), encoded[4:]
+        assert len(encoded) >= length
+        parts.append(encoded[:length])
+        encoded = encoded[length:]
+    return parts
+
+
+def hkdf_sha256(secret, info):
+    """RFC 5869 for up to 32 bytes and an absent salt: extract, then one block of expand."""
+    pseudorandom_key = hmac.new(bytes(32), secret, hashlib.sha256).digest()
+    return hmac.new(pseudorandom_key, info + b"\x01", hashlib.sha256).digest()
+
+
+def aes_counter_words(key, n_words):
+    """AES-128 of the block numbers 0, 1, ... (big-endian), one block at a time, as little-endian words."""
+    encryptor = Cipher(algorithms.AES128(key), modes.ECB()).encryptor()
+    blocks = b"".join(encryptor.update(i.to_bytes(16, "big")) for i in range(-(-n_words // 2)))
+    return [int.from_bytes(blocks[8 * i : 8 * i + 8], "little", signed=True) for i in range(n_words)]
+
+
+@given(label=labels, purpose=st.sampled_from(Purpose))
+def test_labels_can_be_read_back(label, purpose):
+    """Version, purpose, task, round and client are all recovered from the encoding, so it is injective."""
+    expected = [b"precad/v1", bytes([purpose]), label.task.encode(), str(label.round).encode(), label.client.encode()]
+    assert parts_of(label.encode(purpose)) == expected
+
+
+def test_purposes_have_numbers_of_their_own():
+    """No name is an alias: a number given twice would give two uses one stream."""
+    assert len(Purpose.__members__) == len(set(map(int, Purpose.__members__.values()))) == len(Purpose)
+
+
+def test_every_purpose_task_round_and_client_has_its_own_key():
+    """Under one seed, all combinations give different keys, strings that concatenate alike included."""
+    tasks, rounds, clients = ("", "a", "ab", "a1", "1"), (0, 1, 10, 11), ("", "b", "1", "1b", "0")
+    keys = {
+        prg.derive(Seed(SECRET), purpose, Label(task, round, client)).reveal()
+        for purpose, task, round, client in itertools.product(Purpose, tasks, rounds, clients)
+    }
+    assert len(keys) == len(Purpose) * len(tasks) * len(rounds) * len(clients)
+
+
+@given(secret=st.binary(min_size=16, max_size=16), label=labels, purpose=st.sampled_from(Purpose))
+def test_derive_is_hkdf_by_hand(secret, label, purpose):
+    """The key is the first 16 bytes of RFC 5869's output, computed with hmac alone."""
+    assert prg.derive(Seed(secret), purpose, label).reveal() == hkdf_sha256(secret, label.encode(purpose))[:16]
+
+
+@pytest.mark.parametrize("n_words", [0, 1, 2, 3, 511, 1000])
+def test_expand_is_aes_of_the_block_numbers(n_words):
+    """The stream equals single AES blocks of the counter, encrypted one by one."""
+    words = prg.expand(Seed(SECRET), n_words)
+    assert words.dtype == np.int64
+    assert words.tolist() == aes_counter_words(SECRET, n_words)
+
+
+def test_stream_is_expand_of_derive_by_hand():
+    """stream(seed, purpose, label) from hmac and AES blocks alone."""
+    label = Label("digits", 7, "client-3")
+    key = hkdf_sha256(SECRET, label.encode(Purpose.MASK))[:16]
+    assert prg.stream(Seed(SECRET), Purpose.MASK, label, 5).tolist() == aes_counter_words(key, 5)
+
+
+def test_a_longer_stream_begins_with_the_shorter_one():
+    """The length asked for does not enter the stream."""
+    assert_array_equal(prg.expand(Seed(SECRET), 100)[:37], prg.expand(Seed(SECRET), 37))
+
+
+def test_first_words_under_many_seeds_are_uniform():
+    """Bytes of the first word under 20 000 seeds, chi-square at 1e-6."""
+    words = [prg.stream(seed, Purpose.MASK, Label("t", 0), 1) for seed in seeds("first words", 20_000)]
+    assert are_uniform_bytes(np.concatenate(words).tobytes())
+
+
+@pytest.mark.parametrize("show", [repr, str, format, "{!s:>40}".format, "{0!r}".format, "%s".__mod__, ascii])
+def test_a_seed_shows_nothing(show):
+    """Every way to print a seed gives the word REDACTED and none of its bytes."""
+    shown = show(Seed(SECRET))
+    assert shown.strip() == "Seed(REDACTED)"
+
+
+def test_a_seed_inside_containers_and_errors_shows_nothing():
+    """Printing what holds a seed prints REDACTED."""
+    assert repr([Seed(SECRET), {"key": Seed(SECRET)}]) == "[Seed(REDACTED), {'key': Seed(REDACTED)}]"
+    assert str(ValueError(Seed(SECRET))) == "Seed(REDACTED)"
+
+
+@pytest.mark.parametrize("leave", [*(lambda s, p=p: pickle.dumps(s, p) for p in range(6)), copy.copy, copy.deepcopy])
+def test_a_seed_is_neither_pickled_nor_copied(leave):
+    """Whatever serialises objects unasked meets a TypeError."""
+    with pytest.raises(TypeError, match="a Seed is not pickled"):
+        leave(Seed(SECRET))
+
+
+def test_seeds_compare_by_value_and_cannot_be_hashed():
+    """Equal bytes are equal seeds; a dictionary keyed by secrets is refused."""
+    assert Seed(SECRET) == Seed(bytes(SECRET))
+    assert Seed(SECRET) != Seed(SECRET[::-1])
+    assert Seed(SECRET) != SECRET
+    with pytest.raises(TypeError):
+        hash(Seed(SECRET))
+
+
+@pytest.mark.parametrize("length", [0, 15, 17, 32])
+def test_a_seed_of_another_length_is_refused_without_its_bytes(length):
+    """ParameterError names the lengths only."""
+    with pytest.raises(ParameterError) as caught:
+        Seed(b"\x5a" * length)
+    assert str(caught.value) == f"a seed has 16 bytes, got {length}"
+
+
+def test_random_seeds_come_from_the_generator_given():
+    """Seed.random takes 16 bytes of its source, and two draws from the system differ."""
+    assert Seed.random(random_bytes_of("x")).reveal() == random_bytes_of("x")(16)
+    assert Seed.random() != Seed.random()

@@ -1,0 +1,95 @@
+"""An aggregator's start, and what one client can do to the pair.
+
+Failure means: a start that failed and left something behind, or a client that ends the task for everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.session import parts_of
+from clients.submission import RoundInvitation
+from mpc.prg import Seed
+from mpc.ring import RingArray
+from mpc.tuples import BatchShape, ServerTuples
+from protos.transport import TransportError
+from servers.aggregator import Aggregator
+from servers.errors import PeerUnreachableError
+from servers.tuple_source import TupleSource
+from tests.integration.harness import LeashedClient, Pki, asynchronous, free_addresses, running, small_task
+
+TASK = small_task()
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.create(tmp_path_factory.mktemp("pki"), TASK.clients)
+
+
+def aggregator_a(pki: Pki, folder: Path, *, listen: str = "127.0.0.1:0") -> Aggregator:
+    """One that finds neither B nor a dealer."""
+    np.save(folder / "initial.npy", np.zeros(TASK.dim, dtype=np.float32))
+    config = pki.aggregator(0, listen=listen, folder=folder).model_copy(update={"connect_timeout_s": 0.3})
+    b, dealer = free_addresses(2)
+    return Aggregator(party=0, task=TASK, config=config, addresses=(b, dealer))
+
+
+@asynchronous
+async def test_a_start_that_found_its_port_taken_can_be_tried_again(pki: Pki, tmp_path: Path) -> None:
+    """Nothing was computed or released: the second try fails for its own reason, not because of the first."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for _ in range(2):
+            with pytest.raises(TransportError, match="Address already in use"):
+                await aggregator_a(pki, tmp_path, listen=address).run()
+            assert not (tmp_path / "aggregator-a").exists()
+
+
+@asynchronous
+async def test_a_start_that_found_no_peer_can_be_tried_again(pki: Pki, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(PeerUnreachableError, match=r"no link within .* nothing listens there"):
+            await aggregator_a(pki, tmp_path).run()
+        assert not (tmp_path / "aggregator-a").exists()
+
+
+@asynchronous
+async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B's part of a batch is longer than A's, so A invites first. Mallory uploads to A without waiting for B's
+    invitation (she makes up the half of the mask that she lacks): at most her own upload is lost."""
+    b_may_go_on, batch = asyncio.Event(), TupleSource.batch
+
+    async def slow_at_b(self: TupleSource, shape: BatchShape) -> ServerTuples:
+        tuples = await batch(self, shape)
+        if tuples.party == 1:
+            await b_may_go_on.wait()
+        return tuples
+
+    def silence(std: float, dim: int) -> RingArray:
+        return np.zeros(dim, dtype=np.int64)
+
+    monkeypatch.setattr(TupleSource, "batch", slow_at_b)
+    async with running(small_task(rounds=1), pki, tmp_path, noises=(silence, silence)) as deployment:
+        clients = {name: LeashedClient(name, deployment) for name in TASK.clients}
+        await asyncio.gather(*(client.join() for client in clients.values()))
+        mallory, vector = clients.pop("mallory"), np.ones(TASK.dim, dtype=np.int64)
+        from_a = (await mallory.streams[0].read()).invitation
+        seeds = (Seed(from_a.mask_seed), Seed(bytes(16)))
+        invitation = RoundInvitation(from_a.task, from_a.round, from_a.slot, from_a.model_digest, seeds)
+        await mallory.stubs[0].Submit(parts_of(mallory.make(vector, invitation), 0))
+        await mallory.leave()
+        b_may_go_on.set()
+        for client in clients.values():
+            await client.submit(client.make(vector, await client.invitation()))
+        await asyncio.gather(*(client.goodbye() for client in clients.values()))
+        await deployment.finish()
+        assert [record["accepted"] for record in deployment.rounds(1)] == [sorted(clients)]

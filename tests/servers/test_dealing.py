@@ -1,0 +1,489 @@
+"""The dealer and the aggregators' links to it, over real gRPC with mutual TLS on loopback.
+
+Failure means: a part that leaves twice or to anybody else, two parts that do not fit together, or a server that goes on
+waiting for a dealer that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from deploy.pki import issue
+from mpc import ring
+from mpc.dealer import deal
+from mpc.errors import MalformedMessageError
+from mpc.tuples import FIELD_PRIME, AndBlock, BatchShape, Dealt, ServerTuples
+from protos.identity import Identity, Role, fingerprint
+from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
+from protos.task import PROTOCOL_VERSION
+from protos.transport import TlsFiles, bind_server, dial
+from servers import dealer as dealer_module
+from servers.dealer import Dealer, DealerServicer
+from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.tuple_source import TupleSource
+from tests.integration.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
+
+TASK = small_task()
+TASK_ID = "small-1"
+HELLO = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=TASK.digest(), task=TASK_ID)
+FINISHED = common_pb2.Goodbye(finished=True, reason="done")
+STATUS = grpc.StatusCode
+
+
+def shape_of(
+    round: int = 0,
+    clients: tuple[str, ...] = ("alice", "bob"),
+    and_blocks: tuple[AndBlock, ...] = (AndBlock(130),),
+) -> BatchShape:
+    return BatchShape(TASK_ID, round, clients, TASK.dim, and_blocks)
+
+
+def blocks(*n_words: int, **kind: Any) -> list[dealer_pb2.AndBlock]:
+    return [dealer_pb2.AndBlock(n_words=n, **{"fanout": 1, **kind}) for n in n_words]
+
+
+def hello(**changes: Any) -> dealer_pb2.DealRequest:
+    changed = common_pb2.Hello()
+    changed.CopyFrom(HELLO)
+    for name, value in changes.items():
+        setattr(changed, name, value)
+    return dealer_pb2.DealRequest(hello=changed)
+
+
+def batch(**changes: Any) -> dealer_pb2.DealRequest:
+    fields = {"round": 0, "n_clients": 2, "dim": TASK.dim, "and_blocks": blocks(130), **changes}
+    return dealer_pb2.DealRequest(batch=dealer_pb2.BatchRequest(**fields))
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.create(tmp_path_factory.mktemp("pki"), ["alice"])
+
+
+@pytest.fixture(scope="module")
+def second_a(pki: Pki, tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """Another certificate of server A's role, by the same authority."""
+    directory = tmp_path_factory.mktemp("second") / "pki"
+    shutil.copytree(pki.directory, directory, ignore=lambda _, names: [n for n in names if not n.startswith("ca.")])
+    return issue(directory, Identity(Role.AGGREGATOR_A, "aggregator-a"))
+
+
+@dataclass
+class Desk:
+    """A running dealer service."""
+
+    pki: Pki
+    address: str
+    servicer: DealerServicer
+    over: asyncio.Task[None]
+    """Its whole life, as the dealer's process runs it."""
+
+    @contextlib.asynccontextmanager
+    async def source(self, party: int, hello: common_pb2.Hello = HELLO) -> AsyncIterator[TupleSource]:
+        """A server's link to the dealer, greeted; ends in peace."""
+        async with source_at(self.pki, self.address, party, hello) as (source, run):
+            await source.wait_until_greeted(5)
+            yield source
+            source.say_goodbye(FINISHED)
+            await run
+
+    async def ask(self, tls: TlsFiles, *requests: dealer_pb2.DealRequest) -> None:
+        """Makes these requests on a stream of its own, each once the one before it is answered.
+
+        (When a stream is refused while its client still writes, grpc.aio 1.85 may report INTERNAL in place of the
+        server's status.)
+        """
+        async with dial(self.address, Role.DEALER, tls) as channel:
+            call = dealer_pb2_grpc.DealerStub(channel).Deal()
+            for request in requests:
+                await call.write(request)
+                while not _is_last(await call.read()):
+                    pass
+            await call.done_writing()
+            await call.read()
+
+    async def refusal(self, tls: TlsFiles, *requests: dealer_pb2.DealRequest) -> tuple[grpc.StatusCode, str]:
+        """Code and text with which the stream was refused."""
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.ask(tls, *requests)
+        return caught.value.code(), caught.value.details()
+
+
+def _is_last(reply: dealer_pb2.DealReply) -> bool:
+    return reply.WhichOneof("reply") == "hello" or reply.corrections.last
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    servicer: dealer_pb2_grpc.DealerServicer, pki: Pki, address: str = "127.0.0.1:0"
+) -> AsyncIterator[str]:
+    """The servicer behind the dealer's certificate."""
+    server, port = bind_server(address, pki.tls(Role.DEALER))
+    dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]:
+    """The real dealer service."""
+    pins = tuple(fingerprint(pki.tls(role).certificate.read_bytes()) for role in AGGREGATORS)
+    servicer = DealerServicer(TASK, pins)
+    over = asyncio.create_task(servicer.deal_until_over(60.0))
+    try:
+        async with serving(servicer, pki, address) as bound:
+            yield Desk(pki, bound, servicer, over)
+    finally:
+        over.cancel()
+        await asyncio.gather(over, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def source_at(
+    pki: Pki, address: str, party: int, hello: common_pb2.Hello = HELLO
+) -> AsyncIterator[tuple[TupleSource, asyncio.Task[None]]]:
+    """A server's link to whatever is at this address, and the task that runs it."""
+    channel = dial(address, Role.DEALER, pki.tls(AGGREGATORS[party]), pki.tls(Role.DEALER).certificate)
+    async with channel:
+        source = TupleSource(party, channel, hello, address)
+        run = asyncio.create_task(source.run())
+        try:
+            yield source, run
+        finally:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+
+
+def assert_fit_together(a: ServerTuples, b: ServerTuples) -> None:
+    """Every relation that the servers rely on."""
+    for client in a.shape.clients:
+        mask = a.mask_share(client) + b.mask_share(client)
+        assert mask.any()
+        assert ring.centred(a.squared_mask_share(client) + b.squared_mask_share(client)) == ring.dot(mask, mask)
+        of_a, of_b = a.equality_tuple(client), b.equality_tuple(client)
+        rho = (of_a.rho_share + of_b.rho_share) % FIELD_PRIME
+        omega = (of_a.omega_share + of_b.omega_share) % FIELD_PRIME
+        assert rho != 0
+        assert (of_a.product_share + of_b.product_share) % FIELD_PRIME == rho * omega % FIELD_PRIME
+    ours, theirs = a.binary_triples(), b.binary_triples()
+    for block in a.shape.and_blocks:
+        run = {"n_words": block.n_words, "fanout": block.fanout, "is_split": block.is_split}
+        x, y, z = (p ^ q for p, q in zip(ours.take(**run), theirs.take(**run), strict=True))
+        assert x.shape == (block.n_words,)
+        assert y.shape == z.shape == (block.fanout, block.n_words)
+        assert np.array_equal(z, x & y)
+
+
+# What is dealt
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        shape_of(),
+        shape_of(clients=()),
+        shape_of(and_blocks=()),
+        shape_of(and_blocks=(AndBlock(300_000),)),
+        shape_of(and_blocks=(AndBlock(130, is_split=True), AndBlock(140, fanout=2), AndBlock(150))),
+    ],
+    ids=["two clients", "an empty round", "no triples", "several messages", "blocks of several kinds"],
+)
+@asynchronous
+async def test_both_parts_of_a_batch_fit_together(pki: Pki, shape: BatchShape) -> None:
+    async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
+        parts = await asyncio.gather(a.batch(shape), b.batch(shape))
+        assert [part.party for part in parts] == [0, 1]
+        assert_fit_together(*parts)
+        assert a.bytes_received < 1000  # 16 bytes, whatever the shape
+
+
+@asynchronous
+async def test_batches_of_different_rounds_are_independent_and_may_come_late(pki: Pki) -> None:
+    """One server may be a round ahead, and rounds may be left out."""
+    async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
+        parts_a = [await a.batch(shape_of(t)) for t in (0, 1, 5)]
+        parts_b = [await b.batch(shape_of(t)) for t in (0, 1, 5)]
+        for part_a, part_b in zip(parts_a, parts_b, strict=True):
+            assert_fit_together(part_a, part_b)
+        assert not np.array_equal(parts_a[0].mask_share("alice"), parts_a[1].mask_share("alice"))
+        assert not desk.servicer._batches  # nothing is kept of what both have
+
+
+@asynchronous
+async def test_the_dealer_is_done_when_both_say_so(pki: Pki) -> None:
+    async with dealing(pki) as desk:
+        async with desk.source(0):
+            pass
+        await asyncio.sleep(0)
+        assert not desk.over.done()
+        async with desk.source(1):
+            pass
+        await asyncio.wait_for(desk.over, 1)
+
+
+@pytest.mark.parametrize("party", [0, 1])
+@asynchronous
+async def test_a_batch_survives_one_server_hanging_up(party: int, pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is made, whoever asked first: the other server has its part all the same."""
+    started, may_finish = threading.Event(), threading.Event()
+
+    def slow(shape: BatchShape) -> tuple[Dealt, Dealt]:
+        started.set()
+        assert may_finish.wait(30)
+        return deal(shape)
+
+    monkeypatch.setattr(dealer_module, "deal", slow)
+    async with dealing(pki) as desk, desk.source(1 - party) as other:
+        async with dial(desk.address, Role.DEALER, pki.tls(AGGREGATORS[party])) as channel:
+            call = dealer_pb2_grpc.DealerStub(channel).Deal()
+            for request in (hello(), batch()):
+                await call.write(request)
+            await asyncio.to_thread(started.wait, 30)
+            waiting = asyncio.create_task(other.batch(shape_of()))
+            await until(lambda: not desk.servicer._batches)  # both have asked
+            call.cancel()
+        await until(lambda: desk.servicer.n_connected < 2)
+        may_finish.set()
+        tuples = await asyncio.wait_for(waiting, 10)
+        assert tuples.party == 1 - party
+        with pytest.raises(PeerUnreachableError, match=f"{AGGREGATORS[party]} is gone, without a goodbye"):
+            await desk.over
+
+
+@pytest.mark.parametrize("n_joined", [0, 1])
+@asynchronous
+async def test_a_dealer_that_is_not_joined_by_both_gives_up(n_joined: int, pki: Pki) -> None:
+    """The whole process: it ends, and says what it waited for."""
+    (address,) = free_addresses(1)
+    config = pki.dealer(listen=address).model_copy(update={"connect_timeout_s": 0.5})
+    async with contextlib.AsyncExitStack() as stack:
+        if n_joined:
+            await stack.enter_async_context(source_at(pki, address, 0))
+        with pytest.raises(PeerUnreachableError, match=r"not both aggregators came within 0\.5 s"):
+            await asyncio.wait_for(Dealer(task=TASK, config=config).run(), 10)
+
+
+# What is refused
+
+
+@asynchronous
+async def test_a_part_is_handed_out_once(pki: Pki) -> None:
+    """Not again on the same stream, not on another one, not to whoever comes after a broken stream."""
+    async with dealing(pki) as desk:
+        tls = pki.tls(Role.AGGREGATOR_A)
+        assert await desk.refusal(tls, hello(), batch(), batch()) == (
+            STATUS.INVALID_ARGUMENT,
+            "round 0 was dealt to aggregator-a before",
+        )
+        assert await desk.refusal(tls, hello(), batch()) == (
+            STATUS.INVALID_ARGUMENT,
+            "round 0 was dealt to aggregator-a before",
+        )
+
+
+@asynchronous
+async def test_a_round_never_goes_backwards(pki: Pki) -> None:
+    async with dealing(pki) as desk:
+        assert await desk.refusal(pki.tls(Role.AGGREGATOR_B), hello(), batch(round=3), batch(round=2)) == (
+            STATUS.INVALID_ARGUMENT,
+            "round 2 was dealt to aggregator-b before",
+        )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_clients": 1},
+        {"n_clients": 3},
+        {"and_blocks": blocks(131)},
+        {"and_blocks": blocks(130, fanout=2)},
+        {"and_blocks": blocks(130, is_split=True)},
+        {"and_blocks": blocks(60, 70)},
+    ],
+)
+@asynchronous
+async def test_both_servers_must_ask_for_one_shape(pki: Pki, changes: dict[str, Any]) -> None:
+    """Else the second gets nothing, and the dealer gives up: the servers are out of step."""
+    async with dealing(pki) as desk, desk.source(0) as a:
+        await a.batch(shape_of())
+        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_B), hello(), batch(**changes))
+        assert code is STATUS.FAILED_PRECONDITION
+        assert "batch of round 0 differs" in text
+        with pytest.raises(PeerUnreachableError, match="aggregator-b is gone"):
+            await asyncio.wait_for(desk.over, 1)
+
+
+MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, str]] = {
+    "nothing": ((), STATUS.INVALID_ARGUMENT, "starts with a hello"),
+    "no hello": ((batch(),), STATUS.INVALID_ARGUMENT, "starts with a hello"),
+    "two hellos": ((hello(), hello()), STATUS.INVALID_ARGUMENT, "expected a batch request or a goodbye"),
+    "an empty request": ((hello(), dealer_pb2.DealRequest()), STATUS.INVALID_ARGUMENT, "expected a batch request"),
+    "version": ((hello(protocol_version="precad/v0"),), STATUS.FAILED_PRECONDITION, "protocol_version: expected"),
+    "digest": ((hello(config_digest=bytes(32)),), STATUS.FAILED_PRECONDITION, "config_digest: expected"),
+    "no task": ((hello(task=""),), STATUS.FAILED_PRECONDITION, "task differs"),
+    "dim": ((hello(), batch(dim=TASK.dim + 1)), STATUS.FAILED_PRECONDITION, "dim differs"),
+    "no operand": ((hello(), batch(and_blocks=blocks(5, fanout=0))), STATUS.INVALID_ARGUMENT, "fanout in 1..8"),
+    "too much": ((hello(), batch(and_blocks=blocks(1 << 40))), STATUS.INVALID_ARGUMENT, "at most"),
+    "too much in all": ((hello(), batch(and_blocks=blocks(1 << 29, 1 << 29, 1))), STATUS.INVALID_ARGUMENT, "at most"),
+    "too many clients": ((hello(), batch(n_clients=1_000_001)), STATUS.INVALID_ARGUMENT, "at most 1000000 clients"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+@asynchronous
+async def test_a_stream_that_no_server_makes_is_refused(pki: Pki, case: str) -> None:
+    requests, code, text = MALFORMED[case]
+    async with dealing(pki) as desk:
+        found = await desk.refusal(pki.tls(Role.AGGREGATOR_A), *requests)
+        assert found[0] is code
+        assert text in found[1]
+
+
+@asynchronous
+async def test_too_many_clients_are_refused(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dealer_module, "MAX_CLIENTS", 1)
+    async with dealing(pki) as desk:
+        code, _ = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(), batch())
+        assert code is STATUS.INVALID_ARGUMENT
+
+
+@asynchronous
+async def test_strangers_get_nothing_and_change_nothing(pki: Pki, second_a: TlsFiles) -> None:
+    """Other roles and unpinned certificates are refused before the dealer looks at what they say."""
+    async with dealing(pki) as desk:
+        for name in ("alice", Role.OPERATOR):
+            code, text = await desk.refusal(pki.tls(name), hello(), batch())
+            assert code is STATUS.PERMISSION_DENIED
+            assert "needs the role aggregator-a or aggregator-b" in text
+        code, text = await desk.refusal(second_a, hello(), batch())
+        assert code is STATUS.PERMISSION_DENIED
+        assert "must be the pinned one" in text
+        async with desk.source(0) as a, desk.source(1) as b:
+            for requests in ((hello(), batch()), (hello(task="small-2"), batch())):
+                code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), *requests)
+                assert code is STATUS.ALREADY_EXISTS
+            assert_fit_together(*await asyncio.gather(a.batch(shape_of()), b.batch(shape_of())))
+
+
+@asynchronous
+async def test_the_second_server_must_be_in_the_same_task(pki: Pki) -> None:
+    async with dealing(pki) as desk, desk.source(0):
+        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_B), hello(task="small-2"))
+        assert code is STATUS.FAILED_PRECONDITION
+        assert "ours small-1, peer's small-2" in text
+
+
+# A server's end
+
+
+@asynchronous
+async def test_a_server_waits_for_a_dealer_that_comes_up_later(pki: Pki) -> None:
+    """Its first request is not lost in the attempts that nobody answered."""
+    (address,) = free_addresses(1)
+    async with source_at(pki, address, 0) as (a, _), source_at(pki, address, 1) as (b, _):
+        waiting = asyncio.gather(a.batch(shape_of()), b.batch(shape_of()))
+        await asyncio.sleep(0.7)
+        assert not waiting.done()
+        async with dealing(pki, address):
+            assert_fit_together(*await asyncio.wait_for(waiting, 10))
+
+
+@asynchronous
+async def test_without_a_dealer_the_wait_ends_and_says_why(pki: Pki) -> None:
+    (address,) = free_addresses(1)
+    async with source_at(pki, address, 0) as (a, _):
+        with pytest.raises(PeerUnreachableError, match=rf"no dealer within .* at {address}: nothing listens"):
+            await a.wait_until_greeted(0.5)
+
+
+@asynchronous
+async def test_a_refusal_by_the_dealer_ends_the_task(pki: Pki) -> None:
+    other = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=bytes(32), task=TASK_ID)
+    async with dealing(pki) as desk, source_at(pki, desk.address, 0, other) as (a, run):
+        waiting = asyncio.create_task(a.batch(shape_of()))
+        with pytest.raises(TaskRefusedError, match=r"the dealer refused: config_digest"):
+            await run
+        with pytest.raises(PeerUnreachableError, match="the dealer is gone"):
+            await waiting
+
+
+@asynchronous
+async def test_a_dealer_that_is_lost_ends_the_task(pki: Pki) -> None:
+    """The link that runs and the batch that waits both say so, now and for every later batch."""
+    async with contextlib.AsyncExitStack() as stack:
+        async with dealing(pki) as desk:
+            a, run = await stack.enter_async_context(source_at(pki, desk.address, 0))
+            await a.wait_until_greeted(5)
+        with pytest.raises(PeerUnreachableError, match=r"lost the dealer|closed the link"):
+            await run
+        for _ in range(2):
+            with pytest.raises(PeerUnreachableError, match="the dealer is gone"):
+                await a.batch(shape_of())
+
+
+class ScriptedDealer(dealer_pb2_grpc.DealerServicer):
+    """Answers every batch request with the same replies, right or wrong."""
+
+    def __init__(self, *replies: dealer_pb2.DealReply) -> None:
+        self._replies = replies
+
+    async def Deal(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[dealer_pb2.DealReply]:
+        """Hello back, then the script."""
+        async for request in request_iterator:
+            if request.WhichOneof("request") == "hello":
+                yield dealer_pb2.DealReply(hello=request.hello)
+            elif request.WhichOneof("request") == "batch":
+                for reply in self._replies:
+                    yield reply
+
+
+def key(round: int = 0, n_bytes: int = 16) -> dealer_pb2.DealReply:
+    return dealer_pb2.DealReply(key=dealer_pb2.BatchKey(round=round, key=bytes(n_bytes)))
+
+
+def corrections(last: bool = False, **words: int) -> dealer_pb2.DealReply:
+    """So many bytes of each kind."""
+    parts = {name: bytes(n) for name, n in words.items()}
+    return dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(**parts, last=last))
+
+
+LAST = corrections(last=True)
+
+
+@pytest.mark.parametrize(
+    ("replies", "message"),
+    [
+        ((key(round=1), LAST), "sent a batch of round 1, asked for 0"),
+        ((LAST,), "expected key"),
+        ((key(), key()), "expected corrections"),
+        ((key(n_bytes=15), LAST), "a seed has 16 bytes"),
+        ((key(), LAST), "corrections of a batch must have shapes"),
+        ((key(), corrections(squared_masks=7), LAST), "bytes of ring elements"),
+        ((key(), corrections(squared_masks=16, equality=88, products=1040), LAST), "come in threes"),
+        ((key(), corrections(squared_masks=24, equality=48, products=1040), LAST), "must have shapes"),
+        ((key(), corrections(squared_masks=16, equality=48, products=1040), LAST), "must have shapes"),
+        ((key(), corrections(squared_masks=16, equality=96, products=1032), LAST), "must have shapes"),
+        ((key(), corrections(products=1153)), "exceed 1152 bytes"),
+    ],
+)
+@asynchronous
+async def test_a_batch_that_no_dealer_deals_is_refused(
+    pki: Pki, replies: tuple[dealer_pb2.DealReply, ...], message: str
+) -> None:
+    """At B, whose part has corrections: 130 words of products, seven words for each of two clients."""
+    async with serving(ScriptedDealer(*replies), pki) as address, source_at(pki, address, 1) as (b, _):
+        with pytest.raises((MalformedMessageError, ValueError), match=message):
+            await b.batch(shape_of())

@@ -1,0 +1,473 @@
+"""One round's uploads at one server: every reason to refuse one, B's two halves of a masked upload, and when a round
+stops waiting.
+
+Failure means: a refused upload that leaves a trace, an upload that counts twice or in part, a round that waits for
+nobody, or one that does not wait for somebody who can still come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from clients.submission import RoundInvitation, Submission, make_submission
+from mpc import ring, sharing
+from mpc.prg import Label, Seed
+from mpc.ring import RingArray
+from protos import convert
+from protos.precad.v1 import common_pb2
+from servers import intake as intake_module
+from servers.errors import RefusalReason, SubmissionRefusedError
+from servers.intake import Intake
+from tests.integration.harness import asynchronous, small_task
+
+MODEL_DIGEST = bytes(range(32))
+ROUND = 5
+SERVERS = [("masked", 0), ("masked", 1), ("shares", 0), ("shares", 1)]
+"""Every (form, party): four lengths and contents of an upload."""
+
+
+def open_intake(
+    mode: str = "masked", party: int = 0, chosen: Sequence[str] = ("alice", "bob"), **changes: Any
+) -> Intake:
+    task = small_task(mode=mode, **changes)
+    return Intake(task=task, task_id="small-1", party=party, round=ROUND, chosen=chosen, model_digest=MODEL_DIGEST)
+
+
+def submission(client: str = "alice", mode: str = "masked", slot: int = 0) -> Submission:
+    """An honest one of a vector that is not zero."""
+    seeds = (Seed(bytes(16)), Seed(bytes([1] * 16))) if mode == "masked" else None
+    invitation = RoundInvitation("small-1", ROUND, slot, MODEL_DIGEST, seeds)
+    return make_submission(np.arange(24, dtype=np.int64), invitation, task=small_task(mode=mode), client=client)
+
+
+def changed(binding: common_pb2.Binding, **fields: Any) -> common_pb2.Binding:
+    other = common_pb2.Binding()
+    other.CopyFrom(binding)
+    for name, value in fields.items():
+        setattr(other, name, value)
+    return other
+
+
+def state_of(intake: Intake) -> dict[str, Any]:
+    """Everything that it holds, by value."""
+    return {
+        name: value.is_set() if isinstance(value, asyncio.Event) else copy.deepcopy(value)
+        for name, value in vars(intake).items()
+    }
+
+
+def submit(intake: Intake, upload: Submission, party: int) -> None:
+    intake.begin(upload.binding.client, upload.binding)
+    intake.finish(upload.binding.client, upload.binding, upload.payloads[party])
+
+
+async def fail(intake: Intake, client: str) -> None:
+    """An upload that has begun breaks off."""
+    with pytest.raises(ConnectionError):
+        async with intake.receiving(client):
+            raise ConnectionError
+
+
+def refusal(intake: Intake, client: str, binding: common_pb2.Binding) -> SubmissionRefusedError:
+    """The error of a `begin` that must be refused and change nothing."""
+    before = state_of(intake)
+    with pytest.raises(SubmissionRefusedError) as caught:
+        intake.begin(client, binding)
+    assert state_of(intake) == before
+    return caught.value
+
+
+# What is taken
+
+
+@pytest.mark.parametrize(("mode", "party"), SERVERS)
+@asynchronous
+async def test_an_honest_upload_comes_out_as_this_servers_vector(mode: str, party: int) -> None:
+    """masked: b at both; shares: the expansion of the seed at A under the client's slot, the other share at B."""
+    intake, upload = open_intake(mode, party, chosen=("alice", "bob")), submission("bob", mode, slot=1)
+    submit(intake, upload, party)
+    if (mode, party) == ("masked", 1):
+        intake.relay(ROUND, "bob", upload.payloads[0])
+    assert intake.close() == {"bob": convert.binding_digest(upload.binding)}
+    expected: RingArray
+    if (mode, party) == ("shares", 0):
+        expected = sharing.expand_share(Seed(upload.payloads[0]), Label("small-1", ROUND, "1"), 24)
+    else:
+        expected = ring.from_bytes(upload.payloads[0 if mode == "masked" else 1], n_words=24)
+    assert_array_equal(intake.vector("bob"), expected)
+    with pytest.raises(KeyError):
+        intake.vector("alice")
+
+
+@asynchronous
+async def test_both_shares_of_an_upload_sum_to_the_clients_vector() -> None:
+    """The client splits under the label under which server A expands."""
+    upload = submission("bob", "shares", slot=1)
+    total = np.zeros(24, dtype=np.int64)
+    for party in (0, 1):
+        intake = open_intake("shares", party, chosen=("alice", "bob"))
+        submit(intake, upload, party)
+        intake.close()
+        total += intake.vector("bob")
+    assert_array_equal(total, np.arange(24))
+
+
+@pytest.mark.parametrize("relay_first", [False, True])
+@asynchronous
+async def test_b_joins_statement_and_relay_in_either_order(relay_first: bool) -> None:
+    """Neither half alone is an upload."""
+    intake, upload = open_intake(party=1), submission()
+    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", upload.payloads[0])]
+    for step in reversed(steps) if relay_first else steps:
+        assert not intake._uploads
+        step()
+    assert intake.close().keys() == {"alice"}
+
+
+@pytest.mark.parametrize("relay_first", [False, True])
+@pytest.mark.parametrize("other", [bytes(8 * 24), bytes(8 * 23), bytes(8 * 25), b""])
+@asynchronous
+async def test_a_relay_that_differs_from_the_clients_statement_is_not_an_upload(
+    other: bytes, relay_first: bool
+) -> None:
+    """Neither is it waited for any longer."""
+    intake, upload = open_intake(party=1, chosen=("alice",)), submission()
+    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", other)]
+    for step in reversed(steps) if relay_first else steps:
+        step()
+    await asyncio.wait_for(intake.wait(invited={"alice"}, peer_locked=asyncio.Event()), 1)
+    assert intake.close() == {}
+
+
+@asynchronous
+async def test_half_an_upload_at_b_is_none() -> None:
+    for step in ("statement", "relay"):
+        intake, upload = open_intake(party=1), submission()
+        if step == "statement":
+            submit(intake, upload, 1)
+        else:
+            intake.relay(ROUND, "alice", upload.payloads[0])
+        assert intake.close() == {}
+
+
+@pytest.mark.parametrize(("round", "client"), [(ROUND - 1, "alice"), (ROUND + 1, "alice"), (ROUND, "mallory")])
+def test_a_relay_of_another_round_or_client_is_dropped(round: int, client: str) -> None:
+    intake = open_intake(party=1)
+    before = state_of(intake)
+    intake.relay(round, client, submission().payloads[0])
+    assert state_of(intake) == before
+
+
+@asynchronous
+async def test_a_relay_after_the_lock_is_dropped() -> None:
+    intake, upload = open_intake(party=1), submission()
+    submit(intake, upload, 1)
+    intake.close()
+    before = state_of(intake)
+    intake.relay(ROUND, "alice", upload.payloads[0])
+    assert state_of(intake) == before
+
+
+# What is refused
+
+
+def test_the_certificate_decides_who_the_client_is() -> None:
+    """An enrolled, chosen client cannot upload in the name of another."""
+    error = refusal(open_intake(), "bob", submission("alice").binding)
+    assert error.reason is RefusalReason.WRONG_CLIENT
+    assert "'bob'" in str(error)
+
+
+def test_a_client_that_was_not_chosen_is_refused() -> None:
+    assert refusal(open_intake(), "mallory", submission("mallory").binding).reason is RefusalReason.NOT_CHOSEN
+
+
+@pytest.mark.parametrize("round", [0, ROUND - 1, ROUND + 1, 2**63])
+def test_another_round_is_refused(round: int) -> None:
+    binding = changed(submission().binding, round=round)
+    assert refusal(open_intake(), "alice", binding).reason is RefusalReason.WRONG_ROUND
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("protocol_version", "precad/v0"),
+        ("task", "small-2"),
+        ("config_digest", bytes(32)),
+        ("model_digest", bytes(32)),
+        ("dim", 25),
+        ("mode", "shares"),
+        ("digest_a", bytes(31)),
+        ("digest_a", b""),
+        ("digest_b", bytes(33)),
+    ],
+)
+def test_a_binding_to_anything_else_is_refused(field: str, value: Any) -> None:
+    binding = changed(submission().binding, **{field: value})
+    assert refusal(open_intake(), "alice", binding).reason is RefusalReason.WRONG_BINDING
+
+
+def test_every_field_of_a_binding_is_checked() -> None:
+    """Whatever field the message gains: left empty, it is refused."""
+    for field in common_pb2.Binding.DESCRIPTOR.fields:
+        binding = submission().binding
+        binding.ClearField(field.name)
+        refusal(open_intake(), "alice", binding)
+
+
+@asynchronous
+async def test_a_second_upload_is_refused_while_and_after_the_first() -> None:
+    """Also after one that failed: the client had its one chance."""
+    intake, upload = open_intake(), submission()
+    intake.begin("alice", upload.binding)
+    assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
+    intake.finish("alice", upload.binding, upload.payloads[0])
+    assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
+    intake.begin("bob", submission("bob").binding)
+    await fail(intake, "bob")
+    assert refusal(intake, "bob", submission("bob").binding).reason is RefusalReason.DUPLICATE
+    assert intake.close().keys() == {"alice"}
+
+
+@asynchronous
+async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
+    intake, upload = open_intake(), submission()
+    intake.begin("alice", upload.binding)
+    assert intake.close() == {}
+    assert refusal(intake, "bob", submission("bob").binding).reason is RefusalReason.LATE
+    before = state_of(intake)
+    with pytest.raises(SubmissionRefusedError) as caught:
+        intake.finish("alice", upload.binding, upload.payloads[0])
+    assert caught.value.reason is RefusalReason.LATE
+    assert state_of(intake) == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "party", "n_bytes"),
+    [
+        *(("masked", 0, n) for n in (0, 184, 191, 193, 200)),
+        *(("masked", 1, n) for n in (1, 192)),
+        *(("shares", 0, n) for n in (0, 15, 17, 192)),
+        *(("shares", 1, n) for n in (0, 16, 191, 193)),
+    ],
+)
+def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
+    """Even where the digest is right: 8d bytes, nothing, a seed and 8d bytes are what the four expect."""
+    intake, payload = open_intake(mode, party), bytes(n_bytes)
+    binding = changed(submission(mode=mode).binding, **{("digest_a", "digest_b")[party]: convert.sha256(payload)})
+    intake.begin("alice", binding)
+    before = state_of(intake)
+    with pytest.raises(SubmissionRefusedError) as caught:
+        intake.finish("alice", binding, payload)
+    assert caught.value.reason is RefusalReason.WRONG_LENGTH
+    assert state_of(intake) == before
+
+
+@pytest.mark.parametrize(("mode", "party"), SERVERS)
+def test_other_bytes_than_announced_are_refused(mode: str, party: int) -> None:
+    """One flipped bit; where nothing is uploaded, the digest is not that of nothing."""
+    intake, upload = open_intake(mode, party), submission(mode=mode)
+    payload, binding = bytearray(upload.payloads[party]), upload.binding
+    if payload:
+        payload[-1] ^= 1
+    else:
+        binding = changed(binding, digest_b=convert.sha256(b"something"))
+    intake.begin("alice", binding)
+    before = state_of(intake)
+    with pytest.raises(SubmissionRefusedError) as caught:
+        intake.finish("alice", binding, bytes(payload))
+    assert caught.value.reason is RefusalReason.WRONG_DIGEST
+    assert state_of(intake) == before
+
+
+def test_a_refusal_shows_no_byte_of_the_upload() -> None:
+    """Reasons are public; payloads, digests of payloads and representations of intakes are not texts for anybody."""
+    intake, upload = open_intake(), submission()
+    with pytest.raises(SubmissionRefusedError) as caught:
+        submit(intake, Submission(upload.binding, (bytes([0xAB]) * 192, b"")), 0)
+    submit_text = f"{caught.value} {upload!r} {intake!r} {intake._uploads!r}"
+    for secret in (upload.payloads[0], bytes([0xAB]) * 8):
+        assert secret.hex()[:16] not in submit_text
+        assert repr(secret[:8])[2:-1] not in submit_text
+
+
+# How long a round waits
+
+
+async def wait(intake: Intake, invited: Collection[str], peer_locked: asyncio.Event | None = None) -> float:
+    """Seconds that `wait` took."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    await intake.wait(invited=invited, peer_locked=peer_locked or asyncio.Event())
+    return loop.time() - start
+
+
+async def after(delay_s: float, action: Any, *args: Any) -> None:
+    await asyncio.sleep(delay_s)
+    if (waiting := action(*args)) is not None:
+        await waiting
+
+
+@asynchronous
+async def test_a_round_without_clients_does_not_wait() -> None:
+    assert await wait(open_intake(chosen=()), {"alice"}) < 0.1
+
+
+@pytest.mark.parametrize("invited", [{"alice", "bob"}, {"alice", "bob", "mallory"}])
+@asynchronous
+async def test_the_last_upload_ends_the_wait(invited: set[str]) -> None:
+    """Clients that were not chosen are not waited for."""
+    intake = open_intake()
+    submit(intake, submission("alice"), 0)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.05, submit, intake, submission("bob"), 0))
+        assert 0.04 < await wait(intake, invited) < 2
+
+
+@asynchronous
+async def test_the_last_relay_ends_the_wait_at_b() -> None:
+    intake, upload = open_intake(party=1, chosen=("alice",)), submission()
+    submit(intake, upload, 1)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", upload.payloads[0]))
+        assert 0.04 < await wait(intake, {"alice"}) < 2
+
+
+@asynchronous
+async def test_a_failed_upload_is_not_waited_for() -> None:
+    intake = open_intake()
+    submit(intake, submission("alice"), 0)
+    intake.begin("bob", submission("bob").binding)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.05, fail, intake, "bob"))
+        assert 0.04 < await wait(intake, {"alice", "bob"}) < 2
+
+
+@asynchronous
+async def test_a_client_that_hangs_up_is_not_waited_for() -> None:
+    intake = open_intake()
+    submit(intake, submission("alice"), 0)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.05, intake.left, "bob"))
+        assert 0.04 < await wait(intake, {"alice", "bob"}) < 2
+
+
+@asynchronous
+async def test_a_client_that_was_not_connected_when_the_round_opened_is_not_waited_for() -> None:
+    intake = open_intake()
+    submit(intake, submission("alice"), 0)
+    assert await wait(intake, {"alice"}) < 0.1
+
+
+@asynchronous
+async def test_a_client_that_comes_back_is_not_waited_for_in_the_round_in_progress() -> None:
+    """It is not invited again. An upload that it still makes is taken all the same."""
+    intake = open_intake()
+    submit(intake, submission("alice"), 0)
+    intake.left("bob")  # and is connected again before the round starts to wait
+    assert await wait(intake, {"alice", "bob"}) < 0.1
+    submit(intake, submission("bob"), 0)
+    assert intake.close().keys() == {"alice", "bob"}
+
+
+@asynchronous
+async def test_b_waits_for_the_relay_of_a_client_that_has_made_its_statement_and_left() -> None:
+    """The half that is missing is server A's to deliver."""
+    intake, upload = open_intake(party=1, chosen=("alice",)), submission()
+    intake.begin("alice", upload.binding)
+    async with intake.receiving("alice"):
+        intake.finish("alice", upload.binding, b"")
+    intake.left("alice")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", upload.payloads[0]))
+        assert 0.04 < await wait(intake, {"alice"}) < 2
+    assert intake.close().keys() == {"alice"}
+
+
+@asynchronous
+async def test_the_deadline_ends_the_wait_for_a_silent_client() -> None:
+    intake = open_intake(submit_timeout_s=0.2)
+    assert 0.19 < await wait(intake, {"alice", "bob"}) < 2
+
+
+@pytest.mark.parametrize("locked_before", [False, True])
+@asynchronous
+async def test_a_locked_peer_leaves_a_moment_for_uploads_under_way(
+    locked_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.2)
+    intake, peer_locked = open_intake(), asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.0 if locked_before else 0.05, peer_locked.set))
+        tasks.create_task(after(0.1, submit, intake, submission("alice"), 0))
+        assert 0.19 < await wait(intake, {"alice", "bob"}, peer_locked) < 2
+    assert intake.close().keys() == {"alice"}
+
+
+@asynchronous
+async def test_a_locked_peer_does_not_move_the_deadline_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 30.0)
+    intake, peer_locked = open_intake(submit_timeout_s=0.1), asyncio.Event()
+    peer_locked.set()
+    assert await wait(intake, {"alice", "bob"}, peer_locked) < 2
+
+
+# How long an upload may take
+
+
+@asynchronous
+async def test_the_lock_cuts_off_every_upload_that_still_comes_in() -> None:
+    """Whatever it waits for, at once, as late; what is complete stays."""
+    intake = open_intake(chosen=("alice", "bob", "mallory"))
+    submit(intake, submission("alice"), 0)
+
+    async def upload(client: str) -> None:
+        intake.begin(client, submission(client).binding)
+        async with intake.receiving(client):
+            await asyncio.Event().wait()
+
+    uploads = [asyncio.create_task(upload(client)) for client in ("bob", "mallory")]
+    await asyncio.sleep(0.01)
+    assert intake.close().keys() == {"alice"}
+    for error in await asyncio.wait_for(asyncio.gather(*uploads, return_exceptions=True), 1):
+        assert isinstance(error, SubmissionRefusedError)
+        assert error.reason is RefusalReason.LATE
+
+
+@asynchronous
+async def test_a_call_that_is_cancelled_is_not_a_late_upload() -> None:
+    """The caller hung up, before or after the lock: its call ends as cancelled, and it is not waited for."""
+    for locked_first in (False, True):
+        intake = open_intake(chosen=("alice",))
+
+        async def upload(intake: Intake) -> None:
+            intake.begin("alice", submission().binding)
+            async with intake.receiving("alice"):
+                await asyncio.Event().wait()
+
+        call = asyncio.create_task(upload(intake))
+        await asyncio.sleep(0.01)
+        if locked_first:
+            intake.close()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await wait(intake, {"alice"}) < 0.1
+
+
+@asynchronous
+async def test_an_upload_that_is_complete_at_the_lock_is_not_cut_off() -> None:
+    """What the call does after it, like its answer, is not the intake's any more."""
+    intake, upload = open_intake(chosen=("alice",)), submission()
+    intake.begin("alice", upload.binding)
+    async with intake.receiving("alice"):
+        intake.finish("alice", upload.binding, upload.payloads[0])
+    assert intake.close().keys() == {"alice"}
+    await asyncio.sleep(0.01)  # a cancellation would arrive here

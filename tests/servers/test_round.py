@@ -1,0 +1,114 @@
+"""A round at both servers, over an in-memory link: what reaches B before B is ready for it.
+
+Failure means: a client that is faster than server B ends the task, or loses its upload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.submission import RoundInvitation, Submission, agree, make_submission
+from mpc.tuples import mask_seed
+from protos.task import Task
+from servers.states import Collecting
+from tests.integration.harness import (
+    AGGREGATORS,
+    DealerInMemory,
+    ServerInProcess,
+    asynchronous,
+    link_pair,
+    small_task,
+    until,
+)
+
+TASK = small_task(rounds=1)
+CLIENTS = sorted(TASK.clients)
+
+
+@asynccontextmanager
+async def both_servers(task: Task, folder: Path) -> AsyncIterator[tuple[ServerInProcess, ServerInProcess]]:
+    """Linked, with every client registered."""
+    dealer, links = DealerInMemory(), link_pair()
+    silence = np.zeros((task.rounds, task.dim), dtype=np.int64)
+    a, b = (
+        ServerInProcess(task, links[party], dealer.source(party), silence, folder / AGGREGATORS[party])
+        for party in (0, 1)
+    )
+    runs = [asyncio.create_task(link.run()) for link in links]
+    try:
+        yield a, b
+        assert not any(run.done() for run in runs)
+    finally:
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+
+
+def upload(server: ServerInProcess, submission: Submission) -> None:
+    """As the servicer takes it."""
+    client, payload = submission.binding.client, submission.payloads[server.link.party]
+    server.intake.begin(client, submission.binding)
+    server.intake.finish(client, submission.binding, payload)
+    if server.link.party == 0:
+        server.link.relay(submission.binding.round, client, payload)
+
+
+@asynchronous
+async def test_uploads_that_reach_b_before_its_intake_opens_count(tmp_path: Path) -> None:
+    """Server B waits for its tuples when A has invited and relayed already."""
+    async with both_servers(TASK, tmp_path) as (a, b):
+        queues = {client: (a.sessions.enter(client), b.sessions.enter(client)) for client in CLIENTS}
+        b.tuples.may_deal.clear()
+        rounds = [asyncio.create_task(server.runner.run_round(0)) for server in (a, b)]
+        submissions = {}
+        for client, (from_a, _) in queues.items():
+            invitation = (await from_a.get()).invitation
+            shape = a.of_kind(Collecting)[0].tuples.shape
+            half_of_b = mask_seed(b.tuples.parts[shape, 1].key, shape.label(client))  # what B will tell the client
+            seeds = (type(half_of_b)(invitation.mask_seed), half_of_b)
+            known = RoundInvitation(invitation.task, 0, invitation.slot, invitation.model_digest, seeds)
+            vector = np.full(TASK.dim, 100 + invitation.slot, dtype=np.int64)
+            submissions[client] = make_submission(vector, known, task=TASK, client=client)
+            upload(a, submissions[client])
+        await until(lambda: len(b.runner._early_relays) == len(CLIENTS))
+        assert not b.of_kind(Collecting)
+        b.tuples.may_deal.set()
+        for client, (_, from_b) in queues.items():
+            invitation = (await from_b.get()).invitation
+            assert invitation.round == 0
+            upload(b, submissions[client])
+        for record in await asyncio.gather(*rounds):
+            assert list(record.accepted) == CLIENTS
+        expected = np.zeros(TASK.dim) + sum(100 + slot for slot in range(len(CLIENTS))) / 2**16 * (
+            TASK.learning_rate / TASK.divisor
+        )
+        for server in (a, b):
+            np.testing.assert_array_equal(server.runner.parameters, expected.astype(np.float32))
+        assert not b.runner._early_relays
+
+
+@pytest.mark.parametrize("client", ["mallory", "nobody"])
+@asynchronous
+async def test_a_relay_that_comes_before_the_first_round_does_not_end_the_task(client: str, tmp_path: Path) -> None:
+    """Only its own upload may suffer: nonsense in a name is no upload of anybody."""
+    async with both_servers(TASK, tmp_path) as (a, b):
+        a.link.relay(0, client, b"early")
+        a.link.relay(7, "alice", bytes(8 * TASK.dim))
+        await until(lambda: len(b.runner._early_relays) == 2)
+        honest = [name for name in CLIENTS if name != client]
+        queues = {name: (a.sessions.enter(name), b.sessions.enter(name)) for name in honest}
+        rounds = [asyncio.create_task(server.runner.run_round(0)) for server in (a, b)]
+        for name, (from_a, from_b) in queues.items():
+            invitation = agree((await from_a.get()).invitation, (await from_b.get()).invitation, TASK)
+            vector = np.ones(TASK.dim, dtype=np.int64)
+            submission = make_submission(vector, invitation, task=TASK, client=name)
+            upload(b, submission)
+            upload(a, submission)
+        for record in await asyncio.gather(*rounds):
+            assert list(record.accepted) == honest

@@ -1,0 +1,73 @@
+"""The folder of an aggregator: what it refuses before it starts.
+
+Failure means: a server that starts and fails later for what it could have seen, or a refusal that leaves something.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from servers.errors import SetupError
+from servers.state_dir import ledger_path, load_initial_model, open_ledger, require_unused
+from tests.integration.harness import small_task
+
+TASK = small_task()
+
+
+def test_a_folder_that_is_not_there_is_made_with_the_ledger_and_not_before(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    require_unused(folder)
+    assert not folder.parent.exists()
+    open_ledger(folder, TASK).close()
+    assert ledger_path(folder).exists()
+
+
+def test_a_folder_with_a_ledger_is_refused(tmp_path: Path) -> None:
+    open_ledger(tmp_path, TASK).close()
+    before = ledger_path(tmp_path).read_bytes()
+    with pytest.raises(SetupError, match="state_dir: expected no ledger of an earlier task"):
+        require_unused(tmp_path)
+    assert ledger_path(tmp_path).read_bytes() == before
+
+
+@pytest.mark.parametrize("inside", [(), ("below",)])
+def test_a_file_in_place_of_a_folder_is_refused(inside: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match="state_dir: expected a folder to write to"):
+        require_unused((tmp_path / "file").joinpath(*inside))
+
+
+def test_an_initial_model_is_read(tmp_path: Path) -> None:
+    model = np.arange(TASK.dim, dtype=np.float32)
+    np.save(tmp_path / "model.npy", model)
+    assert_array_equal(load_initial_model(tmp_path / "model.npy", TASK.dim), model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        np.zeros(TASK.dim, dtype=np.float64),
+        np.zeros(TASK.dim + 1, dtype=np.float32),
+        np.zeros((1, TASK.dim), dtype=np.float32),
+        np.full(TASK.dim, np.nan, dtype=np.float32),
+    ],
+    ids=["float64", "longer", "a matrix", "not a number"],
+)
+def test_another_initial_model_is_refused(model: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "model.npy", model)
+    with pytest.raises(SetupError, match=f"initial_model: expected {TASK.dim} finite float32 values"):
+        load_initial_model(tmp_path / "model.npy", TASK.dim)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK", b"\x80\x04."], ids=["none", "empty", "zip", "pickle"])
+def test_what_is_no_array_is_no_initial_model(content: bytes | None, tmp_path: Path) -> None:
+    """A pickle is not opened."""
+    path = tmp_path / "model.npy"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SetupError, match=r"initial_model: expected a \.npy file"):
+        load_initial_model(path, TASK.dim)
