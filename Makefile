@@ -17,9 +17,12 @@ help:  ## Show this list
 setup: $(INSTALLED)  ## Make the virtual environment from the lock files
 
 # The lock file holds versions and hashes. --no-deps gets past CrypTen's requirement `sklearn`, which no longer installs.
-$(INSTALLED): requirements.lock requirements-cuda.lock pyproject.toml
+$(INSTALLED): requirements.lock requirements-cuda.lock requirements-cpu.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "precad needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	if ! command -v nvidia-smi > /dev/null; then \
+	  $(PIP) install --no-deps --require-hashes -r requirements-cpu.lock 2> /dev/null \
+	    || echo "no CPU build of torch on this index: taking the default one"; fi
 	$(PIP) install --no-deps --require-hashes -r requirements.lock
 	if $(BIN)/python deploy/lock.py --torch-needs-cuda; then \
 	  $(PIP) install --no-deps --require-hashes -r requirements-cuda.lock; fi
