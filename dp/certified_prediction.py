@@ -25,6 +25,7 @@ from typing import Final
 
 import numpy as np
 
+from dp.accountants import XieAccountant
 from dp.accounting import Label, SampledGaussian
 from dp.checks import (
     require_count,
@@ -37,7 +38,6 @@ from dp.checks import (
 from dp.group_mixture import Direction, delta_curve
 from dp.loss_bounds import robust_bounds
 from dp.loss_distribution import DeltaCurve
-from dp.renyi_accounting import eps_sgm_rdp
 
 
 class Threat(enum.StrEnum):
@@ -83,8 +83,10 @@ def xie_certified_k(FA: float, FB: float, epsilon: float, delta: float) -> float
         return 0.0
     if FB == 0 and delta == 0:
         return math.inf
+    if epsilon * 1e15 < delta:  # the limit, to rounding
+        return (FA - FB) / (2 * delta)
     if epsilon == 0:
-        return (FA - FB) / (2 * delta) if delta > 0 else math.inf
+        return math.inf
     # numerator and denominator both times e^-eps, so that nothing overflows
     a, d = -math.expm1(-epsilon), delta * math.exp(-epsilon)
     if FB * a + d == 0:  # delta e^-eps underflows
@@ -197,11 +199,8 @@ def certify(
 
 
 def published_epsilon(training: Training, delta: float) -> float:
-    """Epsilon of one unit as in Xie et al.'s tables: Renyi on the orders `opacus`, conversion of Mironov '17."""
-    event = training.event
-    if training.rounds == 0 or event.sampling_rate == 0:
-        return 0.0
-    return eps_sgm_rdp(event.sampling_rate, event.noise_multiplier, training.rounds, delta, "mironov", "opacus")
+    """Epsilon of one unit by the recipe of Xie et al.'s tables. A published reproduction."""
+    return XieAccountant().epsilon(training.event, training.rounds, delta)
 
 
 def _largest(holds: Callable[[int], bool], at_most: int) -> int:

@@ -10,19 +10,19 @@ import numbers
 
 def require_positive(name: str, value: float) -> None:
     """`value` must be a finite number > 0."""
-    if isinstance(value, bool) or not 0 < value < math.inf:
+    if not _is_real(value) or not 0 < value < math.inf:
         raise ValueError(f"{name} must be > 0 and finite, got {value}")
 
 
 def require_probability(name: str, value: float) -> None:
     """`value` must be in [0, 1]."""
-    if isinstance(value, bool) or not 0 <= value <= 1:
+    if not _is_real(value) or not 0 <= value <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {value}")
 
 
 def require_delta(value: float) -> None:
     """A target failure probability must be in (0, 1)."""
-    if isinstance(value, bool) or not 0 < value < 1:
+    if not _is_real(value) or not 0 < value < 1:
         raise ValueError(f"delta must be in (0, 1), got {value}")
 
 

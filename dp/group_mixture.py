@@ -5,10 +5,12 @@ and the sum is released with noise N(0, sigma^2 I). Without and with the K units
 
     Q = N(0, sigma^2)      and      P = sum_k Bin(K, q)(k) N(k, sigma^2):
 
-the worst K drawn vectors all point the same way, and given how many were drawn, projection on that direction loses
-nothing (K = 1: Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", AISTATS
-'22; K > 1: our derivation, docs/certificates.md). T rounds are T-fold products, also when each round may look at the
-ones before. Both directions are needed, P from Q (`attacked_vs_benign`) and Q from P (`benign_vs_attacked`).
+the worst case is that all K vectors are one vector of norm one. For let the drawn set S add v_S. The likelihood ratio is
+sum_S p_S exp(<v_S, x>/sigma^2 - |v_S|^2/(2 sigma^2)) with x ~ N(0, sigma^2 I), a sum of exponentials of Gaussians of
+covariance <v_S, v_S'>/sigma^2 <= |S| |S'|/sigma^2, and by Kahane's inequality ("Sur le chaos multiplicatif", Ann. Sci.
+Math. Quebec '85) the mean of a convex function of such a sum only grows with the covariances. Hockey-stick divergences
+in both directions are such means. T rounds are T-fold products, also when each may look at the ones before. Both
+directions are needed, P from Q (`attacked_vs_benign`) and Q from P (`benign_vs_attacked`).
 
 Group privacy from one (epsilon, delta) point, `dp.group_privacy`, pays e^{k epsilon} for what is here a mixture most
 of whose mass sits near qK drawn units. Values are bounds, for K ADDED units; `dp.certified_prediction` says how
@@ -42,6 +44,8 @@ class Direction(enum.StrEnum):
 _N_SIGMAS: Final = 8.5  # of a Gaussian of mass one, under 1e-17 lies beyond
 _MOST_POINTS: Final = 1 << 20
 _CURVE_POINTS: Final = 4096
+_FINE: Final = 1e-3  # largest grid step for one value
+_COARSE: Final = 0.02  # and for the curves of many units
 _CUT: Final = 1e-18  # of the binomial law of the number drawn, counted as infinite loss
 
 
@@ -67,28 +71,37 @@ def delta_curve(K: int, q: float, sigma_bar: float, T: int, direction: Direction
         mu = math.sqrt(T) * K / sigma_bar
         epsilons = np.linspace(0.0, mu * (mu / 2 + 9), _CURVE_POINTS)
         return DeltaCurve(epsilons, np.asarray([delta_from_mu(float(e), mu) for e in epsilons]))
-    return loss_distribution(K, q, sigma_bar, T, direction).curve().thinned(_CURVE_POINTS)
+    return loss_distribution(K, q, sigma_bar, T, direction, largest_step=_COARSE).curve().thinned(_CURVE_POINTS)
 
 
 def loss_distribution(
-    K: int, q: float, sigma_bar: float, T: int, direction: Direction, *, visible: float = 1.0
+    K: int,
+    q: float,
+    sigma_bar: float,
+    T: int,
+    direction: Direction,
+    *,
+    visible: float = 1.0,
+    largest_step: float = _FINE,
 ) -> LossDistribution:
     """Loss of T rounds, 0 < q <= 1. With `visible`, a round takes place only with that probability, for all to see."""
     if q == 1:  # N(K) from N(0) and N(0) from N(K) are the same pair, mirrored
         direction = Direction.ATTACKED_VS_BENIGN
-    one = _one_round(K, float(q), float(sigma_bar), direction, float(visible))
+    one = _one_round(K, float(q), float(sigma_bar), direction, float(visible), largest_step)
     return one.composed(T)
 
 
 @functools.lru_cache(maxsize=64)
-def _one_round(K: int, q: float, sigma: float, direction: Direction, visible: float) -> LossDistribution:
-    """One round, on a grid of 0.03 of the standard deviation of its loss."""
+def _one_round(
+    K: int, q: float, sigma: float, direction: Direction, visible: float, largest_step: float
+) -> LossDistribution:
+    """One round, on a grid of 0.03 of the standard deviation of its loss, or `largest_step`."""
     log_weights = log_binomial_weights(K, q) if q < 1 else np.asarray([-math.inf] * K + [0.0])
     if K > 16 and q < 1:  # the far tail of Bin(K, q) only makes the arrays longer
         log_weights = log_weights[: int(binom.isf(_CUT, K, q)) + 2]
     pair = _Mixture(np.asarray(log_weights), sigma)
     low, high = -_N_SIGMAS * sigma, pair.highest_mean(_CUT) + _N_SIGMAS * sigma
-    step = max(pair.step(), (pair.loss(high) - pair.loss(low)) / _MOST_POINTS)
+    step = max(min(pair.step(), largest_step), (pair.loss(high) - pair.loss(low)) / _MOST_POINTS)
     if direction is Direction.ATTACKED_VS_BENIGN:
         lowest, highest = math.floor(pair.loss(low) / step), math.ceil(pair.loss(high) / step)
         cuts = pair.inverse(step * np.arange(lowest, highest + 1, dtype=np.float64))
@@ -121,7 +134,7 @@ class _Mixture:
         return float(np.count_nonzero(tail > cut) - 1)
 
     def step(self) -> float:
-        """0.03 of the standard deviation of the loss of one round under Q, at most 0.02.
+        """0.03 of the standard deviation of the loss of one round under Q.
 
         Rounds in which, visibly, nothing takes place lose exactly nothing, and need no finer grid.
         """
@@ -130,7 +143,7 @@ class _Mixture:
         weight /= weight.sum()
         loss = self._losses(x * self.sigma)
         spread = math.sqrt(max(float(weight @ loss**2) - float(weight @ loss) ** 2, 0.0))
-        return max(min(0.03 * spread, 0.02), 1e-9)
+        return max(0.03 * spread, 1e-9)
 
     def loss(self, x: float) -> float:
         return float(self._losses(np.asarray([x]))[0])

@@ -10,7 +10,7 @@ line, which lies above a convex curve (Doroshenko, Ghazi, Kamath, Kumar, Manuran
 Discrete Approximations of Privacy Loss Distributions", PETS '22). Rounds compose by convolution, in one FFT.
 
 dp_accounting has the same construction. Ours stands beside it for pairs that it discretises in seconds rather than
-milliseconds, and tests/dp/test_loss_distribution.py holds the one against the other.
+milliseconds, and tests/dp/test_group_mixture.py holds the one against the other.
 """
 
 import math
@@ -50,8 +50,8 @@ class LossDistribution:
         p_below     mass of P below the lowest point, which is raised to it.
         """
         losses = step * (lowest + np.arange(len(p)))
-        with np.errstate(over="ignore"):
-            q_scaled = np.minimum(q * np.exp(losses), p)  # e^{loss} q <= p, but for rounding
+        with np.errstate(divide="ignore", over="ignore"):
+            q_scaled = np.minimum(np.exp(np.log(q) + losses), p)  # e^{loss} q <= p, but for rounding
         upper = np.clip((p - q_scaled)[:-1] / -math.expm1(-step), 0.0, p[:-1])
         mass = np.zeros(len(p))
         mass[:-1] = p[:-1] - upper

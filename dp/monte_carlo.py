@@ -86,5 +86,6 @@ def monte_carlo_privacy(epsilon: float, delta: float, n_trainings: float) -> tup
 
 
 def _require_psi(psi: float) -> None:
-    if isinstance(psi, bool) or not 0 < psi < 1:
-        raise ValueError(f"psi must be in (0, 1), got {psi}")
+    require_probability("psi", psi)
+    if psi == 0:
+        raise ValueError("psi must be in (0, 1], got 0")
