@@ -106,8 +106,14 @@ def certified_integer(K: float, threat: str = "add") -> float:
 
 def best_certified_k(FA: float, FB: float, curve: DeltaCurve) -> float:
     """The largest xie_certified_k over all points of a privacy curve, each a guarantee of its own. A bound."""
-    points = zip(curve.epsilons, curve.deltas, strict=True)
-    return max(xie_certified_k(FA, FB, float(e), float(d)) for e, d in points if d < 1)
+    at_zero = xie_certified_k(FA, FB, 0.0, float(curve.deltas[0])) if curve.deltas[0] < 1 else 0.0
+    if FA <= FB or len(curve.epsilons) == 1:
+        return at_zero
+    epsilons, deltas = curve.epsilons[1:], curve.deltas[1:]
+    a, d = -np.expm1(-epsilons), deltas * np.exp(-epsilons)
+    with np.errstate(divide="ignore"):
+        numbers = np.log1p((FA - FB) * a / (FB * a + d)) / (2 * epsilons)
+    return max(at_zero, float(numbers.max()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ and the sum is released with noise N(0, sigma^2 I). Without and with the K units
 
     Q = N(0, sigma^2)      and      P = sum_k Bin(K, q)(k) N(k, sigma^2):
 
-the worst case is that all K vectors are one vector of norm one. For let the drawn set S add v_S. The likelihood ratio is
+the worst case is K times one vector of norm one. For let the drawn set S add v_S. The likelihood ratio is
 sum_S p_S exp(<v_S, x>/sigma^2 - |v_S|^2/(2 sigma^2)) with x ~ N(0, sigma^2 I), a sum of exponentials of Gaussians of
 covariance <v_S, v_S'>/sigma^2 <= |S| |S'|/sigma^2, and by Kahane's inequality ("Sur le chaos multiplicatif", Ann. Sci.
 Math. Quebec '85) the mean of a convex function of such a sum only grows with the covariances. Hockey-stick divergences
