@@ -170,15 +170,15 @@ class PldAccountant:
         if rounds == 0:
             return 0.0
         if isinstance(event, TwoStageSampledGaussian):
-            one_stage = SampledGaussian(event.record_rate, event.noise_multiplier)
-            if event.selection_rate == 1:
-                return self.epsilon(one_stage, rounds, delta)
-            if event.selection_rate == 0 or event.record_rate == 0:
-                return 0.0
-            return _two_stage_epsilon(_tractable(one_stage), event.selection_rate, rounds, delta)
-        if event.sampling_rate == 0:
+            visible, one_stage = event.selection_rate, SampledGaussian(event.record_rate, event.noise_multiplier)
+        else:
+            visible, one_stage = 1.0, event
+        if visible == 0 or one_stage.sampling_rate == 0:
             return 0.0
-        return _epsilon(_tractable(event), rounds, delta)
+        tractable = _tractable(one_stage)
+        if visible == 1 or tractable.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
+            return _epsilon(tractable, rounds, delta)
+        return _two_stage_epsilon(tractable, visible, rounds, delta)
 
 
 _SMALLEST_RATE: Final = 1e-7

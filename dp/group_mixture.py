@@ -87,21 +87,21 @@ def loss_distribution(
     """Loss of T rounds, 0 < q <= 1. With `visible`, a round takes place only with that probability, for all to see."""
     if q == 1:  # N(K) from N(0) and N(0) from N(K) are the same pair, mirrored
         direction = Direction.ATTACKED_VS_BENIGN
-    one = _one_round(K, float(q), float(sigma_bar), direction, float(visible), largest_step)
+    one = _one_round(K, float(q), float(sigma_bar), direction, float(visible), T, largest_step)
     return one.composed(T)
 
 
 @functools.lru_cache(maxsize=64)
 def _one_round(
-    K: int, q: float, sigma: float, direction: Direction, visible: float, largest_step: float
+    K: int, q: float, sigma: float, direction: Direction, visible: float, T: int, largest_step: float
 ) -> LossDistribution:
-    """One round, on a grid of 0.03 of the standard deviation of its loss, or `largest_step`."""
+    """One round, on a grid fit for T of them. See `_Mixture.step`."""
     log_weights = log_binomial_weights(K, q) if q < 1 else np.asarray([-math.inf] * K + [0.0])
     if K > 16 and q < 1:  # the far tail of Bin(K, q) only makes the arrays longer
         log_weights = log_weights[: int(binom.isf(_CUT, K, q)) + 2]
     pair = _Mixture(np.asarray(log_weights), sigma)
     low, high = -_N_SIGMAS * sigma, pair.highest_mean(_CUT) + _N_SIGMAS * sigma
-    step = max(min(pair.step(), largest_step), (pair.loss(high) - pair.loss(low)) / _MOST_POINTS)
+    step = max(pair.step(visible * T, largest_step), (pair.loss(high) - pair.loss(low)) / _MOST_POINTS)
     if direction is Direction.ATTACKED_VS_BENIGN:
         lowest, highest = math.floor(pair.loss(low) / step), math.ceil(pair.loss(high) / step)
         cuts = pair.inverse(step * np.arange(lowest, highest + 1, dtype=np.float64))
@@ -133,17 +133,20 @@ class _Mixture:
         tail = np.cumsum(np.exp(self.log_weights)[::-1])[::-1]
         return float(np.count_nonzero(tail > cut) - 1)
 
-    def step(self) -> float:
-        """0.03 of the standard deviation of the loss of one round under Q.
+    def step(self, expected_rounds: float, largest: float) -> float:
+        """0.03 of the standard deviation of the loss of one round, under P or Q, and at most `largest`.
 
-        Rounds in which, visibly, nothing takes place lose exactly nothing, and need no finer grid.
+        Coarser where so many rounds together would span more than _MOST_POINTS. Rounds in which, visibly, nothing takes
+        place lose exactly nothing, and need no finer grid.
         """
-        x = np.linspace(-_N_SIGMAS, _N_SIGMAS, 801)
-        weight = np.exp(-(x**2) / 2)
-        weight /= weight.sum()
-        loss = self._losses(x * self.sigma)
-        spread = math.sqrt(max(float(weight @ loss**2) - float(weight @ loss) ** 2, 0.0))
-        return max(0.03 * spread, 1e-9)
+        z = np.linspace(-_N_SIGMAS, _N_SIGMAS, 401)
+        gaussian = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
+        means = self.k[np.exp(self.log_weights) > _CUT]
+        loss = np.asarray([self._losses(z * self.sigma + k) for k in means])
+        attacked = np.exp(self.log_weights[np.exp(self.log_weights) > _CUT])[:, None] * gaussian
+        spread = max(_std(loss[0], gaussian), _std(loss, attacked / attacked.sum()))
+        together = spread * math.sqrt(max(expected_rounds, 1.0))
+        return max(min(0.03 * spread, largest), 2 * _N_SIGMAS * together / _MOST_POINTS, 1e-9)
 
     def loss(self, x: float) -> float:
         return float(self._losses(np.asarray([x]))[0])
@@ -187,6 +190,11 @@ class _Mixture:
             mass += weight * _normal_between((cuts - k) / self.sigma)
         mass[-1] += self.missing
         return mass
+
+
+def _std(values: Array, weights: Array) -> float:
+    mean = float((weights * values).sum())
+    return math.sqrt(float((weights * (values - mean) ** 2).sum()))
 
 
 def _normal_between(z: Array) -> Array:

@@ -6,7 +6,7 @@ The neighbouring relation is adding or removing one client. The exact accounting
 
 import math
 
-from dp.checks import require_positive
+from dp.checks import require_positive, require_probability
 from dp.gaussian_dp import gdp_clt
 
 
@@ -27,4 +27,5 @@ def client_level_mu(q: float, T: float, sigma: float, R: float, C: float) -> flo
     Infinite when it overflows, and then a certificate made of it is vacuous. At the paper's own settings it lies
     between 3.7e3 and 1.9e25.
     """
+    require_probability("q", q)
     return gdp_clt(q, client_noise_multiplier(sigma, R, C), T)

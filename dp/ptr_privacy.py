@@ -39,7 +39,7 @@ def ptr_threshold(b: float, delta0: float) -> float:
 
 def ptr_direct_dp(b: float, sigma1: float, delta0: float, delta: float) -> float:
     """1/b + eps_G(sigma1, delta - delta0), delta in all. Source: [R], Theorem 4.2, with its primitives corrected."""
-    _require_deltas(b, delta0, delta)
+    _require_deltas(b, sigma1, delta0, delta)
     return 1 / b + analytic_gaussian_eps(sigma1, delta - delta0)
 
 
@@ -49,7 +49,7 @@ def ptr_direct_dp_refined(b: float, sigma1: float, delta0: float, delta: float) 
     If both margins are 0 the noisy margins have one law, so that only one of 1/b and delta0 is ever paid. Our
     derivation.
     """
-    _require_deltas(b, delta0, delta)
+    _require_deltas(b, sigma1, delta0, delta)
     test_leaks = 1 / b + analytic_gaussian_eps(sigma1, delta)
     return max(test_leaks, analytic_gaussian_eps(sigma1, (delta - delta0) / (1 - delta0)))
 
@@ -204,7 +204,8 @@ def _require_delta0(delta0: float) -> None:
         raise ValueError(f"delta0 must be in (0, 1/2), got {delta0}")
 
 
-def _require_deltas(b: float, delta0: float, delta: float) -> None:
+def _require_deltas(b: float, sigma1: float, delta0: float, delta: float) -> None:
+    require_positive("sigma1", sigma1)
     require_positive("b", b)
     require_delta(delta)
     _require_delta0(delta0)

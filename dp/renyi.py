@@ -153,6 +153,7 @@ def rdp_sgm_two_stage(alpha: float, q: float, p: float, sigma: float) -> float:
     """
     require_order(alpha)
     require_probability("q", q)
+    require_probability("p", p)
     log_a = (alpha - 1) * rdp_sgm_poisson(alpha, p, sigma)
     if q == 0 or log_a == 0:
         return 0.0
