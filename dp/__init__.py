@@ -14,6 +14,8 @@
     certified_prediction   attackers that a prediction survives
     attack_inefficacy  attackers and the cost of an attack
     monte_carlo        estimates from independent trainings, with their confidence
+    levels             users and instances of other trainings
+    planner            which noise reaches a wish
     fixed_point_sensitivity   what rounding does to sensitivities
     renyi              Renyi divergences of the basic mechanisms
     renyi_amplification   sampling of mechanisms known by their divergence alone

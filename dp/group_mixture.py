@@ -165,19 +165,25 @@ class _Mixture:
     def inverse(self, losses: Array) -> Array:
         """The x of each loss, -inf at and below its infimum ln w_0.
 
-        Newton's method on a convex function, from a table: two steps leave less than rounding where the mass is. Any
-        x would do for soundness only if P and Q were cut at the same one, as they are, and the loss were monotone
-        in between, as it is; an x off by 1e-9 moves mass by that much between neighbouring points of the grid.
+        Newton's method on a convex increasing function, from a table, until nothing moves. P and Q are cut at the same
+        x in any case; an x off by 1e-12 puts that much of the mass between neighbouring points of the grid wrongly.
         """
         low, high = -40 * self.sigma, self.k[-1] + 40 * self.sigma
         table = np.linspace(low, high, 4001)
-        x: Array = np.interp(losses, self._losses(table), table)
-        for _ in range(3):
+        is_reached = losses > self.log_weights[0]
+        wanted = losses[is_reached]
+        x: Array = np.interp(wanted, self._losses(table), table)
+        for _ in range(50):
             value, slope = self._loss_and_slope(x)
             with np.errstate(divide="ignore", invalid="ignore"):
-                step = np.where(slope > 0, (value - losses) / slope, 0.0)
-            x = np.clip(x - step, low, high)
-        return np.where(losses <= self.log_weights[0], -np.inf, x)
+                moved = np.clip(np.where(slope > 0, x - (value - wanted) / slope, x), low, high)
+            is_settled = bool(np.all(np.abs(moved - x) <= 1e-12 * (1 + np.abs(x))))
+            x = moved
+            if is_settled:
+                break
+        cuts = np.full(losses.shape, -np.inf)
+        cuts[is_reached] = x
+        return cuts
 
     def benign_between(self, cuts: Array) -> Array:
         """Q's mass below the first cut, between each two, and above the last. Shape (n + 1,)."""
