@@ -11,7 +11,6 @@ twice those that replace. Bounds, where (epsilon, delta) is.
 import math
 
 from dp.checks import (
-    integral,
     require_delta_or_zero,
     require_finite,
     require_non_negative,
@@ -85,7 +84,7 @@ def xie_corollary_k(J: float, tau: float, epsilon: float, delta: float, Cbar: fl
 def attackers_needed(k: float) -> int:
     """The corollary's value as a number of attackers: its ceiling."""
     require_non_negative("k", k)
-    return integral("k", math.ceil(k))
+    return math.ceil(k)
 
 
 def _require_cost(J: float, low: float, high: float) -> None:

@@ -25,13 +25,15 @@ def gdp_mu_precad_clients_only(q: float, p_i: float, sigma: float, T: float) -> 
     the client was selected, and then nothing has been amplified by q.
     """
     require_probability("q", q)
-    return q * _clt(p_i, _both_servers(sigma), T) if q > 0 else _clt(0.0, _both_servers(sigma), T)
+    mu = _clt(p_i, _both_servers(sigma), T)
+    return q * mu if q > 0 else 0.0  # mu may be infinite
 
 
 def gdp_mu_precad_clients_only_corrected(q: float, p_i: float, sigma: float, T: float) -> float:
     """p_i sqrt(q T (e^{1/(2 sigma^2)} - 1)): the limit once the selection is treated as visible. An approximation."""
     require_probability("q", q)
-    return math.sqrt(q) * _clt(p_i, _both_servers(sigma), T) if q > 0 else _clt(0.0, _both_servers(sigma), T)
+    mu = _clt(p_i, _both_servers(sigma), T)
+    return math.sqrt(q) * mu if q > 0 else 0.0
 
 
 def _clt(p_i: float, sigma: float, rounds: float, rounds_name: str = "T") -> float:
