@@ -32,6 +32,7 @@ from dp.accounting import (
 from dp.calibration import most_rounds, smallest_noise_multiplier
 from dp.certified_prediction import Method, Threat, Training, certify
 from dp.monte_carlo import certified_accuracy, hoeffding_class_bounds
+from dp.planner import least_multiplier_for_attackers
 from dp.precad_record import participation_quantile
 from dp.renyi_accounting import OrderGridWarning
 
@@ -179,6 +180,7 @@ def certify_file(
     at_most: int,
     trainings: int | None,
     psi: float,
+    is_planning: bool = False,
 ) -> dict[str, Any]:
     """`certify_samples` of a file of confidences. Raises ConfigError."""
     confidences, labels = read_confidences(path)
@@ -193,6 +195,7 @@ def certify_file(
             at_most=at_most,
             trainings=trainings,
             psi=psi,
+            is_planning=is_planning,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -251,6 +254,7 @@ def certify_samples(
     at_most: int = 128,
     trainings: int | None = None,
     psi: float = 0.01,
+    is_planning: bool = False,
 ) -> dict[str, Any]:
     """Attackers tolerated for each sample's prediction, by method, and certified accuracy for k = 0 .. their largest.
 
@@ -268,6 +272,9 @@ def certify_samples(
         "tolerated": {},
         "certified_accuracy": {},
     }
+    if is_planning:
+        bounds = [(low, high) for _, low, high in leads]
+        report["plan"] = plan_for_samples(report, bounds, training, delta=delta, threat=threat)
     for method in methods:
         made = [
             certify(low, high, training, method=method, threat=threat, delta=delta, at_most=at_most)
@@ -280,6 +287,26 @@ def certify_samples(
             certified_accuracy(tolerated, correct, k, strict=False) for k in range(max(tolerated) + 2)
         ]
     return report
+
+
+def plan_for_samples(
+    report: dict[str, Any], leads: list[tuple[float, float]], training: Training, *, delta: float, threat: Threat
+) -> dict[str, Any]:
+    """For the median lead of the correct predictions: least sigma by number of attackers, and a unit's epsilon there.
+
+    The confidences are taken to stay as they are, which more noise will not leave them: a plan, to be certified anew.
+    """
+    right = sorted((lead for lead, ok in zip(leads, report["correct"], strict=True) if ok), key=lambda lead: lead[0])
+    if not right:
+        raise ValueError("confidences must have a correct prediction to plan for, got none")
+    FA, FB = right[len(right) // 2]
+    q, rounds = training.event.sampling_rate, training.rounds
+    rows = []
+    for k in (1, 2, 4, 8, 16, 32):
+        sigma = least_multiplier_for_attackers(k, FA, FB, q, rounds, threat)
+        epsilon = None if sigma is None else _plain(PldAccountant().epsilon(SampledGaussian(q, sigma), rounds, delta))
+        rows.append({"attackers": k, "least_sigma": sigma, "epsilon_of_one_unit": epsilon})
+    return {"lead": [FA, FB], "label": Label.BOUND.value, "frontier": rows}
 
 
 def _lead(row: list[float], trainings: int | None, psi: float, n_tests: int) -> tuple[int, float, float]:
@@ -363,6 +390,20 @@ def print_certificates(console: Console, report: dict[str, Any]) -> None:
     for k in range(max(map(len, curves.values()))):
         table.add_row(str(k), *(f"{curve[k]:.3f}" if k < len(curve) else "0.000" for curve in curves.values()))
     console.print(table)
+    if found := report.get("plan"):
+        FA, FB = found["lead"]
+        plan = Table(title=f"least sigma for a prediction of {FA:.3f} against {FB:.3f}", title_justify="left")
+        for column in ("attackers", "sigma at least", "epsilon of one unit"):
+            plan.add_column(column, justify="right")
+        for row in found["frontier"]:
+            sigma = row["least_sigma"]
+            cells = (
+                ("none does", "-")
+                if sigma is None
+                else (f"{sigma:.3f}", _shown(row["epsilon_of_one_unit"], Label.BOUND))
+            )
+            plan.add_row(str(row["attackers"]), *cells)
+        console.print(plan)
     for method, tolerated in report["tolerated"].items():
         if not any(tolerated):
             console.print(f"{method}: VACUOUS, no prediction survives even one attacker", highlight=False)

@@ -334,6 +334,7 @@ def certify(
     at_most: Annotated[int, typer.Option(help="Where the search for more attackers stops.", min=1)] = 128,
     trainings: Annotated[int | None, typer.Option(help="That the confidences are means of; none: exact.")] = None,
     psi: Annotated[float, typer.Option(help="Probability that the trainings mislead.")] = 0.01,
+    is_planning: Annotated[bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers.")] = False,
     as_json: Json = False,
 ) -> None:
     """How many poisoning attackers predictions withstand."""
@@ -351,6 +352,7 @@ def certify(
             at_most=at_most,
             trainings=trainings,
             psi=psi,
+            is_planning=is_planning,
         )
         if as_json:
             sys.stdout.write(accounting.to_json(report) + "\n")

@@ -6,11 +6,14 @@ is accuracy; `noise_to_signal` says how much of it is left, before anybody train
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from dp.accounting import PldAccountant, SampledGaussian
 from dp.calibration import smallest_noise_multiplier
 from dp.certified_prediction import Threat, Training, is_certified
 from dp.checks import require_count, require_positive, require_probability
+
+_LEAST_MULTIPLIER: Final = 0.25  # where the search starts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,20 +48,19 @@ class Plan:
     """Standard deviation of the noise of both servers, per coordinate, over the expected number of records times R."""
 
 
-def least_sigma_for_attackers(k: int, FA: float, FB: float, task: Task, threat: Threat) -> float | None:
-    """The least sigma, to 1e-3 from above, with which a prediction with this lead survives; None beyond 10^4.
+def least_multiplier_for_attackers(k: int, FA: float, FB: float, q: float, rounds: int, threat: Threat) -> float | None:
+    """The least noise over an attacking unit's clip, to 1e-3 from above, with which a prediction survives k of them.
 
-    Against clients only: both servers' noise counts, the multiplier for a client is sqrt(2) sigma R/C. Exact method.
+    None if there is none up to 10^4, or the lead is none. Exact method, a bound.
     """
     require_count("k", k)
     if not FA > FB:
         return None
 
-    def survives(sigma: float) -> bool:
-        multiplier = math.sqrt(2) * sigma * task.record_clip / task.client_clip
-        return is_certified(FA, FB, k, Training(SampledGaussian(task.q, multiplier), task.rounds), threat)
+    def survives(multiplier: float) -> bool:
+        return is_certified(FA, FB, k, Training(SampledGaussian(q, multiplier), rounds), threat)
 
-    low = high = 0.25 * task.client_clip / task.record_clip
+    low = high = _LEAST_MULTIPLIER
     while not survives(high):
         if high > 1e4:
             return None
@@ -67,6 +69,12 @@ def least_sigma_for_attackers(k: int, FA: float, FB: float, task: Task, threat: 
         middle = math.sqrt(low * high)
         low, high = (low, middle) if survives(middle) else (middle, high)
     return high
+
+
+def least_sigma_for_attackers(k: int, FA: float, FB: float, task: Task, threat: Threat) -> float | None:
+    """The same as a server's sigma. Against clients only: both servers' noise counts, sqrt(2) sigma R over C."""
+    multiplier = least_multiplier_for_attackers(k, FA, FB, task.q, task.rounds, threat)
+    return None if multiplier is None else multiplier * task.client_clip / (math.sqrt(2) * task.record_clip)
 
 
 def plan(k: int, epsilon: float, FA: float, FB: float, task: Task, threat: Threat = Threat.ADD) -> Plan | None:

@@ -154,6 +154,18 @@ def test_replacing_and_estimating_tolerate_less(confidences):
     assert all(a <= b for a, b in zip(tolerated("--trainings", "1000"), exact, strict=True))
 
 
+def test_the_planner_agrees_with_the_certificates(confidences):
+    """Sixteen attackers at sigma = 1.8 are tolerated, so the least sigma for them is no larger; and it rises with k."""
+    report = json.loads(
+        precad("certify", "--confidences", confidences, *ATTACKED, "--method", "exact", "--plan", "--json").stdout
+    )
+    frontier = {row["attackers"]: row["least_sigma"] for row in report["plan"]["frontier"]}
+    assert report["plan"]["lead"] == [0.95, 0.05]
+    assert list(frontier.values()) == sorted(frontier.values())
+    assert frontier[16] <= 1.8 * 1.01 < frontier[32]
+    assert "least sigma" in precad("certify", "--confidences", confidences, *ATTACKED, "--plan").stderr
+
+
 def test_a_vacuous_certificate_is_called_one(tmp_path):
     path = tmp_path / "even.json"
     path.write_text(json.dumps({"confidences": [[0.5, 0.5]], "labels": [0]}))
