@@ -145,6 +145,7 @@ def test_grids_and_their_ends():
         eps_sgm_rdp(0.1, 1.0, 100, 1e-5, "balle", "wide")
 
 
+@pytest.mark.filterwarnings("ignore::dp.renyi_accounting.OrderGridWarning")
 def test_two_stages_of_one_are_one():
     assert eps_sgm_rdp(0.1, 1.8, 3, 0.0029, orders=[2.0, 8.0]) == pytest.approx(
         eps_from_rdp(lambda a: 3 * rdp_sgm_two_stage(a, 1.0, 0.1, 1.8), 0.0029, orders=[8.0, 2.0])
