@@ -70,6 +70,22 @@ class ModeName(StrEnum):
     SHARES = "shares"
 
 
+class ThreatName(StrEnum):
+    """What attackers are to the training."""
+
+    ADD = "add"
+    REPLACE = "replace"
+
+
+class MethodName(StrEnum):
+    """Ways to bound the number of attackers."""
+
+    PUBLISHED = "published"
+    PLD = "pld"
+    EXACT = "exact"
+    ALL = "all"
+
+
 @app.command()
 def demo(
     output: Output = None,
@@ -258,6 +274,91 @@ def audit_validation(
         else:
             for i, verdict in enumerate(report["verdicts"]):
                 sys.stdout.write(f"{i}\t{verdict}\n")
+
+
+@app.command()
+def account(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="Take what is not given from its task.")
+    ] = None,
+    sigma: Annotated[float | None, typer.Option(help="Each server's noise over the record clip.")] = None,
+    client_rate: Annotated[
+        float | None, typer.Option("-q", "--client-rate", help="Rate of clients in a round.")
+    ] = None,
+    record_rate: Annotated[
+        float | None, typer.Option("-p", "--record-rate", help="Rate of a client's records.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="T.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Of every statement.")] = None,
+    participation: Annotated[int | None, typer.Option(help="Rounds that the client took part in, if known.")] = None,
+    record_clip: Annotated[float | None, typer.Option(help="R. With --dim, rounding is counted.")] = None,
+    client_clip: Annotated[float | None, typer.Option(help="C. With R, a whole client is accounted too.")] = None,
+    dim: Annotated[int | None, typer.Option(help="d, coordinates of an update.")] = None,
+    frac_bits: Annotated[int | None, typer.Option(help="f, fractional bits of the encoding.")] = None,
+    calibrate: Annotated[float | None, typer.Option(metavar="EPSILON", help="Least sigma, most rounds for it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Epsilon of a training in both views, by every accountant."""
+    with _exit_codes():
+        from deploy import accounting_commands as accounting
+
+        given = {
+            "sigma": sigma,
+            "q": client_rate,
+            "p": record_rate,
+            "rounds": rounds,
+            "delta": delta,
+            "participation": participation,
+            "record_clip": record_clip,
+            "client_clip": client_clip,
+            "dim": dim,
+            "frac_bits": frac_bits,
+        }
+        report = accounting.account_of_flags(
+            given, None if config is None else configuration.read_toml(config).get("task", {}), target_epsilon=calibrate
+        )
+        if as_json:
+            sys.stdout.write(accounting.to_json(report) + "\n")
+        else:
+            accounting.print_account(people, report)
+
+
+@app.command()
+def certify(
+    confidences: Annotated[Path, typer.Option(metavar="FILE.json", help="Lists `confidences` and `labels`.")],
+    client_rate: Annotated[float, typer.Option("-q", "--client-rate", help="Rate of attacking units in a round.")],
+    sigma: Annotated[float, typer.Option(help="Noise over the clip of one attacking unit.")],
+    rounds: Annotated[int, typer.Option(help="T.")],
+    delta: Annotated[float, typer.Option(help="Of the published method.")] = 1e-5,
+    threat: Annotated[ThreatName, typer.Option(help="Attackers join, or replace benign units.")] = ThreatName.ADD,
+    method: Annotated[MethodName, typer.Option(help="How the number of attackers is bounded.")] = MethodName.ALL,
+    at_most: Annotated[int, typer.Option(help="Where the search for more attackers stops.", min=1)] = 128,
+    trainings: Annotated[int | None, typer.Option(help="That the confidences are means of; none: exact.")] = None,
+    psi: Annotated[float, typer.Option(help="Probability that the trainings mislead.")] = 0.01,
+    is_planning: Annotated[bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How many poisoning attackers predictions withstand."""
+    with _exit_codes():
+        from deploy import accounting_commands as accounting
+
+        report = accounting.certify_file(
+            confidences,
+            q=client_rate,
+            sigma=sigma,
+            rounds=rounds,
+            delta=delta,
+            threat=threat.value,
+            method=method.value,
+            at_most=at_most,
+            trainings=trainings,
+            psi=psi,
+            is_planning=is_planning,
+        )
+        if as_json:
+            sys.stdout.write(accounting.to_json(report) + "\n")
+        else:
+            accounting.print_certificates(people, report)
 
 
 @contextmanager
