@@ -270,7 +270,8 @@ def _exit_codes() -> Iterator[None]:
         if code == errors.FAILURE and not isinstance(error, errors.DeployError):
             raise  # a defect of ours: the traceback is what helps
         for line in str(error).splitlines():
-            people.print(f"precad: {line}", style=None if code == 0 else "bold red", highlight=False, soft_wrap=True)
+            style = None if code == 0 else "bold red"
+            people.print(f"precad: {line}", style=style, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(code) from error
 
 
