@@ -1,0 +1,245 @@
+"""One of the two measured server processes: the servers' own link and MPC thread, and a list of cases to run in step.
+
+    precad bench server JOB --party a|b        (hidden; `benchmarks.server_pair` starts it)
+
+Both run the same cases in the same order and agree at a barrier before each clock starts. What only one of them can
+know (bytes that it sent, its own seconds) it writes into its result file, for the parent to join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
+from benchmarks.errors import WrongVerdictError
+from benchmarks.workload import Case, Updates, prepare
+from dp import rounded_gaussian
+from mpc import ring
+from mpc.gates import Gate, make_gate
+from mpc.ring import RingArray
+from mpc.sharing import Party
+from mpc.validation import Validated
+from protos.identity import Role, fingerprint
+from protos.precad.v1 import common_pb2, peer_pb2_grpc
+from protos.task import PROTOCOL_VERSION
+from protos.transport import TlsFiles, bind_server, dial, read_pinned
+from servers.aggregator import ROLES, dial_peer
+from servers.peer import BlockingChannel, PeerLink
+from servers.servicers import PeerServicer
+
+CONNECT_TIMEOUT_S = 60.0
+NOISE_STD = 2.0**17
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What both processes are told, in one file."""
+
+    address: str
+    """Of server B."""
+    pki: str
+    """Folder of a throw-away authority with both aggregators' certificates."""
+    cases: tuple[Case, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        """Of a file that `write` made."""
+        fields = json.loads(path.read_text())
+        return cls(fields["address"], fields["pki"], tuple(Case.from_json(case) for case in fields["cases"]))
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+    def tls(self, party: Party) -> TlsFiles:
+        """One server's certificate and key."""
+        folder = Path(self.pki)
+        own = folder / ROLES[party]
+        return TlsFiles(certificate=own / "cert.pem", key=own / "key.pem", authority=folder / "ca.pem")
+
+    def pinned(self, party: Party) -> Path:
+        """The certificate that the other server pins."""
+        return Path(self.pki) / ROLES[party] / "cert.pem"
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one server saw of one case; one entry per repetition that counts."""
+
+    check_s: list[float] = field(default_factory=list)
+    aggregate_s: list[float] = field(default_factory=list)
+    """Noise, exchange of the noisy shares, their sum."""
+    dealer_s: list[float] = field(default_factory=list)
+    bytes_sent: int = 0
+    """On the link, by this server, for one check: protobuf messages, without the framing of HTTP/2 and TLS."""
+    aggregate_bytes_sent: int = 0
+    rounds: int = 0
+    peak_rss: int = 0
+    """Bytes, of the whole process from the lock to the noisy sum: submissions and the workload's one vector included.
+    The process's peak so far where the kernel cannot reset it."""
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    """Of the floor: seconds of each part."""
+
+
+class BenchmarkServer:
+    """One process. `run` returns when every case is measured."""
+
+    def __init__(self, job: Job, party: Party, result: Path) -> None:
+        self._job, self._party, self._result = job, party, result
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends it without a result."""
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Raises: WrongVerdictError, ServerError, MpcError, TransportError."""
+        async with AsyncExitStack() as stack:
+            link = await self._link(stack)
+            receiving = asyncio.create_task(link.run())
+            thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="mpc"))
+            loop = asyncio.get_running_loop()
+            measuring = loop.run_in_executor(thread, run_cases, self._job.cases, link, loop)
+            stopping = asyncio.create_task(self._stopped.wait())
+            try:
+                await asyncio.wait((measuring, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if measuring.done():
+                    self._result.write_text(json.dumps([asdict(case) for case in measuring.result()]))
+            finally:
+                await link.say_goodbye(common_pb2.Goodbye(finished=True))
+                stopping.cancel()
+                await asyncio.wait((receiving,), timeout=5.0)
+                receiving.cancel()
+                with suppress(Exception, asyncio.CancelledError):
+                    await receiving
+
+    async def _link(self, stack: AsyncExitStack) -> PeerLink:
+        """The servers' own link: A dials B over TLS, each trusts exactly the other's certificate."""
+        job, party = self._job, self._party
+        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION)
+        if party == 0:
+            channel = dial(job.address, Role.AGGREGATOR_B, job.tls(0), job.pinned(1))
+            stack.push_async_callback(channel.close)
+            link, _ = await dial_peer(channel, hello, job.address, CONNECT_TIMEOUT_S)
+            return link
+        server, _ = bind_server(job.address, job.tls(1))
+        servicer = PeerServicer(fingerprint(read_pinned(job.pinned(0), Role.AGGREGATOR_A)))
+        peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
+        await server.start()
+        stack.push_async_callback(server.stop, 1.0)
+        stack.callback(servicer.released.set)
+        link, _ = await asyncio.wait_for(servicer.linked, CONNECT_TIMEOUT_S)
+        await link.greet(hello)
+        return link
+
+
+def run_cases(cases: tuple[Case, ...], link: PeerLink, loop: asyncio.AbstractEventLoop) -> list[Measured]:
+    """Every case in turn, in the MPC thread."""
+    gates: dict[str, Gate] = {}
+    measured = []
+    for i, case in enumerate(cases):
+        channel = BlockingChannel(link, loop, f"case-{i}")
+        if case.implementation in (FLOOR, EXCHANGE):
+            bare = _measure_floor if case.implementation == FLOOR else _measure_exchange
+            measured.append(bare(case, channel))
+            continue
+        name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
+        gates[name] = gates.get(name) or make_gate(name)
+        measured.append(_measure_check(case, gates[name], link, channel))
+    return measured
+
+
+def _measure_floor(case: Case, channel: BlockingChannel) -> Measured:
+    """Both servers at the same time: they share the memory's bandwidth in the check, too."""
+    measured = Measured()
+    for repetition in range(case.warm_up + case.repetitions):
+        channel.exchange("barrier", b"")
+        floor = run_floor(case)
+        if repetition >= case.warm_up:
+            measured.check_s.append(floor.total)
+            for name, seconds in asdict(floor).items():
+                measured.parts.setdefault(name, []).append(seconds)
+    return measured
+
+
+def _measure_exchange(case: Case, channel: BlockingChannel) -> Measured:
+    """An empty step of the link, there and back, as the protocol makes one per round."""
+    seconds = []
+    for _ in range(case.warm_up + case.repetitions):
+        start = time.perf_counter()
+        channel.exchange("empty", b"")
+        seconds.append(time.perf_counter() - start)
+    return Measured(check_s=seconds[case.warm_up :])
+
+
+def _measure_check(case: Case, gate: Gate, link: PeerLink, channel: BlockingChannel) -> Measured:
+    """Every repetition with a fresh batch. All check the verdicts; the warm-up, which is not timed, the sum as well."""
+    measured = Measured()
+    updates = Updates(case)
+    blocks = gate_blocks(case, gate)
+    for repetition in range(case.warm_up + case.repetitions):
+        held = prepare(case, updates, repetition, channel.party, blocks)
+        channel.exchange("barrier", b"")
+        reset_peak_rss()
+        sent_before, rounds_before = link.bytes_sent, channel.rounds
+        start = time.perf_counter()
+        checked = run_check(case, held, gate, channel)
+        seconds = time.perf_counter() - start
+        measured.bytes_sent, measured.rounds = link.bytes_sent - sent_before, channel.rounds - rounds_before
+        measured.peak_rss = max(measured.peak_rss, peak_rss())
+        if checked.verdicts != case.expected(repetition):
+            raise WrongVerdictError(f"{case}: expected {case.expected(repetition)}, found {checked.verdicts}")
+        if repetition < case.warm_up:
+            _require_right_sum(updates.accepted_sum(repetition), checked, channel)
+            continue
+        measured.check_s.append(seconds)
+        measured.dealer_s.append(held.dealer_seconds)
+        del held
+        sent_before = link.bytes_sent
+        measured.aggregate_s.append(_aggregate(checked.accepted_share_sum, channel))
+        measured.aggregate_bytes_sent = link.bytes_sent - sent_before
+        measured.peak_rss = max(measured.peak_rss, peak_rss())
+    return measured
+
+
+def _require_right_sum(expected: RingArray, checked: Validated, channel: BlockingChannel) -> None:
+    total = checked.accepted_share_sum + _exchange(channel, "sum", checked.accepted_share_sum)
+    if not np.array_equal(total, expected):
+        raise WrongVerdictError("the shares of the accepted clients do not add up to their updates")
+
+
+def _aggregate(share_sum: RingArray, channel: BlockingChannel) -> float:
+    """Seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
+    channel.exchange("barrier", b"")
+    start = time.perf_counter()
+    noisy = share_sum + rounded_gaussian.sample(NOISE_STD, share_sum.size)
+    noisy += _exchange(channel, "noisy sum", noisy)
+    return time.perf_counter() - start
+
+
+def _exchange(channel: BlockingChannel, label: str, words: RingArray) -> RingArray:
+    return ring.from_bytes(channel.exchange(label, ring.to_bytes(words)), n_words=words.size)
+
+
+def reset_peak_rss() -> None:
+    """Makes the kernel forget this process's peak of resident memory; a kernel that will not is left alone."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_rss() -> int:
+    """Bytes at the peak since `reset_peak_rss`."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
