@@ -302,6 +302,55 @@ def bench_validation(
             plots.plot_validation(report, plot)
 
 
+@bench_app.command("noise")
+def bench_noise(
+    quick: Quick = False,
+    size: Annotated[int, typer.Option(help="Coordinates per measurement of our sampler.", min=1)] = 1_000_000,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The noise sampler, beside OpenDP's and a vectorised Canonne-Kamath-Steinke."""
+    with _exit_codes():
+        from benchmarks import noise, plots, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        report = noise.run(
+            size=min(size, 200_000) if quick else size,
+            repetitions=repetitions or (3 if quick else 7),
+            peers_python=peers_python,
+            say=_say,
+        )
+        _show(report, lambda: tables.print_noise(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_noise(report, plot)
+
+
+@bench_app.command("scale")
+def bench_scale(
+    quick: Quick = False,
+    full: Annotated[bool, typer.Option("--full", help="Up to d = 10^8.")] = False,
+    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.NATIVE,
+    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Time, memory and bytes as the model and the round grow."""
+    with _exit_codes():
+        from benchmarks import plots, scale, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
+        report = scale.run(plan, gate=gate, mode=mode, say=_say)
+        _show(report, lambda: tables.print_scale(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_scale(report, plot)
+
+
 @bench_app.command("server", hidden=True)
 def bench_server(
     job: Annotated[Path, typer.Argument(metavar="JOB")],
