@@ -37,7 +37,7 @@ test-slow: $(INSTALLED)  ## Run all tests, the long ones too
 	$(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
 
 bench: $(INSTALLED)  ## Measure the norm check beside its peers (two minutes; `make peers` adds peers)
-	$(BIN)/precad bench validation --quick --peers-python $(PEERS)/bin/python
+	$(BIN)/precad bench validation --quick
 
 peers: $(PEERS)/.installed  ## Make the virtual environment of the benchmarks' peers (SPU, OpenDP)
 

@@ -9,6 +9,7 @@ know (bytes that it sent, its own seconds) it writes into its result file, for t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import resource
 import time
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -106,7 +108,8 @@ class BenchmarkServer:
         async with AsyncExitStack() as stack:
             link = await self._link(stack)
             receiving = asyncio.create_task(link.run())
-            thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="mpc"))
+            thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
+            stack.callback(thread.shutdown, wait=False, cancel_futures=True)
             loop = asyncio.get_running_loop()
             measuring = loop.run_in_executor(thread, run_cases, self._job.cases, link, loop)
             stopping = asyncio.create_task(self._stopped.wait())
@@ -143,72 +146,100 @@ class BenchmarkServer:
 
 
 def run_cases(cases: tuple[Case, ...], link: PeerLink, loop: asyncio.AbstractEventLoop) -> list[Measured]:
-    """Every case in turn, in the MPC thread."""
+    """Every case, in the MPC thread. Cases of one size take turns, so that whatever else the machine does meanwhile
+    meets all of them alike and their ratios less than their times."""
     gates: dict[str, Gate] = {}
-    measured = []
-    for i, case in enumerate(cases):
-        channel = BlockingChannel(link, loop, f"case-{i}")
-        if case.implementation in (FLOOR, EXCHANGE):
-            bare = _measure_floor if case.implementation == FLOOR else _measure_exchange
-            measured.append(bare(case, channel))
-            continue
-        name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
-        gates[name] = gates.get(name) or make_gate(name)
-        measured.append(_measure_check(case, gates[name], link, channel))
-    return measured
+    runs = [_run_of(case, link, BlockingChannel(link, loop, f"case-{i}"), gates) for i, case in enumerate(cases)]
+    for _, group in itertools.groupby(runs, key=lambda run: (run.case.dim, run.case.clients)):
+        same_size = list(group)
+        for repetition in range(max(run.case.warm_up + run.case.repetitions for run in same_size)):
+            for run in same_size:
+                if repetition < run.case.warm_up + run.case.repetitions:
+                    run.repeat(repetition, is_timed=repetition >= run.case.warm_up)
+    return [run.measured for run in runs]
 
 
-def _measure_floor(case: Case, channel: BlockingChannel) -> Measured:
+class CaseRun(Protocol):
+    """One case on its way."""
+
+    case: Case
+    measured: Measured
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """One repetition, at both servers; the warm-up's leave no time."""
+
+
+def _run_of(case: Case, link: PeerLink, channel: BlockingChannel, gates: dict[str, Gate]) -> CaseRun:
+    if case.implementation == FLOOR:
+        return FloorRun(case, channel)
+    if case.implementation == EXCHANGE:
+        return ExchangeRun(case, channel)
+    name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
+    gates[name] = gates.get(name) or make_gate(name)
+    return CheckRun(case, gates[name], link, channel)
+
+
+class FloorRun:
     """Both servers at the same time: they share the memory's bandwidth in the check, too."""
-    measured = Measured()
-    for repetition in range(case.warm_up + case.repetitions):
-        channel.exchange("barrier", b"")
-        floor = run_floor(case)
-        if repetition >= case.warm_up:
-            measured.check_s.append(floor.total)
+
+    def __init__(self, case: Case, channel: BlockingChannel) -> None:
+        self.case, self.measured, self._channel = case, Measured(), channel
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`."""
+        self._channel.exchange("barrier", b"")
+        floor = run_floor(self.case)
+        if is_timed:
+            self.measured.check_s.append(floor.total)
             for name, seconds in asdict(floor).items():
-                measured.parts.setdefault(name, []).append(seconds)
-    return measured
+                self.measured.parts.setdefault(name, []).append(seconds)
 
 
-def _measure_exchange(case: Case, channel: BlockingChannel) -> Measured:
+class ExchangeRun:
     """An empty step of the link, there and back, as the protocol makes one per round."""
-    seconds = []
-    for _ in range(case.warm_up + case.repetitions):
+
+    def __init__(self, case: Case, channel: BlockingChannel) -> None:
+        self.case, self.measured, self._channel = case, Measured(), channel
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`."""
         start = time.perf_counter()
-        channel.exchange("empty", b"")
-        seconds.append(time.perf_counter() - start)
-    return Measured(check_s=seconds[case.warm_up :])
+        self._channel.exchange("empty", b"")
+        if is_timed:
+            self.measured.check_s.append(time.perf_counter() - start)
 
 
-def _measure_check(case: Case, gate: Gate, link: PeerLink, channel: BlockingChannel) -> Measured:
-    """Every repetition with a fresh batch. All check the verdicts; the warm-up, which is not timed, the sum as well."""
-    measured = Measured()
-    updates = Updates(case)
-    blocks = gate_blocks(case, gate)
-    for repetition in range(case.warm_up + case.repetitions):
-        held = prepare(case, updates, repetition, channel.party, blocks)
+class CheckRun:
+    """A check, every time on a fresh batch. All verdicts are looked at; in the warm-up, the opened sum as well."""
+
+    def __init__(self, case: Case, gate: Gate, link: PeerLink, channel: BlockingChannel) -> None:
+        self.case, self.measured = case, Measured()
+        self._gate, self._link, self._channel = gate, link, channel
+        self._blocks = gate_blocks(case, gate)
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`. Raises WrongVerdictError."""
+        case, channel, measured, updates = self.case, self._channel, self.measured, Updates(self.case)
+        held = prepare(case, updates, repetition, channel.party, self._blocks)
         channel.exchange("barrier", b"")
         reset_peak_rss()
-        sent_before, rounds_before = link.bytes_sent, channel.rounds
+        sent_before, rounds_before = self._link.bytes_sent, channel.rounds
         start = time.perf_counter()
-        checked = run_check(case, held, gate, channel)
+        checked = run_check(case, held, self._gate, channel)
         seconds = time.perf_counter() - start
-        measured.bytes_sent, measured.rounds = link.bytes_sent - sent_before, channel.rounds - rounds_before
+        measured.bytes_sent, measured.rounds = self._link.bytes_sent - sent_before, channel.rounds - rounds_before
         measured.peak_rss = max(measured.peak_rss, peak_rss())
         if checked.verdicts != case.expected(repetition):
             raise WrongVerdictError(f"{case}: expected {case.expected(repetition)}, found {checked.verdicts}")
-        if repetition < case.warm_up:
+        if not is_timed:
             _require_right_sum(updates.accepted_sum(repetition), checked, channel)
-            continue
+            return
         measured.check_s.append(seconds)
         measured.dealer_s.append(held.dealer_seconds)
-        del held
-        sent_before = link.bytes_sent
+        sent_before = self._link.bytes_sent
         measured.aggregate_s.append(_aggregate(checked.accepted_share_sum, channel))
-        measured.aggregate_bytes_sent = link.bytes_sent - sent_before
+        measured.aggregate_bytes_sent = self._link.bytes_sent - sent_before
         measured.peak_rss = max(measured.peak_rss, peak_rss())
-    return measured
 
 
 def _require_right_sum(expected: RingArray, checked: Validated, channel: BlockingChannel) -> None:

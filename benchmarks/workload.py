@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,7 @@ class Updates:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        x = np.random.default_rng(case.dim).standard_normal(case.dim)  # a public workload, no secret
-        x *= CLIP_NORM / np.linalg.norm(x)
-        bound = case.bound
-        self._base = fixed_point.encode_within(x, squared_norm_threshold=bound.threshold, frac_bits=bound.frac_bits)
+        self._base = _vector_of_norm_c(case.bound)
 
     def vector(self, client: int, repetition: int) -> RingArray:
         """X of one client, shape (dim,)."""
@@ -82,6 +80,14 @@ class Updates:
             if is_accepted:
                 total += np.roll(self._base, client)
         return total
+
+
+@lru_cache(maxsize=1)
+def _vector_of_norm_c(bound: NormBound) -> RingArray:
+    """One direction per dimension, as long as it may be. Cases of one size share it."""
+    x = np.random.default_rng(bound.dim).standard_normal(bound.dim)  # a public workload, no secret
+    x *= CLIP_NORM / np.linalg.norm(x)
+    return fixed_point.encode_within(x, squared_norm_threshold=bound.threshold, frac_bits=bound.frac_bits)
 
 
 @dataclass(frozen=True, slots=True)
