@@ -10,6 +10,10 @@ In reading order:
     server_pair   both of them, over loopback gRPC with TLS, and what they measured
     peers/        CrypTen's and SecretFlow's own norm checks, OpenDP's noise; each a program of its own
     peer_runs     how they are started, and what they measured
-    validation, noise, scale    the three benchmarks
+    validation    the check, beside its peers
+    canonne       the baseline of the noise
+    noise         the sampler, beside its peers
+    scale         time, memory and bytes as the model and the round grow
+    plain_training, overhead    a whole round, beside the same training without PRECAD
     tables, plots               what people see
 """

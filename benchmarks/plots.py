@@ -77,6 +77,23 @@ def plot_scale(report: Mapping[str, Any], path: Path) -> None:
     _save(pyplot, figure, path)
 
 
+def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
+    """Seconds per round, one bar per setting, made of its phases' medians."""
+    pyplot = require_matplotlib()
+    rows = report["rows"]
+    figure, axis = pyplot.subplots(figsize=SIZE, layout="constrained")
+    labels = [f"{row['setting']}, {row['gate']}" if row["gate"] else row["setting"] for row in rows]
+    left = [0.0] * len(rows)
+    for phase in dict.fromkeys(name for row in rows for name in row["phases_s"]):
+        widths = [row["phases_s"].get(phase, 0.0) for row in rows]
+        axis.barh(labels, widths, left=left, label=phase)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axis.set_xlabel("s per round")
+    axis.invert_yaxis()
+    axis.legend(fontsize=8)
+    _save(pyplot, figure, path)
+
+
 def _order(line: tuple[str, str | None]) -> tuple[bool, str, str]:
     """Ours first."""
     return line[0] not in GATES, line[0], line[1] or ""

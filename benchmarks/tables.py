@@ -88,6 +88,21 @@ def print_scale(console: Console, report: Mapping[str, Any]) -> None:
         console.print(f"slope along {along}: {shown or 'one size only'}", highlight=False, soft_wrap=True)
 
 
+def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per setting; the phases' medians need not add up to the median of the round."""
+    table = _table(["setting", "gate", "s/round", "q1..q3", "/ local DP", "phases, ms"])
+    for row in report["rows"]:
+        table.add_row(
+            row["setting"],
+            row["gate"] or "",
+            f"{row['seconds_per_round']:.3g}",
+            f"{row['seconds_per_round_q1']:.3g}..{row['seconds_per_round_q3']:.3g}",
+            f"{row['ratio']['local-dp']:.3g}",
+            ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items()),
+        )
+    _print(console, table)
+
+
 def _print(console: Console, table: Table) -> None:
     """At the table's own width, whatever the terminal's: it may scroll, and a file or a pipe has no width."""
     wide = Console(file=console.file, width=max(console.width, MAX_WIDTH), force_terminal=console.is_terminal)
@@ -97,6 +112,6 @@ def _print(console: Console, table: Table) -> None:
 def _table(heads: list[str], ratios: list[str] | None = None) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in [*heads, *(ratios or [])]:
-        is_word = head in {"implementation", "mode", "sampler", "along"}
+        is_word = head in {"implementation", "mode", "sampler", "along", "setting", "gate", "phases, ms"}
         table.add_column(head, justify="left" if is_word else "right", no_wrap=True)
     return table

@@ -351,6 +351,28 @@ def bench_scale(
             plots.plot_scale(report, plot)
 
 
+@bench_app.command("overhead")
+def bench_overhead(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Virtual clients, in four processes.", min=4)] = 100,
+    rounds: Annotated[int | None, typer.Option(help="Rounds that count; 10 with --quick, else 30.", min=1)] = None,
+    record_rate: Annotated[float, typer.Option(help="p, the share of records in a round.", min=0.001, max=1)] = 0.05,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """A federated round with no privacy, local DP, PRECAD without and with validation."""
+    with _exit_codes():
+        from benchmarks import overhead, plots, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        n_rounds = rounds or (10 if quick else 30)
+        report = overhead.run(overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate), say=_say)
+        _show(report, lambda: tables.print_overhead(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_overhead(report, plot)
+
+
 @bench_app.command("server", hidden=True)
 def bench_server(
     job: Annotated[Path, typer.Argument(metavar="JOB")],

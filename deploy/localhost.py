@@ -133,9 +133,16 @@ class Progress:
 class LocalRun:
     """One run. `run` returns its summary."""
 
-    def __init__(self, raw: Mapping[str, Any], output: Path, console: Console) -> None:
-        """Validates everything, then writes the folder. Raises ConfigError, PkiError."""
+    def __init__(
+        self, raw: Mapping[str, Any], output: Path, console: Console, *, accuracy_every_round: bool = True
+    ) -> None:
+        """Validates everything, then writes the folder. Raises ConfigError, PkiError.
+
+        `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
+        is evaluated.
+        """
         self._started = time.monotonic()
+        self._accuracy_every_round = accuracy_every_round
         folder = RunFolder(output.absolute())
         resolved, self.deployment = resolve(raw, folder)
         self._require_free_ports()
@@ -255,12 +262,11 @@ class LocalRun:
             from_a, from_b = (self._records(stub, table if i == 0 else None) for i, stub in enumerate(stubs))
             async for record_a in from_a:
                 record_b = await anext(from_b)
-                parameters = await self._model(stubs[0])
+                parameters, accuracy = await self._model(stubs[0]), None
                 if convert.sha256(convert.model_to_bytes(parameters)) == record_a.model_digest:
                     self._progress.final = parameters
-                    accuracy = await asyncio.to_thread(self._accuracy, parameters)
-                else:
-                    accuracy = None
+                    if self._accuracy_every_round:
+                        accuracy = await asyncio.to_thread(self._accuracy, parameters)
                 metrics = round_metrics(record_a, record_b, accuracy=accuracy)
                 self._progress.metrics.append(metrics)
                 self.folder.append_metrics(metrics)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import peer_runs, plots, server_pair, validation
+from benchmarks import overhead, peer_runs, plots, scale, server_pair, validation
 from benchmarks.errors import PlotUnavailableError, ProcessFailedError
 from benchmarks.peer_runs import OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
 from benchmarks.workload import Case
@@ -78,8 +78,6 @@ def test_validation_report():
 
 def test_scale_report():
     """Slopes of everything that was measured; what the servers exchange in the check does not grow with d."""
-    from benchmarks import scale
-
     report = scale.run(scale.Plan((200, 2000), (1, 4), 1), gate="native", mode="masked")
 
     assert [row["along"] for row in report["rows"]] == ["d", "d", "clients", "clients"]
@@ -97,6 +95,19 @@ def test_noise_report():
     assert set(report["missing"]) == {OPENDP}
     assert report["rows"][0]["ratio"] == 1
     assert "opendp is not installed" in seen
+
+
+@pytest.mark.slow
+def test_overhead_report():
+    """A whole deployment and both baselines, four clients; the phases that the table shows are all known."""
+    report = overhead.run(overhead.Plan(clients=4, rounds=2, warm_up=1, gates=("native",)))
+    by_setting = {row["setting"]: row for row in report["rows"]}
+
+    assert set(by_setting) == {"precad", "precad-without-validation", "local-dp", "no-privacy"}
+    assert set(by_setting["precad"]["phases_s"]) == set(overhead.PHASES) - {"update"}
+    assert "validate" not in by_setting["precad-without-validation"]["phases_s"]
+    assert by_setting["local-dp"]["ratio"] == {"local-dp": 1}
+    assert all(row["seconds_per_round"] > 0 for row in report["rows"])
 
 
 @needs_peers
@@ -158,8 +169,14 @@ def test_plots_are_drawn(tmp_path):
     slopes = {along: {"validate_s": 1.0, "aggregate_s": None} for along in ("d", "clients")}
     plots.plot_scale({"rows": sizes, "slopes": slopes}, tmp_path / "scale.png")
 
+    settings = [
+        {"setting": "precad", "gate": "native", "phases_s": {"collect": 1.0, "validate": 1.0}},
+        {"setting": "local-dp", "gate": None, "phases_s": {"collect": 1.0, "update": 1.0}},
+    ]
+    plots.plot_overhead({"rows": settings}, tmp_path / "overhead.png")
+
     assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 @pytest.mark.parametrize("mode", list(Mode))
