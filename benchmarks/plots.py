@@ -89,6 +89,7 @@ def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
         axis.barh(labels, widths, left=left, label=phase)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axis.set_xlabel("s per round")
+    axis.margins(x=0.15)
     axis.invert_yaxis()
     axis.legend(fontsize=8)
     _save(pyplot, figure, path)

@@ -62,7 +62,7 @@ class Plan:
     @classmethod
     def quick(cls, repetitions: int) -> Plan:
         """Three sizes, 1 and 8 clients, within two minutes on two cores."""
-        limits = ((CRYPTEN_TTP, 8_000_000), (SPU_SEMI2K, 8_000_000), (SPU_CHEETAH, 300_000))
+        limits = ((CRYPTEN_TTP, 8_000_000), (SPU_SEMI2K, 8_000_000), (SPU_CHEETAH, 100_000))
         return cls(
             dims=QUICK_DIMS,
             clients=QUICK_CLIENTS,
