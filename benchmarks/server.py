@@ -34,11 +34,12 @@ from protos.identity import Role, fingerprint
 from protos.precad.v1 import common_pb2, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
 from protos.transport import TlsFiles, bind_server, dial, read_pinned
-from servers.aggregator import ROLES, dial_peer
-from servers.peer import BlockingChannel, PeerLink
+from servers.aggregator import ROLES
+from servers.peer import BlockingChannel, PeerLink, dial_peer
 from servers.servicers import PeerServicer
 
 CONNECT_TIMEOUT_S = 60.0
+GOODBYE_TIMEOUT_S = 5.0
 NOISE_STD = 2.0**17
 
 
@@ -118,9 +119,9 @@ class BenchmarkServer:
                 if measuring.done():
                     self._result.write_text(json.dumps([asdict(case) for case in measuring.result()]))
             finally:
-                await link.say_goodbye(common_pb2.Goodbye(finished=True))
+                await link.say_goodbye(common_pb2.Goodbye(finished=True), GOODBYE_TIMEOUT_S)
                 stopping.cancel()
-                await asyncio.wait((receiving,), timeout=5.0)
+                await asyncio.wait((receiving,), timeout=GOODBYE_TIMEOUT_S)
                 receiving.cancel()
                 with suppress(Exception, asyncio.CancelledError):
                     await receiving
@@ -140,16 +141,39 @@ class BenchmarkServer:
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
         stack.callback(servicer.released.set)
-        link, _ = await asyncio.wait_for(servicer.linked, CONNECT_TIMEOUT_S)
-        await link.greet(hello)
+        link, _ = await servicer.wait_for_peer(hello, CONNECT_TIMEOUT_S)
         return link
+
+
+class CountingChannel:
+    """The servers' channel, with the counters that a report needs."""
+
+    def __init__(self, link: PeerLink, loop: asyncio.AbstractEventLoop, prefix: str) -> None:
+        self._inner = BlockingChannel(link, loop, prefix)
+        self._link, self._loop = link, loop
+        self.rounds = 0
+
+    @property
+    def party(self) -> Party:
+        """0 for A, 1 for B."""
+        return self._inner.party
+
+    def exchange(self, label: str, payload: bytes) -> bytes:
+        """See `mpc.channel.Channel.exchange`."""
+        self.rounds += 1
+        return self._inner.exchange(label, payload)
+
+    def bytes_sent(self) -> int:
+        """By the link since it was made, once everything that was handed to it has left."""
+        asyncio.run_coroutine_threadsafe(self._link.flush(), self._loop).result()
+        return self._link.bytes_sent
 
 
 def run_cases(cases: tuple[Case, ...], link: PeerLink, loop: asyncio.AbstractEventLoop) -> list[Measured]:
     """Every case, in the MPC thread. Cases of one size take turns, so that whatever else the machine does meanwhile
     meets all of them alike and their ratios less than their times."""
     gates: dict[str, Gate] = {}
-    runs = [_run_of(case, link, BlockingChannel(link, loop, f"case-{i}"), gates) for i, case in enumerate(cases)]
+    runs = [_run_of(case, CountingChannel(link, loop, f"case-{i}"), gates) for i, case in enumerate(cases)]
     for _, group in itertools.groupby(runs, key=lambda run: (run.case.dim, run.case.clients)):
         same_size = list(group)
         for repetition in range(max(run.case.warm_up + run.case.repetitions for run in same_size)):
@@ -169,20 +193,20 @@ class CaseRun(Protocol):
         """One repetition, at both servers; the warm-up's leave no time."""
 
 
-def _run_of(case: Case, link: PeerLink, channel: BlockingChannel, gates: dict[str, Gate]) -> CaseRun:
+def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> CaseRun:
     if case.implementation == FLOOR:
         return FloorRun(case, channel)
     if case.implementation == EXCHANGE:
         return ExchangeRun(case, channel)
     name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
     gates[name] = gates.get(name) or make_gate(name)
-    return CheckRun(case, gates[name], link, channel)
+    return CheckRun(case, gates[name], channel)
 
 
 class FloorRun:
     """Both servers at the same time: they share the memory's bandwidth in the check, too."""
 
-    def __init__(self, case: Case, channel: BlockingChannel) -> None:
+    def __init__(self, case: Case, channel: CountingChannel) -> None:
         self.case, self.measured, self._channel = case, Measured(), channel
 
     def repeat(self, repetition: int, *, is_timed: bool) -> None:
@@ -198,7 +222,7 @@ class FloorRun:
 class ExchangeRun:
     """An empty step of the link, there and back, as the protocol makes one per round."""
 
-    def __init__(self, case: Case, channel: BlockingChannel) -> None:
+    def __init__(self, case: Case, channel: CountingChannel) -> None:
         self.case, self.measured, self._channel = case, Measured(), channel
 
     def repeat(self, repetition: int, *, is_timed: bool) -> None:
@@ -212,9 +236,9 @@ class ExchangeRun:
 class CheckRun:
     """A check, every time on a fresh batch. All verdicts are looked at; in the warm-up, the opened sum as well."""
 
-    def __init__(self, case: Case, gate: Gate, link: PeerLink, channel: BlockingChannel) -> None:
+    def __init__(self, case: Case, gate: Gate, channel: CountingChannel) -> None:
         self.case, self.measured = case, Measured()
-        self._gate, self._link, self._channel = gate, link, channel
+        self._gate, self._channel = gate, channel
         self._blocks = gate_blocks(case, gate)
 
     def repeat(self, repetition: int, *, is_timed: bool) -> None:
@@ -222,12 +246,12 @@ class CheckRun:
         case, channel, measured, updates = self.case, self._channel, self.measured, Updates(self.case)
         held = prepare(case, updates, repetition, channel.party, self._blocks)
         channel.exchange("barrier", b"")
+        sent_before, rounds_before = channel.bytes_sent(), channel.rounds
         reset_peak_rss()
-        sent_before, rounds_before = self._link.bytes_sent, channel.rounds
         start = time.perf_counter()
         checked = run_check(case, held, self._gate, channel)
         seconds = time.perf_counter() - start
-        measured.bytes_sent, measured.rounds = self._link.bytes_sent - sent_before, channel.rounds - rounds_before
+        measured.bytes_sent, measured.rounds = channel.bytes_sent() - sent_before, channel.rounds - rounds_before
         measured.peak_rss = max(measured.peak_rss, peak_rss())
         if checked.verdicts != case.expected(repetition):
             raise WrongVerdictError(f"{case}: expected {case.expected(repetition)}, found {checked.verdicts}")
@@ -236,28 +260,28 @@ class CheckRun:
             return
         measured.check_s.append(seconds)
         measured.dealer_s.append(held.dealer_seconds)
-        sent_before = self._link.bytes_sent
+        channel.exchange("barrier", b"")
+        sent_before = channel.bytes_sent()
         measured.aggregate_s.append(_aggregate(checked.accepted_share_sum, channel))
-        measured.aggregate_bytes_sent = self._link.bytes_sent - sent_before
+        measured.aggregate_bytes_sent = channel.bytes_sent() - sent_before
         measured.peak_rss = max(measured.peak_rss, peak_rss())
 
 
-def _require_right_sum(expected: RingArray, checked: Validated, channel: BlockingChannel) -> None:
+def _require_right_sum(expected: RingArray, checked: Validated, channel: CountingChannel) -> None:
     total = checked.accepted_share_sum + _exchange(channel, "sum", checked.accepted_share_sum)
     if not np.array_equal(total, expected):
         raise WrongVerdictError("the shares of the accepted clients do not add up to their updates")
 
 
-def _aggregate(share_sum: RingArray, channel: BlockingChannel) -> float:
+def _aggregate(share_sum: RingArray, channel: CountingChannel) -> float:
     """Seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
-    channel.exchange("barrier", b"")
     start = time.perf_counter()
     noisy = share_sum + rounded_gaussian.sample(NOISE_STD, share_sum.size)
     noisy += _exchange(channel, "noisy sum", noisy)
     return time.perf_counter() - start
 
 
-def _exchange(channel: BlockingChannel, label: str, words: RingArray) -> RingArray:
+def _exchange(channel: CountingChannel, label: str, words: RingArray) -> RingArray:
     return ring.from_bytes(channel.exchange(label, ring.to_bytes(words)), n_words=words.size)
 
 

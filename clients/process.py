@@ -14,7 +14,7 @@ from clients import datasets, models
 from clients.attacks import ATTACKS, Attack
 from clients.config import ClientConfig
 from clients.datasets import Records
-from clients.errors import ArgumentError, StoppedError
+from clients.errors import ArgumentError, StoppedError, UnknownNameError
 from clients.local_update import local_update
 from clients.session import ClientSession
 from mpc import fixed_point
@@ -56,6 +56,8 @@ class Trainer:
 
 def load_records(task: Task, config: ClientConfig, client: str) -> Records:
     """The client's records: its part of the bundled digits. Raises ArgumentError when it declared fewer than it has."""
+    if task.model not in models.IMAGE_SIDE:
+        raise UnknownNameError("task.model", task.model, known=sorted(models.IMAGE_SIDE))
     side = models.IMAGE_SIDE[task.model]
     parts = datasets.partition(datasets.digits(side=side).train, len(task.clients), seed=config.partition_seed)
     records = parts[sorted(task.clients).index(client)]

@@ -127,6 +127,8 @@ class ClientSession:
             invitation = agree(from_a, from_b, self.task)
             try:
                 await self._take_part(stubs, invitation)
+            except ProtocolError as error:
+                self._log.warning("client.skipped", round=invitation.round, reason=str(error))
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so

@@ -24,6 +24,7 @@ class RoundInvitation:
 
     task_id: str
     round: int
+    slot: int
     model_digest: bytes
     mask_seeds: tuple[Seed, Seed] | None
     """(from A, from B) in the `masked` form."""
@@ -34,7 +35,7 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
 
     Two servers that show a client two models, or two dimensions, could learn from the difference.
     """
-    for name in ("task", "round", "dim", "model_digest"):
+    for name in ("task", "round", "slot", "dim", "model_digest"):
         if getattr(from_a, name) != getattr(from_b, name):
             raise ProtocolError(f"the servers' invitations differ in {name}")
     if from_a.dim != task.dim:
@@ -45,7 +46,7 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
         seeds = (Seed(from_a.mask_seed), Seed(from_b.mask_seed))
     else:
         raise ProtocolError("mask_seed: expected 16 bytes from each server")
-    return RoundInvitation(from_a.task, from_a.round, from_a.model_digest, seeds)
+    return RoundInvitation(from_a.task, from_a.round, from_a.slot, from_a.model_digest, seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def make_submission(
 ) -> Submission:
     """The two payloads and their binding. Each mask seed serves one call: a second vector under it would leak the
     difference of the two."""
-    label = Label(invitation.task_id, invitation.round, client)
+    label = Label(invitation.task_id, invitation.round, str(invitation.slot))
     if invitation.mask_seeds is not None:
         payloads = (ring.to_bytes(sharing.mask(encoded, invitation.mask_seeds, label)), b"")
     else:

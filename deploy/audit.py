@@ -7,6 +7,7 @@ submissions of one round.
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def load_vectors(path: Path) -> RingArray:
             x = archive["x"]
     except KeyError:
         raise ConfigError(f"--vectors: expected an array named x in {path}, found none") from None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"--vectors: expected a .npz file, found {path}: {error}") from None
     if x.dtype != np.int64 or x.ndim != 2 or 0 in x.shape:
         raise ConfigError(f"--vectors: expected x of int64 and shape (n, d), found {x.dtype} and shape {x.shape}")
@@ -121,7 +122,8 @@ def audit_file(
         "frac_bits": frac_bits,
         "threshold": bound.threshold,
         "rows": n_rows,
-        "log2_soundness_error": -n_rows,
+        "log2_soundness_error": bound.log2_soundness_error,
+        "log2_honest_failure": bound.log2_honest_failure,
         "gate": gate,
         "mode": mode,
         "rounds": runs[0].rounds,

@@ -44,7 +44,7 @@ app.add_typer(audit_app, name="audit")
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 
-people = Console(stderr=True)
+people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the deployment.")]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Run folder; new or empty.")]
@@ -251,7 +251,7 @@ def audit_validation(
     vectors: Annotated[Path, typer.Option(metavar="FILE.npz", help="Array x: int64, shape (n, d).")],
     clip: Annotated[float, typer.Option(help="C, the L2 bound on the decoded vector.")],
     frac_bits: Annotated[int, typer.Option(help="f, fractional bits of the encoding.")] = 16,
-    seed_count: Annotated[int, typer.Option(help="Repeat under so many fresh seeds.", min=1)] = 1,
+    seed_count: Annotated[int, typer.Option(help="Fresh seeds to repeat under; accept once is accept.", min=1)] = 1,
     rows: Annotated[int, typer.Option(help="Rows of the no-wrap test; fewer than 64 only to study it.")] = 64,
     gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.CRYPTEN,
     mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
@@ -407,12 +407,12 @@ def _exit_codes() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        code = errors.exit_code_of(error)
-        if code == errors.FAILURE and not isinstance(error, errors.DeployError):
+        if not errors.is_known(error):
             raise  # a defect of ours: the traceback is what helps
+        code = errors.exit_code_of(error)
         for line in str(error).splitlines():
-            style = None if code == 0 else "bold red"
-            people.print(f"precad: {line}", style=style, highlight=False, markup=False, soft_wrap=True)
+            style = None if code == errors.SUCCESS else "bold red"
+            people.print(f"precad: {line}", style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code) from error
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clients.config import ClientConfig
 from deploy.errors import ConfigError
@@ -42,6 +42,13 @@ class Network(BaseModel):
     aggregator_a: Address
     aggregator_b: Address
     dealer: Address
+
+    @model_validator(mode="after")
+    def _check_distinct(self) -> Self:
+        if len({self.aggregator_a, self.aggregator_b, self.dealer}) < 3:
+            found = ", ".join((self.aggregator_a, self.aggregator_b, self.dealer))
+            raise ValueError(f"expected three different addresses, found {found}")
+        return self
 
 
 class Aggregators(BaseModel):
@@ -98,7 +105,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected TOML, found: {error}") from None
 
 

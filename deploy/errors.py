@@ -47,6 +47,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (InterruptedRunError, INTERRUPTED),
     (server_errors.StoppedError, SUCCESS),
     (client_errors.StoppedError, SUCCESS),
+    (server_errors.SetupError, INVALID_INPUT),
     (server_errors.PeerUnreachableError, UNREACHABLE),
     (client_errors.ServerUnreachableError, UNREACHABLE),
     (client_errors.TaskEndedError, UNREACHABLE),
@@ -60,10 +61,16 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (server_errors.ServerError, REFUSED),
     (client_errors.TaskRefusedError, REFUSED),
     (client_errors.ProtocolError, REFUSED),
+    (client_errors.ClientError, FAILURE),
     (MpcError, REFUSED),
     (DpError, REFUSED),
 )
 """Most specific first."""
+
+
+def is_known(error: Exception) -> bool:
+    """Whether `error` is one that we raise on purpose, with a message for people."""
+    return isinstance(error, (DeployError, *(kind for kind, _ in EXIT_CODES)))
 
 
 def exit_code_of(error: Exception) -> int:

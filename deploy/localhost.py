@@ -11,7 +11,7 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from rich.console import Console
 
 from clients import datasets, evaluation, models
 from deploy import pki
-from deploy.config import Deployment, parse, section
+from deploy.config import Deployment, parse
 from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
@@ -33,77 +33,104 @@ from deploy.watch import LiveTable
 from protos import convert
 from protos.identity import Identity, Role
 from protos.precad.v1 import control_pb2, control_pb2_grpc
-from protos.transport import dial
+from protos.transport import TransportError, dial, require_free
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
+DIAGNOSIS_S = 5.0
+"""How long a failed run waits for the process that failed to say why."""
 
 
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
-    """The user's configuration with everything that the runner supplies: dimension, declared numbers of records,
-    addresses, paths. What the user gave stays. Raises ConfigError."""
-    task = dict(_table(raw, "task"))
-    client = dict(_table(raw, "client"))
-    model = task.get("model", "mlp")
-    if model not in models.IMAGE_SIDE:
-        raise ConfigError(f"task.model: expected one of {', '.join(sorted(models.IMAGE_SIDE))}, found {model!r}")
-    task.setdefault("dim", models.dimension(model))
-    if task["dim"] != models.dimension(model):
-        raise ConfigError(
-            f"task.dim: expected {models.dimension(model)}, the dimension of {model!r}, found {task['dim']!r}"
-        )
+    """The user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers of
+    records, addresses, paths. Raises ConfigError."""
+    resolved = _merge(_supplied(folder), raw)
+    task, client = resolved["task"], resolved["client"]
+    _supply_model_dimension(task)
     if isinstance(ids := task.get("clients"), list):
-        task["clients"] = _declared_records(ids, int(client.get("partition_seed", 0)))
-    client.setdefault("certificates", "pki")
-    client.setdefault("authority", "pki/ca.pem")
-    resolved = {
-        "task": task,
-        "network": dict(_table(raw, "network")) or _free_addresses(),
-        "client": client,
-        "operator": _tls("operator"),
-        "localhost": dict(_table(raw, "localhost")),
-    }
-    network = resolved["network"]
-    resolved["dealer"] = {
-        "listen": network.get("dealer", ""),
-        **_tls("dealer"),
-        "aggregator_a_certificate": "pki/aggregator-a/cert.pem",
-        "aggregator_b_certificate": "pki/aggregator-b/cert.pem",
-    }
-    resolved["aggregator"] = {
-        letter: {
-            "listen": network.get(f"aggregator_{letter}", ""),
-            **_tls(f"aggregator-{letter}"),
-            "peer_certificate": f"pki/aggregator-{other}/cert.pem",
-            "dealer_certificate": "pki/dealer/cert.pem",
-            "initial_model": folder.initial_model.name,
-            "state_dir": letter,
-        }
-        for letter, other in (("a", "b"), ("b", "a"))
-    }
-    unknown = set(raw) - set(resolved)
-    if unknown:
-        raise ConfigError("\n".join(f"{key}: expected no such section" for key in sorted(unknown)))
+        task["clients"] = _declared_records(ids, client.get("partition_seed", 0))
+    if not resolved["network"]:
+        resolved["network"] = _free_addresses()
+    for section_of_server, name in _SERVERS:
+        server = resolved
+        for key in section_of_server:
+            server = server[key]
+        server.setdefault("listen", resolved["network"].get(name, ""))
     deployment = parse(resolved, base=folder.root)
+    real = _declared_records(list(deployment.task.clients), client.get("partition_seed", 0))
+    for client_id, declared in deployment.task.clients.items():
+        if declared != real[client_id]:
+            raise ConfigError(
+                f"task.clients.{client_id}: expected the {real[client_id]} records that it has, found {declared}"
+            )
     for client_id in deployment.client.attacks if deployment.client else ():
         if client_id not in deployment.task.clients:
             raise ConfigError(f"client.attacks.{client_id}: expected one of the task's clients, found {client_id!r}")
     return resolved, deployment
 
 
-def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = raw.get(name, {})
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}: expected a section, found {value!r}")
-    return value
+_SERVERS = (
+    (("aggregator", "a"), "aggregator_a"),
+    (("aggregator", "b"), "aggregator_b"),
+    (("dealer",), "dealer"),
+)
+
+
+def _supplied(folder: RunFolder) -> dict[str, Any]:
+    """What the runner makes itself, with paths inside the run folder."""
+    pins = {letter: f"pki/aggregator-{letter}/cert.pem" for letter in "ab"}
+    return {
+        "task": {},
+        "network": {},
+        "client": {"certificates": "pki", "authority": "pki/ca.pem"},
+        "operator": _tls("operator"),
+        "localhost": {},
+        "dealer": {**_tls("dealer"), **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()}},
+        "aggregator": {
+            letter: {
+                **_tls(f"aggregator-{letter}"),
+                "peer_certificate": pins[other],
+                "dealer_certificate": "pki/dealer/cert.pem",
+                "initial_model": folder.initial_model.name,
+                "state_dir": letter,
+            }
+            for letter, other in (("a", "b"), ("b", "a"))
+        },
+    }
+
+
+def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """`users` over `supplied`, section by section. Raises ConfigError where a section is expected and is none."""
+    merged = dict(supplied)
+    for key, value in users.items():
+        if isinstance(merged.get(key), Mapping):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{path}{key}: expected a section, found {value!r}")
+            merged[key] = _merge(merged[key], value, f"{path}{key}.")
+        elif key in merged and merged[key] != value:
+            raise ConfigError(f"{path}{key}: expected {merged[key]!r}, which precad run makes itself, found {value!r}")
+        else:
+            merged[key] = value
+    return merged
+
+
+def _supply_model_dimension(task: dict[str, Any]) -> None:
+    model = task.get("model", "mlp")
+    if not isinstance(model, str) or model not in models.IMAGE_SIDE:
+        raise ConfigError(f"task.model: expected one of {', '.join(sorted(models.IMAGE_SIDE))}, found {model!r}")
+    dimension = models.dimension(model)
+    if task.setdefault("dim", dimension) != dimension:
+        raise ConfigError(f"task.dim: expected {dimension}, the dimension of {model!r}, found {task['dim']!r}")
 
 
 def _tls(name: str) -> dict[str, str]:
     return {"certificate": f"pki/{name}/cert.pem", "key": f"pki/{name}/key.pem", "authority": "pki/ca.pem"}
 
 
-def _declared_records(ids: list[Any], seed: int) -> dict[str, int]:
+def _declared_records(ids: list[Any], seed: Any) -> dict[str, int]:
     """What each client will declare: the size of its part of the bundled digits."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"client.partition_seed: expected an integer >= 0, found {seed!r}")
     if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
     parts = datasets.partition(datasets.digits().train, len(ids), seed=seed)
@@ -118,6 +145,14 @@ def _free_addresses() -> dict[str, str]:
         s.close()
     names = ("aggregator_a", "aggregator_b", "dealer")
     return {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A finished round as one aggregator reports it, with its model where that came along."""
+
+    record: control_pb2.RoundRecord
+    parameters: NDArray[np.float32] | None
 
 
 @dataclass(slots=True)
@@ -164,15 +199,10 @@ class LocalRun:
     def _require_free_ports(self) -> None:
         network = self.deployment.network
         for name in ("aggregator_a", "aggregator_b", "dealer"):
-            host, _, port = getattr(network, name).rpartition(":")
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((host, int(port)))
-                except OSError as error:
-                    raise ConfigError(
-                        f"network.{name}: expected a free port, found {host}:{port}: {error.strerror}"
-                    ) from None
+            try:
+                require_free(getattr(network, name))
+            except TransportError as error:
+                raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
 
     async def run(self) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError on Ctrl-C."""
@@ -191,7 +221,7 @@ class LocalRun:
         return self._finish()
 
     async def _watch_until_done(self, table: LiveTable, interrupted: asyncio.Event) -> None:
-        servers = self._start_processes()
+        servers = self._start_servers()
         watching = asyncio.create_task(self._watch(table))
         stopping = asyncio.create_task(interrupted.wait())
         guarding = asyncio.create_task(self._guard(servers, table))
@@ -199,7 +229,9 @@ class LocalRun:
             done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
                 raise InterruptedRunError("interrupted; every process was stopped")
-            if guarding in done and not (watching in done and watching.exception() is None):
+            if watching in done and watching.exception() is not None:
+                await asyncio.wait((guarding,), timeout=DIAGNOSIS_S)  # who died says more than what we missed
+            if guarding.done():
                 guarding.result()
             watching.result()
         finally:
@@ -207,21 +239,23 @@ class LocalRun:
                 task.cancel()
             await asyncio.gather(watching, stopping, guarding, return_exceptions=True)
 
-    def _start_processes(self) -> list[Child]:
-        """Everybody at once; each waits for the others. Returns the ones without whom there is no run."""
+    def _start_servers(self) -> list[Child]:
+        """The processes without whom there is no run. Each waits for the others."""
         config = str(self.folder.config)
-        servers = [
+        return [
             self._children.start("dealer", "serve", "dealer", config),
             self._children.start("aggregator-a", "serve", "aggregator", config, "--role", "a"),
             self._children.start("aggregator-b", "serve", "aggregator", config, "--role", "b"),
         ]
+
+    def _start_clients(self) -> None:
+        """After the servers, so that no round is over before we watch."""
         ids, size = list(self.deployment.task.clients), self.deployment.localhost.clients_per_process
         for start in range(0, len(ids), size):
             group = ids[start : start + size]
             name = group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1]}"
             flags = [part for client in group for part in ("--id", client)]
-            self._children.start(name, "client", config, *flags)
-        return servers
+            self._children.start(name, "client", str(self.folder.config), *flags)
 
     async def _guard(self, servers: list[Child], table: LiveTable) -> None:
         """Raises RunFailedError when a server has ended with an error. A client that ends is reported, no more."""
@@ -234,7 +268,7 @@ class LocalRun:
                     await asyncio.sleep(1.0)  # the others notice, say so in their logs, and exit
                     raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
                 reported.add(child.name)
-                table.say(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
+                table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
             await asyncio.sleep(POLL_S)
 
     def _why_failed(self, servers: list[Child]) -> str:
@@ -251,63 +285,91 @@ class LocalRun:
 
     async def _watch(self, table: LiveTable) -> None:
         """Joins the two aggregators' records round by round, until both say that the task is finished."""
-        operator = section(self.deployment.operator, "operator").tls
-        network = self.deployment.network
-        channels = (
-            dial(network.aggregator_a, Role.AGGREGATOR_A, operator),
-            dial(network.aggregator_b, Role.AGGREGATOR_B, operator),
-        )
-        stubs = [control_pb2_grpc.ControlStub(channel) for channel in channels]
+        assert self.deployment.operator is not None  # resolve() supplied it
+        operator, network = self.deployment.operator.tls, self.deployment.network
+        addresses = ((network.aggregator_a, Role.AGGREGATOR_A), (network.aggregator_b, Role.AGGREGATOR_B))
+        channels = [dial(address, role, operator) for address, role in addresses]
+        inboxes: list[asyncio.Queue[Observation | None]] = [asyncio.Queue(), asyncio.Queue()]
+        up = [asyncio.Event(), asyncio.Event()]
+        observers = [
+            asyncio.create_task(self._observe(channels[i], inboxes[i], up[i], table if i == 0 else None))
+            for i in (0, 1)
+        ]
+        joining = asyncio.create_task(self._join_records(inboxes, up, table))
         try:
-            from_a, from_b = (self._records(stub, table if i == 0 else None) for i, stub in enumerate(stubs))
-            async for record_a in from_a:
-                record_b = await anext(from_b)
-                parameters, accuracy = await self._model(stubs[0]), None
-                if convert.sha256(convert.model_to_bytes(parameters)) == record_a.model_digest:
-                    self._progress.final = parameters
-                    if self._accuracy_every_round:
-                        accuracy = await asyncio.to_thread(self._accuracy, parameters)
-                metrics = round_metrics(record_a, record_b, accuracy=accuracy)
-                self._progress.metrics.append(metrics)
-                self.folder.append_metrics(metrics)
-                table.add(metrics)
-            async for _ in from_b:
-                raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
+            for finished in asyncio.as_completed((*observers, joining)):
+                await finished
         finally:
+            for task in (*observers, joining):
+                task.cancel()
+            await asyncio.gather(*observers, joining, return_exceptions=True)
             for channel in channels:
                 await channel.close()
 
-    async def _records(
-        self, stub: control_pb2_grpc.ControlStub, table: LiveTable | None
-    ) -> AsyncIterator[control_pb2.RoundRecord]:
-        """Finished rounds of one aggregator. Tries again until it is up."""
+    async def _join_records(
+        self, inboxes: list[asyncio.Queue[Observation | None]], up: list[asyncio.Event], table: LiveTable
+    ) -> None:
+        for event in up:
+            await event.wait()
+        self._start_clients()
+        while True:
+            a, b = await inboxes[0].get(), await inboxes[1].get()
+            if a is None or b is None:
+                if a is not b:
+                    raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
+                return
+            accuracy = None
+            if a.parameters is not None:
+                self._progress.final = a.parameters
+                if self._accuracy_every_round:
+                    accuracy = await asyncio.to_thread(self._accuracy, a.parameters)
+            metrics = round_metrics(a.record, b.record, accuracy=accuracy)
+            self._progress.metrics.append(metrics)
+            self.folder.append_metrics(metrics)
+            table.add(metrics)
+
+    async def _observe(
+        self,
+        channel: grpc.aio.Channel,
+        inbox: asyncio.Queue[Observation | None],
+        up: asyncio.Event,
+        table: LiveTable | None,
+    ) -> None:
+        """Finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError."""
         deadline = time.monotonic() + START_TIMEOUT_S
+        request = control_pb2.WatchRequest(with_models=table is not None)
+        model = bytearray()
         while True:
             try:
-                async for event in stub.Watch(control_pb2.WatchRequest()):
-                    deadline = 0.0
+                async for event in control_pb2_grpc.ControlStub(channel).Watch(request):
+                    up.set()
                     match event.WhichOneof("event"):
+                        case "model":
+                            model += event.model.data
                         case "round":
-                            yield event.round
-                        case "status":
-                            self._progress.task_id = event.status.task
-                            if table is not None:
-                                n = len(self.deployment.task.clients)
-                                table.say(f"{event.status.state}; {event.status.n_registered} of {n} clients connected")
+                            inbox.put_nowait(Observation(event.round, self._parameters(bytes(model))))
+                            model.clear()
+                        case "status" if table is not None:
+                            self._show_status(event.status, table)
                         case "goodbye":
                             self._progress.ended = event.goodbye.reason
                             if not event.goodbye.finished:
                                 raise RunFailedError(event.goodbye.reason, exit_code=UNREACHABLE)
-                return
+                            inbox.put_nowait(None)
+                            return
+                raise RunFailedError("an aggregator hung up", exit_code=UNREACHABLE)
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                if up.is_set() or time.monotonic() > deadline:
                     raise RunFailedError(f"lost an aggregator: {error.details()}", exit_code=UNREACHABLE) from None
                 await asyncio.sleep(POLL_S)
 
-    async def _model(self, stub: control_pb2_grpc.ControlStub) -> NDArray[np.float32]:
-        dim = self.deployment.task.dim
-        data = await convert.collect(stub.GetModel(control_pb2.CurrentModelRequest()), limit=4 * dim)
-        return convert.model_from_bytes(data, dim)
+    def _show_status(self, status: control_pb2.Status, table: LiveTable) -> None:
+        self._progress.task_id = status.task
+        n = len(self.deployment.task.clients)
+        table.say(f"{status.state}; {status.n_registered} of {n} clients connected")
+
+    def _parameters(self, data: bytes) -> NDArray[np.float32] | None:
+        return convert.model_from_bytes(data, self.deployment.task.dim) if data else None
 
     def _accuracy(self, parameters: NDArray[np.float32]) -> float:
         return evaluation.accuracy(parameters, self.deployment.task.model, self._test)
@@ -359,12 +421,12 @@ def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, acc
         "rejected": list(a.rejected),
         "missing": list(a.missing),
         "bytes": {
-            "clients_to_a": a.bytes_sent["clients"],
-            "clients_to_b": b.bytes_sent["clients"],
-            "a_to_b": a.bytes_sent["link"],
-            "b_to_a": b.bytes_sent["link"],
-            "dealer_to_a": a.bytes_sent["dealer"],
-            "dealer_to_b": b.bytes_sent["dealer"],
+            "clients_to_a": a.bytes_by_link["from_clients"],
+            "clients_to_b": b.bytes_by_link["from_clients"],
+            "a_to_b": a.bytes_by_link["to_peer"],
+            "b_to_a": b.bytes_by_link["to_peer"],
+            "dealer_to_a": a.bytes_by_link["from_dealer"],
+            "dealer_to_b": b.bytes_by_link["from_dealer"],
         },
         "seconds": {name: round(value, 5) for name, value in a.seconds.items()},
         "seconds_total": round(max(sum(record.seconds.values()) for record in (a, b)), 5),

@@ -35,11 +35,15 @@ class LiveTable:
             self._console.print(self._table(self._rows))
 
     def say(self, status: str) -> None:
-        """One line under the table, about what is going on."""
-        if status != self._status and not self._console.is_terminal:
+        """One line under the table, about what is going on; into a file, until there are rounds to tell of."""
+        if status != self._status and not self._console.is_terminal and not self._rows:
             self._console.print(status, highlight=False, soft_wrap=True)
         self._status = status
         self._live.update(self._render())
+
+    def warn(self, message: str) -> None:
+        """One line that stays, above the table."""
+        self._console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """A finished round, as `metrics.jsonl` holds it."""

@@ -49,7 +49,7 @@ def _and_of_inputs(words: RingArray, triples: BinaryTriples, channel: Channel) -
 
     With e = x ^ a and d = y ^ b opened, x & y = (x & d) ^ (e & b) ^ (a & b): A knows the first term, B the second.
     """
-    a, b, c = triples.take(words.size)
+    a, b, c = triples.take(words.size, is_split=True)
     mask = a if channel.party == 0 else b[0]
     theirs = _exchange(words ^ mask, channel, "gate/inputs")
     known = words if channel.party == 0 else b[0]

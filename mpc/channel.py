@@ -61,6 +61,7 @@ class MemoryChannel:
         self.rounds += 1
         message = self._inbox.get()
         if message is None:
+            self._inbox.put(None)  # it stays closed
             raise ChannelClosedError(f"the peer closed the channel, at step {label!r}")
         peers_label, received = message
         if peers_label != label:
@@ -102,5 +103,5 @@ def run_pair(program: Callable[[MemoryChannel], T]) -> tuple[T, T]:
         futures = [pool.submit(run, channel) for channel in memory_pair()]
         try:
             return futures[0].result(), futures[1].result()
-        except BaseException:  # noqa: BLE001 - re-raised as the error that came first
-            raise first_error[0] from None
+        except BaseException as error:  # noqa: BLE001 - re-raised as the error that came first
+            raise (first_error or [error])[0] from None

@@ -69,8 +69,8 @@ def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_byt
     """B's shares of rho (uniform, not zero), omega (uniform) and rho * omega, modulo p, as words."""
     rho, omega = 1 + _uniform_below(FIELD_PRIME - 1, random_bytes), _uniform_below(FIELD_PRIME, random_bytes)
     share_a = equality_share_a(key_a, shape.label(client))
-    whole = (rho, omega, rho * omega)
-    return [field_words((value - share) % FIELD_PRIME) for value, share in zip(whole, share_a, strict=True)]
+    corrections = (rho - share_a.rho_share, omega - share_a.omega_share, rho * omega - share_a.product_share)
+    return [field_words(value % FIELD_PRIME) for value in corrections]
 
 
 def _uniform_below(bound: int, random_bytes: RandomBytes) -> int:

@@ -9,6 +9,7 @@
     ├── PeerMismatchError               the two servers are out of step
     ├── CommitmentError                 a revealed coin is not the one committed to
     ├── TupleReusedError                correlated randomness asked for twice
+    ├── TupleExhaustedError             more correlated randomness asked for than was dealt
     ├── GateUnavailableError            the chosen comparison gate is not installed
     └── ChannelClosedError              the peer is gone
 
@@ -56,6 +57,10 @@ class CommitmentError(MpcError):
 
 class TupleReusedError(MpcError):
     """A one-time tuple was asked for a second time. Using it would reveal the difference of two updates."""
+
+
+class TupleExhaustedError(MpcError):
+    """A protocol asks for more binary triples than the dealer made for the round."""
 
 
 class GateUnavailableError(MpcError):

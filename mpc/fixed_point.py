@@ -20,7 +20,7 @@ MAX_FRAC_BITS = 40
 
 
 def check_frac_bits(frac_bits: int) -> int:
-    """`frac_bits` itself. Raises ParameterError outside 0..40 (beyond that, C * 2^f cannot meet the norm bound)."""
+    """`frac_bits` itself. Raises ParameterError outside 0..40: more leaves no clip norm that is of use."""
     if not 0 <= frac_bits <= MAX_FRAC_BITS:
         raise ParameterError(f"frac_bits must be in 0..{MAX_FRAC_BITS}, got {frac_bits}")
     return frac_bits
@@ -30,10 +30,10 @@ def encode(x: NDArray[np.float64], frac_bits: int = DEFAULT_FRAC_BITS) -> RingAr
     """trunc(x * 2^f), elementwise. Raises NotFiniteError, OverflowsRingError; never says which value."""
     if not np.isfinite(x).all():
         raise NotFiniteError("cannot encode: the vector holds a NaN or an infinity")
-    scaled = np.asarray(x, dtype=np.float64) * math.ldexp(1.0, check_frac_bits(frac_bits))
-    if scaled.size and float(np.abs(scaled).max()) >= 2.0**63:
+    limit = math.ldexp(1.0, 63 - check_frac_bits(frac_bits))
+    if x.size and float(np.abs(x).max()) >= limit:
         raise OverflowsRingError(f"cannot encode: a coordinate is not below 2^{63 - frac_bits} in magnitude")
-    return np.trunc(scaled).astype(np.int64)
+    return np.trunc(np.asarray(x, dtype=np.float64) * math.ldexp(1.0, frac_bits)).astype(np.int64)
 
 
 def decode(x: RingArray, frac_bits: int = DEFAULT_FRAC_BITS) -> NDArray[np.float64]:
@@ -46,7 +46,8 @@ def encode_within(x: NDArray[np.float64], *, squared_norm_threshold: int, frac_b
 
     Truncation only shrinks, so a vector of norm at most C passes as it is; one whose norm float64 rounded to C from
     just above is brought in by factors of 1 - 2^-40. Shapes: (d,) to (d,).
-    Raises: ParameterError when x was not clipped (its norm is above the bound by more than rounding).
+    Raises: ParameterError when x was not clipped (its norm is above the bound by more than rounding); what `encode`
+    raises.
     """
     for _ in range(64):
         encoded = encode(x, frac_bits)

@@ -49,12 +49,12 @@ class NormBound:
             raise ParameterError(f"n_rows must be in 1..{DEFAULT_ROWS}, got {self.n_rows}")
         if self.encoded_clip > MAX_ENCODED_CLIP:
             raise ParameterError(
-                f"clip_norm * 2^frac_bits must be at most {MAX_ENCODED_CLIP}, got {float(self.encoded_clip):.6g} "
-                f"(clip_norm {self.clip_norm}, frac_bits {self.frac_bits}): lower one of them"
+                f"clip_norm * 2^frac_bits must be at most {MAX_ENCODED_CLIP}, "
+                f"got {self.clip_norm} * 2^{self.frac_bits}: lower one of them"
             )
         if self.encoded_clip < 1:
             raise ParameterError(
-                f"clip_norm * 2^frac_bits must be at least 1, got {float(self.encoded_clip):.6g}: "
+                f"clip_norm * 2^frac_bits must be at least 1, got {self.clip_norm} * 2^{self.frac_bits}: "
                 f"every update would be encoded as zero"
             )
         if self.dim * (2 * WINDOW - 1) + WINDOW >= MODULUS:
@@ -87,6 +87,12 @@ class NormBound:
     def words_per_client(self) -> int:
         """Words that the comparison gate takes per client: one per row and one for the norm."""
         return self.n_rows + 1
+
+    @property
+    def log2_soundness_error(self) -> float:
+        """log2 of the probability that a longer or wrapping vector is accepted: 2^-k for the rows, and a collision of
+        the hash that compares the servers' bits (`mpc.equality`)."""
+        return math.log2(2.0**-self.n_rows + (self.words_per_client + 1) * 2.0**-127)
 
     @property
     def log2_honest_failure(self) -> float:

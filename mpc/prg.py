@@ -47,7 +47,7 @@ class Purpose(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Where a stream belongs. `client` is empty for streams that a whole round shares."""
+    """Where a stream belongs. `client` is the client's slot in the round, empty for streams that the round shares."""
 
     task: str
     round: int

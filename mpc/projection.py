@@ -7,8 +7,8 @@ the projection, so no message is needed.
 Source: `secure_validation.md` section 4 (our theorem; the idea of ternary projections against wrap-around is PINE's,
 arXiv 2311.10237).
 
-Float64 matrix products do the work exactly: a word is cut into limbs of 22, 21 and 21 bits, a 0/1 combination of 2^16
-limbs stays below 2^38, and the products are put together again modulo 2^64.
+Float64 matrix products do the work exactly: a word is cut into limbs of 22, 21 and 21 bits, a 0/1 combination of a
+tile's limbs stays below 2^35, and the products are put together again modulo 2^64.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ mask seed is handed out once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 
 from mpc import prg, ring
-from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
+from mpc.errors import MalformedMessageError, ParameterError, TupleExhaustedError, TupleReusedError
 from mpc.prg import Label, Purpose, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Party, expand_mask
@@ -49,7 +50,7 @@ class AndBlock:
 MAX_FANOUT = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BatchShape:
     """What both servers ask the dealer for; public, and equal at both or nothing is dealt."""
 
@@ -67,14 +68,29 @@ class BatchShape:
         if self.dim < 1 or self.round < 0:
             raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
 
+    @classmethod
+    def anonymous(cls, task: str, round: int, n_clients: int, dim: int, and_blocks: tuple[AndBlock, ...]) -> BatchShape:
+        """The shape as the dealer knows it: slots without names. It deals exactly what the named shape expects."""
+        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, and_blocks)
+
     @property
     def n_products(self) -> int:
         """Words of c: the dealer's corrections to server B."""
         return sum(block.n_words * block.fanout for block in self.and_blocks)
 
-    def label(self, client: str = "") -> Label:
+    def slot_of(self, client: str) -> int:
+        """The client's place in the round. Streams are labelled by it: the dealer need not know who was chosen."""
+        if client not in self._slots:
+            raise ParameterError(f"{client!r} is not among the {len(self.clients)} clients of round {self.round}")
+        return self._slots[client]
+
+    @cached_property
+    def _slots(self) -> dict[str, int]:
+        return {client: slot for slot, client in enumerate(self.clients)}
+
+    def label(self, client: str | None = None) -> Label:
         """Domain of the streams of this batch, or of one client in it."""
-        return Label(self.task, self.round, client)
+        return Label(self.task, self.round, "" if client is None else str(self.slot_of(client)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -91,36 +107,50 @@ class Dealt:
     products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-class EqualityTuple(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class EqualityTuple:
     """One server's shares modulo p of rho != 0, omega and rho * omega."""
 
     rho_share: int
     omega_share: int
     product_share: int
 
-    def __repr__(self) -> str:
-        return "EqualityTuple(REDACTED)"
-
 
 class BinaryTriples:
-    """One server's XOR shares of a round's binary correlations c_j = a & b_j, taken from the front, each once."""
+    """One server's XOR shares of a round's binary correlations c_j = a & b_j, dealt in blocks; each word is taken once.
 
-    def __init__(self, a: RingArray, b: RingArray, c: RingArray) -> None:
+    Fewer words than were dealt may be needed, when a chosen client did not deliver. A run of any length within a block
+    is a correlation of the block's kind, and where a run starts depends on public values alone.
+    Shapes: a (sum of n_words,), b and c (sum of n_words * fanout,).
+    """
+
+    def __init__(self, blocks: Sequence[AndBlock], a: RingArray, b: RingArray, c: RingArray) -> None:
+        self._blocks = tuple(blocks)
         self._a, self._b, self._c = a, b, c
-        self._taken_left = self._taken_right = 0
+        self._block = self._left = self._right = self._taken = 0
 
-    def take(self, n_words: int, fanout: int = 1) -> tuple[RingArray, RingArray, RingArray]:
-        """The next block: a (n_words,), b and c (fanout, n_words). Raises TupleReusedError when there are no more."""
-        left, right = self._taken_left + n_words, self._taken_right + n_words * fanout
-        if left > self._a.size or right > self._b.size:
-            raise TupleReusedError(f"the round has {self._b.size} words of binary triples, asked for {right}")
-        a = self._a[self._taken_left : left]
-        b, c = (part[self._taken_right : right].reshape(fanout, n_words) for part in (self._b, self._c))
-        self._taken_left, self._taken_right = left, right
+    def take(self, n_words: int, fanout: int = 1, *, is_split: bool = False) -> tuple[RingArray, RingArray, RingArray]:
+        """The next run of `n_words` in a block of this kind: a (n_words,), b and c (fanout, n_words).
+
+        Raises TupleExhaustedError when there is no such block any more.
+        """
+        while self._block < len(self._blocks):
+            block = self._blocks[self._block]
+            stop = self._taken + n_words
+            if (block.fanout, block.is_split) == (fanout, is_split) and stop <= block.n_words:
+                break
+            self._left, self._right = self._left + block.n_words, self._right + block.n_words * block.fanout
+            self._block, self._taken = self._block + 1, 0
+        else:
+            raise TupleExhaustedError(f"the round has no {n_words} words of binary triples left with fanout {fanout}")
+        run, width = slice(self._taken, stop), block.n_words * fanout
+        self._taken = stop
+        a = self._a[self._left : self._left + block.n_words][run]
+        b, c = (part[self._right : self._right + width].reshape(fanout, -1)[:, run] for part in (self._b, self._c))
         return a.copy(), b.copy(), c.copy()
 
     def __repr__(self) -> str:
-        return f"BinaryTriples({self._b.size} words, {self._taken_right} taken)"
+        return f"BinaryTriples({len(self._blocks)} blocks, in block {self._block})"
 
 
 class ServerTuples:
@@ -136,15 +166,17 @@ class ServerTuples:
         self.party: Party = party
         self.shape = shape
         self._dealt = dealt
-        self._slots = {client: slot for slot, client in enumerate(shape.clients)}
         self._handed_out: set[str] = set()
+        self._spent: set[str] = set()
+        self._has_taken_triples = False
 
     def hand_out_mask_seed(self, client: str) -> Seed:
         """The seed of this server's half of `client`'s mask, for that client. Once: raises TupleReusedError after."""
+        label = self.shape.label(client)
         if client in self._handed_out:
             raise TupleReusedError(f"the mask seed of {client!r} in round {self.shape.round} was handed out before")
         self._handed_out.add(client)
-        return mask_seed(self._dealt.key, self.shape.label(client))
+        return mask_seed(self._dealt.key, label)
 
     def mask_share(self, client: str) -> RingArray:
         """a_P, shape (dim,)."""
@@ -155,18 +187,24 @@ class ServerTuples:
         """r_P with r_A + r_B = <a, a> modulo 2^64."""
         if self.party == 0:
             return squared_mask_share_a(self._dealt.key, self.shape.label(client))
-        return int(self._dealt.squared_masks[self._slots[client]])
+        return int(self._dealt.squared_masks[self.shape.slot_of(client)])
 
     def equality_tuple(self, client: str) -> EqualityTuple:
-        """The client's equality tuple."""
+        """The client's equality tuple. Once: raises TupleReusedError after."""
+        if client in self._spent:
+            raise TupleReusedError(f"the equality tuple of {client!r} in round {self.shape.round} is spent")
+        self._spent.add(client)
         if self.party == 0:
             return equality_share_a(self._dealt.key, self.shape.label(client))
-        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[self._slots[client]]))
+        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[self.shape.slot_of(client)]))
 
     def binary_triples(self) -> BinaryTriples:
-        """The round's binary correlations, from their start; the caller takes them once."""
+        """The round's binary correlations. Once: raises TupleReusedError after."""
+        if self._has_taken_triples:
+            raise TupleReusedError(f"the binary triples of round {self.shape.round} are spent")
+        self._has_taken_triples = True
         a, b, c = triple_streams(self._dealt.key, self.shape, self.party)
-        return BinaryTriples(a, b, c if self.party == 0 else self._dealt.products)
+        return BinaryTriples(self.shape.and_blocks, a, b, c if self.party == 0 else self._dealt.products)
 
     def __repr__(self) -> str:
         return f"ServerTuples(party={self.party}, round={self.shape.round}, clients={len(self.shape.clients)})"

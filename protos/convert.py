@@ -97,7 +97,7 @@ def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
     """A server's request to the dealer."""
     return dealer_pb2.BatchRequest(
         round=shape.round,
-        clients=shape.clients,
+        n_clients=len(shape.clients),
         dim=shape.dim,
         and_blocks=[
             dealer_pb2.AndBlock(n_words=b.n_words, fanout=b.fanout, is_split=b.is_split) for b in shape.and_blocks
@@ -108,7 +108,7 @@ def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
 def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
     """Raises ParameterError on a request that no server makes."""
     blocks = tuple(AndBlock(b.n_words, b.fanout, b.is_split) for b in request.and_blocks)
-    return BatchShape(task_id, request.round, tuple(request.clients), request.dim, blocks)
+    return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks)
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:

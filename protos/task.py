@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -16,9 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from mpc.errors import ParameterError
 from mpc.norm_bound import NormBound
 from mpc.sharing import Mode
+from protos.identity import Identity, IdentityError, Role
 
 PROTOCOL_VERSION = "precad/v1"
-CLIENT_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
+"""With C * 2^f <= 9.4e7 and any number of clients below 9e10, the noisy sum then stays far from wrapping around."""
 
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -79,22 +81,24 @@ class Task(BaseModel):
         if len(clients) < 2:
             raise ValueError(f"at least 2 enrolled clients are needed, got {len(clients)}")
         for name in clients:
-            if not CLIENT_ID.fullmatch(name):
-                raise ValueError(f"client id must match {CLIENT_ID.pattern}, got {name!r}")
+            try:
+                Identity(Role.CLIENT, name)
+            except IdentityError as error:
+                raise ValueError(str(error)) from error
         return clients
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         try:
-            bound = self.norm_bound
+            _ = self.norm_bound
         except ParameterError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
-        noise_margin = 12 * self.noise_std_on_grid * 2**0.5
-        if len(self.clients) * float(bound.encoded_clip) + noise_margin >= 2.0**63:
+        if not MIN_NOISE_STD_ON_GRID <= self.noise_std_on_grid <= MAX_NOISE_STD_ON_GRID:
             raise ValueError(
-                "the sum could wrap: n * client_clip * 2^frac_bits + 12 standard deviations of noise must be below 2^63"
+                "noise_multiplier * record_clip * 2^frac_bits must be between 8 and 2^40, where the noise on the grid "
+                f"is accounted as the Gaussian that it is rounded from; got {self.noise_std_on_grid:.6g}"
             )
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
@@ -123,5 +127,9 @@ class Task(BaseModel):
 
     def digest(self) -> bytes:
         """SHA-256 of the protocol version and every field, in canonical JSON."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(f"{PROTOCOL_VERSION}\n{canonical}".encode()).digest()

@@ -61,6 +61,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 """Of every channel. Message sizes stay at gRPC's 4 MB: what grows with d is streamed in chunks."""
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_concurrent_streams", 16),  # of one connection: nobody parks thousands of calls
     ("grpc.so_reuseport", 0),  # gRPC's default lets a second process take a share of our port's connections
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000 * PING_TIME_S // 2),  # half: timers are not exact
@@ -261,7 +262,7 @@ def bind_server(
     The caller adds its servicers, then starts it. Raises: TlsFileError, TransportError.
     """
     credentials = server_credentials(tls.load())
-    _require_free(address)
+    require_free(address)
     server = grpc.aio.server(interceptors=tuple(interceptors), options=SERVER_OPTIONS)
     try:
         return server, server.add_secure_port(address, credentials)
@@ -269,7 +270,7 @@ def bind_server(
         raise TransportError(f"address: expected a free one to listen on, found {address} just taken") from None
 
 
-def _require_free(address: str) -> None:
+def require_free(address: str) -> None:
     """No other process listens on any address that the name stands for.
 
     gRPC itself goes on when one of several is taken: localhost may be 127.0.0.1, in use, and ::1, free.

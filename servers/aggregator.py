@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 import numpy as np
 import structlog
-from google.protobuf.json_format import MessageToJson
 from numpy.typing import NDArray
 
 from dp import rounded_gaussian
-from dp.accounting import View, round_event
+from dp.errors import DpError
 from dp.ledger import Ledger
 from mpc.errors import MpcError, PeerMismatchError
 from mpc.gates import Gate, make_gate
@@ -37,26 +35,28 @@ from protos.precad.v1 import (
     common_pb2,
     control_pb2,
     control_pb2_grpc,
-    peer_pb2,
     peer_pb2_grpc,
 )
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import bind_server, dial, explain, read_pinned
+from protos.transport import bind_server, dial, read_pinned
 from servers.config import AggregatorConfig, require_own_role
-from servers.errors import PeerUnreachableError, ServerError, StoppedError, TaskRefusedError
-from servers.peer import PeerLink, Receive
+from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
+from servers.peer import PeerLink, dial_peer
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
+from servers.state_dir import load_initial_model, open_ledger, require_unused, write_round
 from servers.states import Aborted, Collecting, RoundState, Selecting
+from servers.supervision import first_error_or_result, until_stopped
 from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
 
 ROLES: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 LINGER_S = 10.0
-"""How long the end of a task waits for clients and operators to take note of it."""
-RETRY_S = 0.2
+"""How long the end of a task waits for the others to take note of it."""
+GOODBYE_S = 2.0
+"""The same when the task has failed."""
 
 T = TypeVar("T")
 
@@ -88,37 +88,49 @@ class Aggregator:
         self._stop.set()
 
     async def run(self) -> None:
-        """Raises: ConfigFileError, TlsFileError, TransportError, ServerError, MpcError, DpError."""
-        require_own_role(self.config.tls, ROLES[self.party])
+        """Raises: TlsFileError, TransportError, ServerError, MpcError, DpError."""
+        peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
+        require_unused(self.config.state_dir)
         gate = await asyncio.to_thread(make_gate, self.task.gate)
         async with AsyncExitStack() as stack:
-            ledger = stack.enter_context(open_ledger(self.config.state_dir, self.task))
             server, port = bind_server(self.config.listen, self.config.tls)
-            peer_servicer = self._add_services(server)
+            peer_servicer = self._add_services(server, peer_pin)
             await server.start()
-            stack.push_async_callback(server.stop, 1.0)
+            stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
-            goodbye = common_pb2.Goodbye(finished=False, reason="an aggregator failed")
+            goodbye = common_pb2.Goodbye(finished=False)
             try:
                 link, task_id = await self._until_stopped(self._start(stack, initial, peer_servicer))
-                goodbye.reason = await self._run_task(stack, link, task_id, initial, gate, ledger)
+                goodbye.reason = await self._run_task(stack, link, task_id, initial, gate)
                 goodbye.finished = True
-            except (ServerError, MpcError) as error:
-                goodbye.reason = str(error)
-                self._note_state(Aborted(self._view.round, str(error)))
+            except Exception as error:
+                goodbye.reason = self._public_reason(error)
+                self._note_state(Aborted(self._view.round, goodbye.reason))
                 raise
             finally:
                 await self._tell_clients_and_operators(goodbye)
 
-    def _add_services(self, server: grpc.aio.Server) -> PeerServicer:
-        pinned = read_pinned(self.config.peer_certificate, ROLES[1 - self.party])
-        peer_servicer = PeerServicer(fingerprint(pinned))
+    def _check_files(self) -> str:
+        """Every certificate that will be needed is there and fits. The fingerprint of the other aggregator's."""
+        require_own_role(self.config.tls, ROLES[self.party])
+        read_pinned(self.config.dealer_certificate, Role.DEALER)
+        return fingerprint(read_pinned(self.config.peer_certificate, ROLES[1 - self.party]))
+
+    def _add_services(self, server: grpc.aio.Server, peer_pin: str) -> PeerServicer:
+        peer_servicer = PeerServicer(peer_pin)
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(AggregatorServicer(self._view), server)
         control_pb2_grpc.add_ControlServicer_to_server(self._control, server)
         if self.party == 1:
             peer_pb2_grpc.add_PeerServicer_to_server(peer_servicer, server)
         return peer_servicer
+
+    def _public_reason(self, error: Exception) -> str:
+        """What the other processes are told. Errors of ours hold public values only; of others, the log has more."""
+        if isinstance(error, (ServerError, MpcError, DpError)):
+            return str(error)
+        log.error("aggregator.failed", error=type(error).__name__)
+        return f"{ROLES[self.party]} failed ({type(error).__name__})"
 
     # -- before the task ----------------------------------------------------------------------------------------------
 
@@ -141,9 +153,8 @@ class Aggregator:
             stack.push_async_callback(channel.close)
             link, theirs = await dial_peer(channel, ours, self._peer_address, self.config.connect_timeout_s)
         else:
-            link, theirs = await self._await_peer(servicer)
             stack.callback(servicer.released.set)
-            await link.greet(ours)
+            link, theirs = await servicer.wait_for_peer(ours, self.config.connect_timeout_s)
         for name in ("protocol_version", "config_digest", "model_digest"):
             our_value, their_value = getattr(ours, name), getattr(theirs, name)
             if our_value != their_value:
@@ -151,30 +162,16 @@ class Aggregator:
         nonces = (ours.nonce, theirs.nonce) if self.party == 0 else (theirs.nonce, ours.nonce)
         return link, f"{self.task.name}-{digest(b'task id', *nonces).hex()[:16]}"
 
-    async def _await_peer(self, servicer: PeerServicer) -> tuple[PeerLink, common_pb2.Hello]:
-        try:
-            async with asyncio.timeout(self.config.connect_timeout_s):
-                return await servicer.linked
-        except TimeoutError:
-            raise PeerUnreachableError(
-                f"no aggregator A linked with us within {self.config.connect_timeout_s:g} s"
-            ) from None
-
     # -- the task -----------------------------------------------------------------------------------------------------
 
     async def _run_task(
-        self,
-        stack: AsyncExitStack,
-        link: PeerLink,
-        task_id: str,
-        initial: NDArray[np.float32],
-        gate: Gate,
-        ledger: Ledger,
+        self, stack: AsyncExitStack, link: PeerLink, task_id: str, initial: NDArray[np.float32], gate: Gate
     ) -> str:
         """Rounds until the last one, the budget, or the first error. Returns why the task is over.
 
         The other servers are told how it ended while their links still stand.
         """
+        ledger = stack.enter_context(open_ledger(self.config.state_dir, self.task))
         tuples = self._tuple_source(stack, task_id)
         mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
         stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
@@ -193,23 +190,18 @@ class Aggregator:
         )
         self._view.task_id, self._view.parameters = task_id, initial
         self._view.relay = link.relay if self.party == 0 else None
-        peer, dealer = asyncio.create_task(stays(link)), asyncio.create_task(tuples.run())
-        goodbye = common_pb2.Goodbye(finished=False, reason=f"{ROLES[self.party]} failed")
+        guards = (asyncio.create_task(stays(link)), asyncio.create_task(tuples.run()))
+        goodbye = common_pb2.Goodbye(finished=False)
         try:
             goodbye.reason = await first_error_or_result(
-                self._until_stopped(self._rounds(tuples, runner, ledger)), guards=(peer, dealer)
+                self._until_stopped(self._rounds(tuples, runner, ledger)), guards
             )
             goodbye.finished = True
-        except (ServerError, MpcError) as error:
-            goodbye.reason = str(error)
+        except Exception as error:
+            goodbye.reason = self._public_reason(error)
             raise
         finally:
-            await link.say_goodbye(goodbye)
-            tuples.say_goodbye(goodbye)
-            await asyncio.wait((peer, dealer), timeout=LINGER_S if goodbye.finished else 2.0)
-            for guard in (peer, dealer):
-                guard.cancel()
-            await asyncio.gather(peer, dealer, return_exceptions=True)
+            await self._leave(link, tuples, guards, goodbye)
         return goodbye.reason
 
     def _tuple_source(self, stack: AsyncExitStack, task_id: str) -> TupleSource:
@@ -228,9 +220,25 @@ class Aggregator:
                 return f"the privacy budget is spent after {t} rounds"
             self._view.bytes_uploaded = 0
             record = await runner.run_round(t)
-            record.bytes_sent["clients"] = self._view.bytes_uploaded
+            record.bytes_by_link["from_clients"] = self._view.bytes_uploaded
             await self._publish(runner, record)
         return f"{self.task.rounds} rounds done"
+
+    async def _leave(
+        self,
+        link: PeerLink,
+        tuples: TupleSource,
+        guards: tuple[asyncio.Task[None], asyncio.Task[None]],
+        goodbye: common_pb2.Goodbye,
+    ) -> None:
+        """Says goodbye to the other servers and waits a while for theirs."""
+        timeout_s = LINGER_S if goodbye.finished else GOODBYE_S
+        await link.say_goodbye(goodbye, timeout_s)
+        tuples.say_goodbye(goodbye)
+        await asyncio.wait(guards, timeout=timeout_s)
+        for guard in guards:
+            guard.cancel()
+        await asyncio.gather(*guards, return_exceptions=True)
 
     async def _wait_for_clients(self) -> None:
         self._set_state("registering clients")
@@ -260,12 +268,7 @@ class Aggregator:
         await self._control.notify()
 
     async def _until_stopped(self, work: Coroutine[None, None, T]) -> T:
-        """The work's result. Raises StoppedError when the operator stops this process first."""
-        return await first_error_or_result(work, guards=(asyncio.create_task(self._stopped()),))
-
-    async def _stopped(self) -> None:
-        await self._stop.wait()
-        raise StoppedError(f"{ROLES[self.party]} was stopped by its operator")
+        return await until_stopped(work, self._stop, ROLES[self.party])
 
     async def _tell_clients_and_operators(self, goodbye: common_pb2.Goodbye) -> None:
         """The last event of every open stream; waits a while for them to hang up."""
@@ -281,33 +284,16 @@ class Aggregator:
     def _note_state(self, state: RoundState) -> None:
         if isinstance(state, Selecting):
             self._view.round = state.round
-        self._view.intake = state.intake if isinstance(state, Collecting) else None
+        if isinstance(state, Collecting):
+            self._view.intake, self._view.model_of_round = state.intake, state.model
+        else:
+            self._view.intake = None
         self._set_state(type(state).__name__.lower())
         self._on_state(state)
 
     def _set_state(self, state: str) -> None:
         self._view.state = state
-
-
-async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence[asyncio.Task[None]]) -> T:
-    """The result of `work`, unless a guard raises first: then that error. A guard that ends in peace is no end.
-
-    When several have failed at once, an error that says who is gone wins over its consequences.
-    """
-    main = asyncio.create_task(work)
-    waiting: set[asyncio.Task[Any]] = {main, *guards}
-    try:
-        while not main.done():
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            errors = [error for task in done if (error := task.exception()) is not None]
-            if errors:
-                await asyncio.sleep(0.05)
-                errors += [error for task in waiting if task.done() and (error := task.exception()) is not None]
-                raise min(errors, key=lambda error: not isinstance(error, ServerError))
-        return main.result()
-    finally:
-        main.cancel()
-        await asyncio.gather(main, return_exceptions=True)
+        asyncio.ensure_future(self._control.notify())  # noqa: RUF006 - watchers wake a moment later; nobody waits
 
 
 async def stays(link: PeerLink) -> None:
@@ -315,98 +301,6 @@ async def stays(link: PeerLink) -> None:
     goodbye = await link.run()
     if not goodbye.finished:
         raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")
-
-
-async def dial_peer(
-    channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str, timeout_s: float
-) -> tuple[PeerLink, common_pb2.Hello]:
-    """The link to aggregator B and its hello. Tries again while nobody answers.
-
-    Raises: PeerUnreachableError, TaskRefusedError when B refuses us.
-    """
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        call = peer_pb2_grpc.PeerStub(channel).Link()
-        try:
-            await call.write(peer_pb2.PeerMessage(hello=hello))
-            first = await call.read()
-            if first is not grpc.aio.EOF and first.WhichOneof("message") == "hello":
-                return PeerLink(0, call.write, _reader(call)), first.hello
-            code, why = await call.code(), await call.details()
-        except grpc.aio.AioRpcError as error:
-            code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
-        if code is not grpc.StatusCode.UNAVAILABLE:
-            raise TaskRefusedError(f"aggregator B refused the link: {why}")
-        if asyncio.get_running_loop().time() > deadline:
-            raise PeerUnreachableError(f"no link within {timeout_s:g} s: {why}")
-        await asyncio.sleep(RETRY_S)
-
-
-def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
-    """The call's messages, and None at its end, however it ends."""
-
-    async def receive() -> peer_pb2.PeerMessage | None:
-        try:
-            message: peer_pb2.PeerMessage | Any = await call.read()
-        except grpc.aio.AioRpcError:
-            return None
-        return None if message is grpc.aio.EOF else message
-
-    return receive
-
-
-def open_ledger(state_dir: Path, task: Task) -> Ledger:
-    """A new ledger for both views. Raises TaskRefusedError when `state_dir` holds one already.
-
-    (A second task on the same records has to be accounted together with the first: that is for the operator to decide.)
-    """
-    state_dir.mkdir(parents=True, exist_ok=True)
-    path = state_dir / "ledger.jsonl"
-    if path.exists():
-        raise TaskRefusedError(f"state_dir: expected no ledger of an earlier task, found {path}")
-    events = {
-        view: round_event(
-            view,
-            record_sampling_rate=task.record_rate,
-            noise_multiplier=task.noise_multiplier,
-            record_clip=task.record_clip,
-            dim=task.dim,
-            frac_bits=task.frac_bits,
-        )
-        for view in View
-    }
-    limits = {
-        View.ONE_SERVER: task.epsilon_budget_one_server,
-        View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
-    }
-    budgets = {view: limit for view, limit in limits.items() if limit is not None}
-    return Ledger(path, events=events, delta=task.delta, budgets=budgets)
-
-
-def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:
-    """A flat float32 vector. Raises TaskRefusedError naming what was expected."""
-    try:
-        parameters = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise TaskRefusedError(f"initial_model: expected a .npy file, found {path}: {error}") from None
-    if parameters.dtype != np.float32 or parameters.shape != (dim,) or not np.isfinite(parameters).all():
-        raise TaskRefusedError(
-            f"initial_model: expected {dim} finite float32 values, "
-            f"found {parameters.dtype} {parameters.shape} in {path}"
-        )
-    return np.asarray(parameters, dtype=np.float32)
-
-
-def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: NDArray[np.float32]) -> None:
-    """Appends the record to rounds.jsonl and replaces model.npy as a whole."""
-    temporary = state_dir / "model.npy.tmp"
-    with temporary.open("wb") as file:
-        np.save(file, parameters)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(state_dir / "model.npy")
-    with (state_dir / "rounds.jsonl").open("a") as lines:
-        lines.write(MessageToJson(record, preserving_proto_field_name=True, indent=None) + "\n")
 
 
 def _printable(value: bytes | str) -> str:

@@ -24,8 +24,9 @@ from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_p
 from protos.task import Task
 from protos.transport import bind_server, read_pinned
 from servers.config import DealerConfig, require_own_role
-from servers.errors import AlreadyConnectedError, PeerUnreachableError, StoppedError
+from servers.errors import AlreadyConnectedError, PeerUnreachableError
 from servers.servicers import Context, check_hello, refusing
+from servers.supervision import until_stopped
 
 log = structlog.get_logger(__name__)
 
@@ -66,12 +67,7 @@ class Dealer:
             await server.start()
             stack.push_async_callback(server.stop, 1.0)
             log.info("dealer.listening", port=port)
-            stopping = asyncio.ensure_future(self._stop.wait())
-            await asyncio.wait((servicer.over, stopping), return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if not servicer.over.done():
-                raise StoppedError("the dealer was stopped by its operator")
-            servicer.over.result()
+            await until_stopped(servicer.deal_until_over(self.config.connect_timeout_s), self._stop, "the dealer")
 
 
 class DealerServicer(dealer_pb2_grpc.DealerServicer):
@@ -84,12 +80,24 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self._finished: set[Party] = set()
         self._batches: dict[int, _Batch] = {}
         self._next_round: list[int] = [0, 0]
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._joined, self._over = asyncio.Event(), asyncio.Event()
+        self._failure: PeerUnreachableError | None = None
 
     @property
     def n_connected(self) -> int:
         """Aggregators with an open stream."""
         return len(self._connected)
+
+    async def deal_until_over(self, connect_timeout_s: float) -> None:
+        """Returns when both aggregators have finished the task. Raises PeerUnreachableError when one is lost."""
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                await self._joined.wait()
+        except TimeoutError:
+            raise PeerUnreachableError(f"not both aggregators came within {connect_timeout_s:g} s") from None
+        await self._over.wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def Deal(  # noqa: N802
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
@@ -130,6 +138,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise PeerMismatchError("task", ours=self._task_id, peers=hello.task)
         self._task_id = hello.task
         self._connected.add(party)
+        if len(self._connected) == 2:
+            self._joined.set()
         log.info("dealer.joined", role=AGGREGATORS[party], task=self._task_id)
 
     async def _part(self, party: Party, request: dealer_pb2.DealRequest) -> Dealt:
@@ -138,9 +148,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError("expected a batch request or a goodbye")
         if request.batch.dim != self._task.dim:
             raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
+        if request.batch.n_clients > MAX_CLIENTS:
+            raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
         shape = convert.batch_shape(self._task_id, request.batch)
-        if len(shape.clients) > MAX_CLIENTS or shape.n_products > MAX_PRODUCTS:
-            raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients and {MAX_PRODUCTS} products")
+        if shape.n_products > MAX_PRODUCTS:
+            raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
         if shape.round < self._next_round[party]:
             raise MalformedMessageError(f"round {shape.round} was dealt to {AGGREGATORS[party]} before")
         self._next_round[party] = shape.round + 1
@@ -153,20 +165,18 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         batch.asked.add(party)
         if len(batch.asked) == 2:
             del self._batches[shape.round]
-        return (await batch.dealt)[party]
+        return (await asyncio.shield(batch.dealt))[party]  # a server that hangs up does not take it from the other
 
     def _leave(self, party: Party, goodbye: common_pb2.Goodbye | None) -> None:
         self._connected.discard(party)
-        if self.over.done():
-            return
-        if goodbye is None:
-            self.over.set_exception(PeerUnreachableError(f"{AGGREGATORS[party]} is gone, without a goodbye"))
-        elif not goodbye.finished:
-            self.over.set_exception(PeerUnreachableError(f"{AGGREGATORS[party]} ended the task: {goodbye.reason}"))
-        else:
+        if goodbye is not None and goodbye.finished:
             self._finished.add(party)
-            if len(self._finished) == 2:
-                self.over.set_result(None)
+        elif self._failure is None:
+            why = "is gone, without a goodbye" if goodbye is None else f"ended the task: {goodbye.reason}"
+            self._failure = PeerUnreachableError(f"{AGGREGATORS[party]} {why}")
+        if self._failure is not None or len(self._finished) == 2:
+            self._joined.set()
+            self._over.set()
 
 
 class _DealerControl(control_pb2_grpc.ControlServicer):

@@ -2,11 +2,15 @@
 
     ServerError
     ├── PeerUnreachableError        another process of the deployment is gone          exit code 4
+    ├── SetupError                  a file or folder of this server cannot be used     exit code 2
     ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
     ├── StoppedError                the operator asked this process to stop
-    └── CallRefusedError            one call is refused; nothing has changed
-        ├── SubmissionRefusedError  with a RefusalReason
-        └── ...
+    └── CallRefusedError            one call is refused; the round goes on
+        ├── WrongStateError
+        ├── AlreadyConnectedError
+        ├── NotEnrolledError
+        ├── ParametersDifferError
+        └── SubmissionRefusedError  with a RefusalReason
 
 `STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of a CallRefusedError or of
 an IdentityError, which hold public values only; of anything else they see that it failed, and the log has the detail.
@@ -30,6 +34,10 @@ class PeerUnreachableError(ServerError):
     """The link to another process broke without a goodbye."""
 
 
+class SetupError(ServerError):
+    """A file or folder that this server was given cannot be used."""
+
+
 class TaskRefusedError(ServerError):
     """The task cannot go on as configured: parameters differ, too few clients, the budget is spent."""
 
@@ -39,7 +47,7 @@ class StoppedError(ServerError):
 
 
 class CallRefusedError(ServerError):
-    """One call is refused. Raised before any state changes."""
+    """One call is refused. No other call, client or round is affected."""
 
 
 class WrongStateError(CallRefusedError):

@@ -1,15 +1,18 @@
 """One round's uploads at one server: who may submit what, and when the round has all that it will get.
 
-A submission is bound to its task, round, client, model and content; it is taken at most once, at its exact length, and
-a refused one changes nothing. In the `masked` form server A receives the masked vector and relays it to B before the
-lock; B holds the client's own statement of the digest, so a vector that A (or the way) changed is not active.
+A submission is bound to its task, round, client, model and content, and it is taken at most once, at its exact length.
+A client has one try per round: a refused or broken upload leaves it out of this round, and nobody else. In the `masked`
+form server A receives the masked vector and hands it to the link to B before it counts as complete, so it arrives
+before the lock that covers it; B holds the client's own statement of the digest, so a vector that A (or the way)
+changed is not active.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from mpc import ring
@@ -35,16 +38,17 @@ class Intake:
     """Open from the invitation to the lock."""
 
     def __init__(
-        self, *, task: Task, task_id: str, party: Party, round: int, chosen: Collection[str], model_digest: bytes
+        self, *, task: Task, task_id: str, party: Party, round: int, chosen: Sequence[str], model_digest: bytes
     ) -> None:
         self._task, self._task_id, self._party, self.round = task, task_id, party, round
-        self._chosen = frozenset(chosen)
+        self._slots = {client: slot for slot, client in enumerate(chosen)}
+        self._expected = set(chosen)
         self._model_digest = model_digest
         self._started: set[str] = set()
         self._uploads: dict[str, _Upload] = {}
         self._announced: dict[str, common_pb2.Binding] = {}
         self._relayed: dict[str, bytes] = {}
-        self._failed: set[str] = set()
+        self._receiving: set[asyncio.Timeout] = set()
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -57,6 +61,10 @@ class Intake:
         """Exact length of an upload to this server."""
         return convert.upload_bytes(self._task.wire_mode, self._party, self._task.dim)
 
+    def is_chosen(self, client: str) -> bool:
+        """Whether the client was drawn for this round."""
+        return client in self._slots
+
     def begin(self, client: str, binding: common_pb2.Binding) -> None:
         """Checks a submission's header before a byte of it is kept. Raises SubmissionRefusedError."""
         if binding.client != client:
@@ -65,7 +73,7 @@ class Intake:
             raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
         if binding.round != self.round:
             raise SubmissionRefusedError(RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
-        if client not in self._chosen:
+        if client not in self._slots:
             raise SubmissionRefusedError(RefusalReason.NOT_CHOSEN, f"{client!r} is not in round {self.round}")
         if client in self._started:
             raise SubmissionRefusedError(RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
@@ -87,10 +95,26 @@ class Intake:
         if len(binding.digest_a) != 32 or len(binding.digest_b) != 32:
             raise SubmissionRefusedError(RefusalReason.WRONG_BINDING, "digests have 32 bytes")
 
-    def fail(self, client: str) -> None:
-        """The client's upload broke off or was refused: the round does not wait for another."""
-        if client in self._chosen:
-            self._failed.add(client)
+    @asynccontextmanager
+    async def receiving(self, client: str) -> AsyncIterator[None]:
+        """While an upload comes in, after `begin`. It is cut off at the lock; a client whose upload is cut off, breaks
+        off or is refused is not waited for any more. Raises SubmissionRefusedError."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._receiving.add(limit)
+                try:
+                    yield
+                finally:
+                    self._receiving.discard(limit)
+        except TimeoutError:
+            raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked") from None
+        finally:
+            self._no_longer_expected(client)
+
+    def _no_longer_expected(self, client: str) -> None:
+        """Unless only server A's relay is still to come."""
+        if not (self._awaits_relay and client in self._announced):
+            self._expected.discard(client)
             self._changed.set()
 
     def finish(self, client: str, binding: common_pb2.Binding, payload: bytes) -> None:
@@ -109,14 +133,13 @@ class Intake:
             self._join_relay(client)
         else:
             self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
-        self._changed.set()
+            self._no_longer_expected(client)
 
     def relay(self, round: int, client: str, payload: bytes) -> None:
         """Takes a masked vector from server A. What belongs to another round or client is dropped."""
-        if round == self.round and client in self._chosen and not self._closed:
+        if round == self.round and client in self._slots and not self._closed:
             self._relayed[client] = payload
             self._join_relay(client)
-            self._changed.set()
 
     def _join_relay(self, client: str) -> None:
         """An upload is complete at B when the client's statement and A's relay agree."""
@@ -124,17 +147,18 @@ class Intake:
             return
         binding, payload = self._announced[client], self._relayed.pop(client)
         expected_bytes = convert.upload_bytes(Mode.MASKED, 0, self._task.dim)
-        if len(payload) != expected_bytes or not hmac.compare_digest(convert.sha256(payload), binding.digest_a):
-            self._failed.add(client)
-        else:
+        if len(payload) == expected_bytes and hmac.compare_digest(convert.sha256(payload), binding.digest_a):
             self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
+        self._expected.discard(client)
+        self._changed.set()
 
-    async def wait(self, *, connected: Callable[[], Collection[str]], peer_locked: asyncio.Event) -> None:
-        """Returns when no chosen client is expected any more: complete, failed, or not connected; at the deadline; or
-        shortly after the other server has locked."""
+    async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event) -> None:
+        """Returns when no invited client is expected any more: complete, refused, or gone; at the deadline; or shortly
+        after the other server has locked."""
+        self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._task.submit_timeout_s
-        while self._chosen.intersection(connected()) - self._uploads.keys() - self._failed:
+        while self._expected:
             if peer_locked.is_set():
                 deadline = min(deadline, loop.time() + PEER_LOCKED_GRACE_S)
             remaining = deadline - loop.time()
@@ -150,18 +174,22 @@ class Intake:
                 for wait in waits:
                     wait.cancel()
 
-    def wake(self) -> None:
-        """A session came or went: looks again at who is still expected."""
-        self._changed.set()
+    def left(self, client: str) -> None:
+        """The client's session has ended; it is not invited to this round again, even if it comes back."""
+        self._no_longer_expected(client)
 
-    def close(self) -> tuple[dict[str, bytes], dict[str, RingArray]]:
-        """No upload is taken from now on. (binding digests, payloads as ring vectors) of the complete uploads."""
+    def close(self) -> dict[str, bytes]:
+        """No upload is taken from now on. The binding digests of the complete ones, by client."""
         self._closed = True
-        bindings = {client: upload.binding for client, upload in self._uploads.items()}
-        return bindings, {client: self._vector(client, upload) for client, upload in self._uploads.items()}
+        now = asyncio.get_running_loop().time()
+        for limit in self._receiving:
+            limit.reschedule(now)
+        return {client: upload.binding for client, upload in self._uploads.items()}
 
-    def _vector(self, client: str, upload: _Upload) -> RingArray:
+    def vector(self, client: str) -> RingArray:
+        """A complete upload as ring elements, (d,): b in the `masked` form, our share in the `shares` form."""
+        payload = self._uploads[client].payload
         if self._task.wire_mode is Mode.SHARES and self._party == 0:
-            label = Label(self._task_id, self.round, client)
-            return expand_share(Seed(upload.payload), label, self._task.dim)
-        return ring.from_bytes(upload.payload, n_words=self._task.dim)
+            label = Label(self._task_id, self.round, str(self._slots[client]))
+            return expand_share(Seed(payload), label, self._task.dim)
+        return ring.from_bytes(payload, n_words=self._task.dim)

@@ -1,7 +1,9 @@
 """The link between the two aggregators: one ordered gRPC stream for the whole task, and the channel that MPC runs on.
 
 Steps come in one order on both sides. `PeerLink.exchange` sends ours and takes the peer's next one, and a label that
-differs is a PeerMismatchError. Relayed uploads travel on the same stream, in front of the lock that covers them.
+differs is a PeerMismatchError. Relayed uploads travel on the same stream. One task of the link writes to it, a whole
+message sequence at a time, so relays of two clients never mix, no handler of a client's call can break the stream, and
+what was handed to the link before a lock arrives before that lock.
 
 The link lives on the event loop; `BlockingChannel` is the same link for the one thread that does MPC (CrypTen is
 blocking code and keeps state per process, so there is exactly one such thread).
@@ -10,110 +12,129 @@ blocking code and keeps state per process, so there is exactly one such thread).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
+
+import grpc
 
 from mpc.errors import ChannelClosedError, PeerMismatchError
 from mpc.sharing import Party
 from protos import convert
-from protos.precad.v1 import common_pb2, peer_pb2
-from servers.errors import PeerUnreachableError
+from protos.identity import Role
+from protos.precad.v1 import common_pb2, peer_pb2, peer_pb2_grpc
+from protos.transport import explain
+from servers.errors import PeerUnreachableError, TaskRefusedError
 
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
 """The next message, or None at the end of the stream."""
 OnRelay: TypeAlias = Callable[[int, str, bytes], None]
+"""(round, client, masked vector)."""
 
 MAX_STEP_BYTES = 1 << 34
 """A step longer than any that the protocol has; a peer that sends more is out of its mind."""
+RETRY_S = 0.2
 
 
 class PeerLink:
-    """One server's end. `run` must be running for anything to arrive."""
+    """One server's end. `run` must be running for anything to leave or arrive."""
 
     def __init__(self, party: Party, send: Send, receive: Receive) -> None:
         self.party: Party = party
         self._send, self._receive = send, receive
-        self._sending = asyncio.Lock()
+        self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
         self._steps: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
         self._closed = False
         self.on_relay: OnRelay = _refuse_relay
         self.step_arrived = asyncio.Event()
-        """Set while a step of the peer waits to be taken."""
+        """Set while a step of the peer waits to be taken, and for good at the end of the link."""
         self.bytes_sent = 0
-        self.bytes_received = 0
 
     async def run(self) -> common_pb2.Goodbye:
-        """Takes in messages until the peer says goodbye, which is returned.
+        """Sends what is handed over and takes in messages until the peer says goodbye, which is returned.
 
-        Raises: PeerUnreachableError when the stream ends without one.
+        Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on nonsense.
         """
-        step, relay = bytearray(), bytearray()
+        sending = asyncio.create_task(self._send_outbox())
         try:
-            while (message := await self._receive()) is not None:
-                self.bytes_received += message.ByteSize()
-                match message.WhichOneof("message"):
-                    case "step":
-                        step += message.step.data
-                        if len(step) > MAX_STEP_BYTES:
-                            raise PeerMismatchError("length of a step", ours=f"<= {MAX_STEP_BYTES}", peers=len(step))
-                        if message.step.last:
-                            self._steps.put_nowait((message.step.label, bytes(step)))
-                            self.step_arrived.set()
-                            step.clear()
-                    case "relay":
-                        relay += message.relay.data
-                        if message.relay.last:
-                            self.on_relay(message.relay.round, message.relay.client, bytes(relay))
-                            relay.clear()
-                    case "goodbye":
-                        return message.goodbye
-                    case other:
-                        raise PeerMismatchError("message on the link", ours="step, relay or goodbye", peers=other)
+            return await self._take_in()
         finally:
             self._closed = True
+            sending.cancel()
+            while not self._outbox.empty():  # it cannot leave any more, and `say_goodbye` need not wait for it
+                self._outbox.get_nowait()
+                self._outbox.task_done()
             self._steps.put_nowait(None)
             self.step_arrived.set()
+
+    async def _send_outbox(self) -> None:
+        while True:
+            messages = await self._outbox.get()
+            try:
+                for message in messages:
+                    await self._send(message)
+                    self.bytes_sent += message.ByteSize()
+            except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+                self._closed = True  # the reading side hears of the end, and says so
+            finally:
+                self._outbox.task_done()
+
+    async def _take_in(self) -> common_pb2.Goodbye:
+        step, relay = bytearray(), bytearray()
+        while (message := await self._receive()) is not None:
+            match message.WhichOneof("message"):
+                case "step":
+                    step += message.step.data
+                    if len(step) > MAX_STEP_BYTES:
+                        raise PeerMismatchError("length of a step", ours=f"<= {MAX_STEP_BYTES}", peers=len(step))
+                    if message.step.last:
+                        self._steps.put_nowait((message.step.label, bytes(step)))
+                        self.step_arrived.set()
+                        step.clear()
+                case "relay":
+                    relay += message.relay.data
+                    if message.relay.last:
+                        self.on_relay(message.relay.round, message.relay.client, bytes(relay))
+                        relay.clear()
+                case "goodbye":
+                    return message.goodbye
+                case other:
+                    raise PeerMismatchError("message on the link", ours="step, relay or goodbye", peers=other)
         raise PeerUnreachableError("the other aggregator closed the link without a goodbye")
 
-    async def greet(self, hello: common_pb2.Hello) -> None:
+    def greet(self, hello: common_pb2.Hello) -> None:
         """The first message of the answering side."""
-        await self._write(peer_pb2.PeerMessage(hello=hello))
+        self._outbox.put_nowait(iter([peer_pb2.PeerMessage(hello=hello)]))
 
     async def exchange(self, label: str, payload: bytes) -> bytes:
         """Sends our payload of a step and returns the peer's. Raises PeerMismatchError, ChannelClosedError."""
-        for piece, is_last in _with_last(payload):
-            await self._write(peer_pb2.PeerMessage(step=peer_pb2.Step(label=label, data=piece, last=is_last)))
+        if self._closed:
+            raise ChannelClosedError(f"the other aggregator has left, at step {label!r}")
+        self._outbox.put_nowait(_step_messages(label, payload))
         arrived = await self._steps.get()
-        if self._steps.empty():
-            self.step_arrived.clear()
         if arrived is None:
             self._steps.put_nowait(None)
             raise ChannelClosedError(f"the other aggregator left, at step {label!r}")
+        if self._steps.empty():
+            self.step_arrived.clear()
         peers_label, peers_payload = arrived
         if peers_label != label:
             raise PeerMismatchError("protocol step", ours=label, peers=peers_label)
         return peers_payload
 
-    async def relay(self, round: int, client: str, payload: bytes) -> None:
-        """Passes a masked upload on. Run by server A."""
-        for piece, is_last in _with_last(payload):
-            relay = peer_pb2.Relay(round=round, client=client, data=piece, last=is_last)
-            await self._write(peer_pb2.PeerMessage(relay=relay))
+    def relay(self, round: int, client: str, payload: bytes) -> None:
+        """Hands a masked upload over for the other server; it arrives before any step that is exchanged after this."""
+        self._outbox.put_nowait(_relay_messages(round, client, payload))
 
-    async def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
-        """The last message; silent when the peer is gone already."""
-        try:
-            await self._write(peer_pb2.PeerMessage(goodbye=goodbye))
-        except ChannelClosedError:
-            return
+    async def flush(self) -> None:
+        """Returns when everything handed over so far has left, and is counted, or cannot leave any more."""
+        await self._outbox.join()
 
-    async def _write(self, message: peer_pb2.PeerMessage) -> None:
-        if self._closed:
-            raise ChannelClosedError("the other aggregator has left")
-        async with self._sending:
-            await self._send(message)
-        self.bytes_sent += message.ByteSize()
+    async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
+        """The last message; returns when it has left, or cannot any more."""
+        if not self._closed:
+            self._outbox.put_nowait(iter([peer_pb2.PeerMessage(goodbye=goodbye)]))
+            await asyncio.wait((asyncio.ensure_future(self._outbox.join()),), timeout=timeout_s)
 
 
 class BlockingChannel:
@@ -121,7 +142,6 @@ class BlockingChannel:
 
     def __init__(self, link: PeerLink, loop: asyncio.AbstractEventLoop, prefix: str) -> None:
         self._link, self._loop, self._prefix = link, loop, prefix
-        self.rounds = 0
 
     @property
     def party(self) -> Party:
@@ -130,14 +150,67 @@ class BlockingChannel:
 
     def exchange(self, label: str, payload: bytes) -> bytes:
         """See `Channel.exchange`. Never called on the event loop's own thread."""
-        self.rounds += 1
         step = self._link.exchange(f"{self._prefix}/{label}", payload)
         return asyncio.run_coroutine_threadsafe(step, self._loop).result()
 
 
-def _with_last(payload: bytes) -> list[tuple[bytes, bool]]:
-    parts = list(convert.pieces(payload))
-    return [(part, i == len(parts) - 1) for i, part in enumerate(parts)]
+async def dial_peer(
+    channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str, timeout_s: float
+) -> tuple[PeerLink, common_pb2.Hello]:
+    """Server A's end of the link, and B's hello. Tries again while nobody answers.
+
+    Raises: PeerUnreachableError, TaskRefusedError when B refuses us.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        call = peer_pb2_grpc.PeerStub(channel).Link()
+        try:
+            await call.write(peer_pb2.PeerMessage(hello=hello))
+            first = await call.read()
+            if first is not grpc.aio.EOF and first.WhichOneof("message") == "hello":
+                return PeerLink(0, call.write, _reader(call)), first.hello
+            code, why = await call.code(), await call.details()
+        except grpc.aio.AioRpcError as error:
+            code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
+        if code is not grpc.StatusCode.UNAVAILABLE:
+            raise TaskRefusedError(f"aggregator B refused the link: {why}")
+        if asyncio.get_running_loop().time() > deadline:
+            raise PeerUnreachableError(f"no link within {timeout_s:g} s: {why}")
+        await asyncio.sleep(RETRY_S)
+
+
+def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
+    """The call's messages, and None at its end, however it ends."""
+
+    async def receive() -> peer_pb2.PeerMessage | None:
+        try:
+            message: peer_pb2.PeerMessage | Any = await call.read()
+        except grpc.aio.AioRpcError:
+            return None
+        except asyncio.CancelledError:
+            if call.done():  # the call was cancelled, not we
+                return None
+            raise
+        return None if message is grpc.aio.EOF else message
+
+    return receive
+
+
+def _step_messages(label: str, payload: bytes) -> Iterator[peer_pb2.PeerMessage]:
+    for data, is_last in _with_last(payload):
+        yield peer_pb2.PeerMessage(step=peer_pb2.Step(label=label, data=data, last=is_last))
+
+
+def _relay_messages(round: int, client: str, payload: bytes) -> Iterator[peer_pb2.PeerMessage]:
+    for data, is_last in _with_last(payload):
+        yield peer_pb2.PeerMessage(relay=peer_pb2.Relay(round=round, client=client, data=data, last=is_last))
+
+
+def _with_last(payload: bytes) -> Iterator[tuple[bytes, bool]]:
+    end = 0
+    for piece in convert.pieces(payload):
+        end += len(piece)
+        yield piece, end == len(payload)
 
 
 def _refuse_relay(round: int, client: str, payload: bytes) -> None:

@@ -1,7 +1,7 @@
 """PRECAD's Algorithm 1 at one aggregator. Both run this same program, in step, as party 0 (A) and party 1 (B).
 
 Line by line of the paper: 2 `select`, 3 `collect`, 4 `lock` and `validate`, 5 `charge` and `open_sum`, 6 `commit`. Each
-transition is one function from one state to the next (`servers.states`); everything that touches a share runs in the
+transition is one function from one state to the next (`servers.states`); everything that computes on shares runs in the
 one MPC thread.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,6 @@ NoiseSource: TypeAlias = Callable[[float, int], RingArray]
 """(standard deviation in units of 2^-f, d) to one server's noise on the integer grid."""
 
 
-class Clock(Protocol):
-    """Seconds, for the phases' durations."""
-
-    def __call__(self) -> float: ...
-
-
 class RoundRunner:
     """Runs the rounds of one task at one server. Owns the model; everything else is handed in."""
 
@@ -66,18 +60,21 @@ class RoundRunner:
         mpc_thread: ThreadPoolExecutor,
         noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
-        clock: Clock = time.perf_counter,
     ) -> None:
         self.task, self.task_id, self.parameters = task, task_id, parameters
-        self.model_digest = convert.sha256(convert.model_to_bytes(parameters))
+        self._model_bytes = convert.model_to_bytes(parameters)
+        self.model_digest = convert.sha256(self._model_bytes)
         self._link, self._tuples, self._sessions, self._ledger, self._gate = link, tuples, sessions, ledger, gate
-        self._thread, self._noise, self._on_state, self._clock = mpc_thread, noise, on_state, clock
+        self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
+        self._loop = asyncio.get_running_loop()
+        self._intake: Intake | None = None
+        self._early_relays: list[tuple[int, str, bytes]] = []
+        link.on_relay = self._take_relay
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
 
     async def run_round(self, t: int) -> control_pb2.RoundRecord:
         """One round, from the draw of its clients to the new model. Raises whatever ends the task."""
-        self._loop = asyncio.get_running_loop()
         self._seconds, sent_before, dealt_before = {}, self._link.bytes_sent, self._tuples.bytes_received
         collecting = await self.select(self._enter(Selecting(t)))
         locked = await self.collect(self._enter(collecting))
@@ -85,27 +82,40 @@ class RoundRunner:
         charged = await self.charge(self._enter(validated))
         opened = await self.open_sum(self._enter(charged))
         committed = await self.commit(self._enter(opened))
-        bytes_sent = {
-            "link": self._link.bytes_sent - sent_before,
-            "dealer": self._tuples.bytes_received - dealt_before,
+        bytes_by_link = {
+            "to_peer": self._link.bytes_sent - sent_before,
+            "from_dealer": self._tuples.bytes_received - dealt_before,
         }
-        return self._record(self._enter(committed), bytes_sent)
+        return self._record(self._enter(committed), bytes_by_link)
 
     async def select(self, state: Selecting) -> Collecting:
         """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples."""
         with self._phase("select"):
             chosen = await self._in_mpc_thread(self._draw_clients, state.round)
             tuples = await self._tuples.batch(self._batch_shape(state.round, chosen))
-        intake = Intake(
+        return Collecting(state.round, tuple(chosen), tuples, self._open_intake(state.round, chosen), self._model_bytes)
+
+    def _open_intake(self, t: int, chosen: list[str]) -> Intake:
+        """The round's intake, with what server A relayed before we were ready: its tuples may come sooner than ours."""
+        self._intake = Intake(
             task=self.task,
             task_id=self.task_id,
             party=self._link.party,
-            round=state.round,
+            round=t,
             chosen=chosen,
             model_digest=self.model_digest,
         )
-        self._link.on_relay = intake.relay
-        return Collecting(state.round, tuple(chosen), tuples, intake)
+        early, self._early_relays = self._early_relays, []
+        for relay in early:
+            self._intake.relay(*relay)
+        return self._intake
+
+    def _take_relay(self, t: int, client: str, payload: bytes) -> None:
+        """A masked upload from server A: of the open round, or of the one that we are about to open."""
+        if self._intake is not None and t == self._intake.round:
+            self._intake.relay(t, client, payload)
+        else:
+            self._early_relays.append((t, client, payload))
 
     def _draw_clients(self, t: int) -> list[str]:
         label = Label(self.task_id, t)
@@ -121,6 +131,7 @@ class RoundRunner:
         return aggregator_pb2.Invitation(
             task=self.task_id,
             round=tuples.shape.round,
+            slot=tuples.shape.slot_of(client),
             dim=self.task.dim,
             model_digest=self.model_digest,
             deadline_s=self.task.submit_timeout_s,
@@ -130,28 +141,30 @@ class RoundRunner:
     async def collect(self, state: Collecting) -> Locked:
         """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
         with self._phase("collect"):
-            for client in state.chosen:
+            invited = self._sessions.connected.intersection(state.chosen)
+            for client in invited:
                 invitation = self._invitation(state.tuples, client)
                 self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
-            await state.intake.wait(connected=lambda: self._sessions.connected, peer_locked=self._link.step_arrived)
+            await state.intake.wait(invited=invited, peer_locked=self._link.step_arrived)
         with self._phase("lock"):
-            bindings, payloads = state.intake.close()
+            bindings = state.intake.close()
             lock = await self._in_mpc_thread(validation.lock, bindings, state.tuples.shape, self._channel(state.round))
-        active = {client: payloads[client] for client in lock.active}
-        return Locked(state.round, state.chosen, state.tuples, lock, active)
+        return Locked(state.round, state.chosen, state.tuples, lock, state.intake)
 
     async def validate(self, state: Locked) -> Validated:
         """Line 4: one bit per client, ||update|| <= C, and the sum of the valid clients' shares."""
         with self._phase("validate"):
             checked = await self._in_mpc_thread(self._validate, state)
+        self._intake = None
         return Validated(state.round, state.chosen, checked.accepted, checked.rejected, checked.accepted_share_sum)
 
     def _validate(self, state: Locked) -> validation.Validated:
         channel = self._channel(state.round)
+        uploads = {client: state.intake.vector(client) for client in state.lock.active}
         if self.task.wire_mode is Mode.SHARES:
-            opened = validation.open_masked(state.payloads, state.tuples, state.lock, channel)
+            opened = validation.open_masked(uploads, state.tuples, state.lock, channel)
         else:
-            opened = [state.payloads[client] for client in state.lock.active]
+            opened = list(uploads.values())
         return validation.validate(state.lock, opened, state.tuples, self.task.norm_bound, self._gate, channel)
 
     async def charge(self, state: Validated) -> Charged:
@@ -160,10 +173,13 @@ class RoundRunner:
         Every chosen client is charged, whether its update arrived or not.
         """
         with self._phase("noise"):
-            noise = await asyncio.to_thread(self._noise, self.task.noise_std_on_grid, self.task.dim)
+            noisy_share = await self._in_mpc_thread(self._add_noise, state.share_sum)
         with self._phase("charge"):
             self._epsilons = await asyncio.to_thread(self._pay, state.round, state.chosen)
-        return Charged(state.round, state.chosen, state.accepted, state.rejected, state.share_sum + noise)
+        return Charged(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
+
+    def _add_noise(self, share_sum: RingArray) -> RingArray:
+        return share_sum + self._noise(self.task.noise_std_on_grid, self.task.dim)
 
     def _pay(self, t: int, chosen: tuple[str, ...]) -> dict[View, float]:
         """Charges the round, durably. The bounds that the task has reached with it, largest over clients."""
@@ -183,14 +199,15 @@ class RoundRunner:
         """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends."""
         with self._phase("commit"):
             parameters = updated(self.parameters, state.noisy_sum, self.task)
-            digest = convert.sha256(convert.model_to_bytes(parameters))
+            model_bytes = convert.model_to_bytes(parameters)
+            digest = convert.sha256(model_bytes)
             peers = await self._link.exchange(f"{self.task_id}/{state.round}/model", digest)
             if peers != digest:
                 raise PeerMismatchError("model after the round", ours=digest.hex(), peers=peers.hex())
-            self.parameters, self.model_digest = parameters, digest
+            self.parameters, self._model_bytes, self.model_digest = parameters, model_bytes, digest
         return Committed(state.round, state.chosen, state.accepted, state.rejected, parameters, digest)
 
-    def _record(self, state: Committed, bytes_sent: dict[str, int]) -> control_pb2.RoundRecord:
+    def _record(self, state: Committed, bytes_by_link: dict[str, int]) -> control_pb2.RoundRecord:
         return control_pb2.RoundRecord(
             round=state.round,
             chosen=state.chosen,
@@ -199,7 +216,7 @@ class RoundRunner:
             missing=state.missing,
             model_digest=state.model_digest,
             seconds=self._seconds,
-            bytes_sent=bytes_sent,
+            bytes_by_link=bytes_by_link,
             epsilon_one_server=self._epsilons[View.ONE_SERVER],
             epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
         )
@@ -216,11 +233,11 @@ class RoundRunner:
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        start = self._clock()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self._seconds[name] = self._clock() - start
+            self._seconds[name] = time.perf_counter() - start
 
 
 def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""gRPC in, values out: the services of an aggregator. No decision is taken here.
+"""gRPC in, values out: the services of an aggregator.
 
 Whoever calls is authenticated first (`protos.identity`), every request is checked against what it may be, and an error
 becomes a status by the one table in `servers.errors`.
@@ -11,7 +11,7 @@ ledger) runs in threads of its own, and MPC in exactly one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -37,7 +37,9 @@ from protos.precad.v1 import (
 from protos.task import PROTOCOL_VERSION, Task
 from servers.errors import (
     AlreadyConnectedError,
+    NotEnrolledError,
     ParametersDifferError,
+    PeerUnreachableError,
     RefusalReason,
     SubmissionRefusedError,
     WrongStateError,
@@ -48,6 +50,9 @@ from servers.peer import PeerLink
 from servers.sessions import Sessions, events_of
 
 log = structlog.get_logger(__name__)
+
+HEADER_TIMEOUT_S = 10.0
+"""How long a submission may take to say what it is."""
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
@@ -68,7 +73,9 @@ class TaskView:
     bytes_uploaded: int = 0
     """By clients to this server, in the round in progress."""
     ended: common_pb2.Goodbye | None = None
-    relay: Callable[[int, str, bytes], Awaitable[None]] | None = None
+    model_of_round: bytes = b""
+    """What the round's chosen clients download."""
+    relay: Callable[[int, str, bytes], None] | None = None
     """Server A, `masked` form: passes an upload on to B."""
 
 
@@ -119,14 +126,14 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         try:
             log.info("client.joined", client=client)
             await view.sessions.notify()
-            yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome(task=view.task_id))
+            yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
             async for event in events_of(queue):
                 yield event
         finally:
             view.sessions.leave(client)
             log.info("client.left", client=client)
             if view.intake is not None:
-                view.intake.wake()
+                view.intake.left(client)
             await asyncio.shield(view.sessions.notify())
 
     async def GetModel(  # noqa: N802
@@ -134,11 +141,14 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     ) -> AsyncIterator[common_pb2.Chunk]:
         """The model of the round in progress."""
         async with refusing("GetModel", context):
-            require_role(context, Role.CLIENT)
-            if self._view.parameters is None or request.round != self._view.round:
-                raise WrongStateError(f"round: expected {self._view.round}, got {request.round}")
-        for chunk in model_chunks(self._view.parameters):
-            yield chunk
+            client, intake = require_role(context, Role.CLIENT).name, self._view.intake
+            if intake is None or request.round != intake.round:
+                raise WrongStateError(f"round {request.round} is not open")
+            if not intake.is_chosen(client):
+                raise NotEnrolledError(f"client {client!r} is not in round {request.round}")
+            model = self._view.model_of_round
+        for piece in convert.pieces(model):
+            yield common_pb2.Chunk(data=piece)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
@@ -153,21 +163,20 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         intake = self._view.intake
         if intake is None:
             raise WrongStateError("no round is open for submissions")
-        header = await anext(aiter(parts), None)
+        try:
+            async with asyncio.timeout(HEADER_TIMEOUT_S):
+                header = await anext(aiter(parts), None)
+        except TimeoutError:
+            raise SubmissionRefusedError(RefusalReason.MALFORMED, "no binding came") from None
         if header is None or header.WhichOneof("part") != "binding":
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
         intake.begin(client, header.binding)
-        is_taken = False
-        try:
+        async with intake.receiving(client):
             payload = await _receive(parts, intake.payload_bytes)
             self._view.bytes_uploaded += len(payload) + header.ByteSize()
             intake.finish(client, header.binding, payload)
             if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
-                await self._view.relay(intake.round, client, payload)
-            is_taken = True
-        finally:
-            if not is_taken:
-                intake.fail(client)
+                self._view.relay(intake.round, client, payload)
 
 
 async def _receive(parts: AsyncIterator[aggregator_pb2.SubmitPart], expected: int) -> bytes:
@@ -182,21 +191,24 @@ async def _receive(parts: AsyncIterator[aggregator_pb2.SubmitPart], expected: in
     return bytes(received)
 
 
-def model_chunks(parameters: NDArray[np.float32] | None) -> Iterator[common_pb2.Chunk]:
-    """A model in pieces."""
-    if parameters is not None:
-        for piece in convert.pieces(convert.model_to_bytes(parameters)):
-            yield common_pb2.Chunk(data=piece)
-
-
 class PeerServicer(peer_pb2_grpc.PeerServicer):
     """For server A, at server B. One link at a time, from the holder of the pinned certificate."""
 
     def __init__(self, pinned_fingerprint: str) -> None:
         self._pinned = pinned_fingerprint
-        self.linked: asyncio.Future[tuple[PeerLink, common_pb2.Hello]] = asyncio.get_running_loop().create_future()
+        self._linked: asyncio.Queue[tuple[PeerLink, common_pb2.Hello]] = asyncio.Queue()
         self.released = asyncio.Event()
         self._taken = False
+
+    async def wait_for_peer(self, ours: common_pb2.Hello, timeout_s: float) -> tuple[PeerLink, common_pb2.Hello]:
+        """The link that server A opened, greeted with our hello, and its hello. Raises PeerUnreachableError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                link, theirs = await self._linked.get()
+        except TimeoutError:
+            raise PeerUnreachableError(f"no aggregator A linked with us within {timeout_s:g} s") from None
+        link.greet(ours)
+        return link, theirs
 
     async def Link(  # noqa: N802
         self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
@@ -212,7 +224,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
                 raise AlreadyConnectedError("this server is linked with another aggregator A")
             self._taken = True
         inbox: asyncio.Queue[peer_pb2.PeerMessage | None] = asyncio.Queue()
-        self.linked.set_result((PeerLink(1, context.write, inbox.get), first.hello))
+        self._linked.put_nowait((PeerLink(1, context.write, inbox.get), first.hello))
         pump = asyncio.ensure_future(_pump(request_iterator, inbox))
         try:
             await self.released.wait()
@@ -277,8 +289,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         try:
             n_seen, last = 0, control_pb2.Status()
             while True:
-                for record in self._view.records[n_seen:]:
+                while n_seen < len(self._view.records):
+                    record = self._view.records[n_seen]
                     n_seen += 1
+                    if request.with_models and n_seen == len(self._view.records):
+                        for event in self._model_events():
+                            yield event
                     yield control_pb2.ControlEvent(round=record)
                 if (status := self.status()) != last:
                     last = status
@@ -298,11 +314,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             self.n_watchers -= 1
             await asyncio.shield(self.notify())
 
-    async def GetModel(  # noqa: N802
-        self, request: control_pb2.CurrentModelRequest, context: Context
-    ) -> AsyncIterator[common_pb2.Chunk]:
-        """The model as it is now."""
-        async with refusing("GetModel", context):
-            require_role(context, Role.OPERATOR)
-        for chunk in model_chunks(self._view.parameters):
-            yield chunk
+    def _model_events(self) -> Iterator[control_pb2.ControlEvent]:
+        assert self._view.parameters is not None  # a round has ended, so there is a model
+        for piece in convert.pieces(convert.model_to_bytes(self._view.parameters)):
+            yield control_pb2.ControlEvent(model=common_pb2.Chunk(data=piece))

@@ -41,9 +41,8 @@ class Sessions:
             self.changed.notify_all()
 
     def send(self, client: str, event: aggregator_pb2.ClientEvent) -> None:
-        """Queues an event for the client, if it is connected."""
-        if client in self._queues:
-            self._queues[client].put_nowait(event)
+        """Queues an event for a connected client."""
+        self._queues[client].put_nowait(event)
 
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
         """Queues the last event for everybody."""

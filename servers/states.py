@@ -8,7 +8,6 @@ A round goes from left to right or is aborted as a whole; nothing of an aborted 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -36,6 +35,8 @@ class Collecting:
     chosen: tuple[str, ...]
     tuples: ServerTuples
     intake: Intake
+    model: bytes = field(repr=False)
+    """What the chosen clients download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class Locked:
     chosen: tuple[str, ...]
     tuples: ServerTuples
     lock: validation.Locked
-    payloads: Mapping[str, RingArray] = field(repr=False)
-    """Of the active clients: b in the `masked` form, this server's share in the `shares` form."""
+    intake: Intake
+    """Closed; holds the active clients' uploads."""
 
 
 @dataclass(frozen=True, slots=True)

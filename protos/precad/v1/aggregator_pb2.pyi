@@ -23,26 +23,26 @@ class ClientEvent(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., invitation: _Optional[_Union[Invitation, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("task",)
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    task: str
-    def __init__(self, task: _Optional[str] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Invitation(_message.Message):
-    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed")
+    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed", "slot")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     MASK_SEED_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     task: str
     round: int
     dim: int
     model_digest: bytes
     deadline_s: float
     mask_seed: bytes
-    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ...) -> None: ...
+    slot: int
+    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class ModelRequest(_message.Message):
     __slots__ = ("round",)

@@ -26,25 +26,25 @@ class Status(_message.Message):
     def __init__(self, role: _Optional[str] = ..., state: _Optional[str] = ..., task: _Optional[str] = ..., round: _Optional[int] = ..., n_registered: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_models",)
+    WITH_MODELS_FIELD_NUMBER: _ClassVar[int]
+    with_models: bool
+    def __init__(self, with_models: _Optional[bool] = ...) -> None: ...
 
 class ControlEvent(_message.Message):
-    __slots__ = ("status", "round", "goodbye")
+    __slots__ = ("status", "round", "goodbye", "model")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     status: Status
     round: RoundRecord
     goodbye: _common_pb2.Goodbye
-    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., round: _Optional[_Union[RoundRecord, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
-
-class CurrentModelRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    model: _common_pb2.Chunk
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., round: _Optional[_Union[RoundRecord, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class RoundRecord(_message.Message):
-    __slots__ = ("round", "chosen", "accepted", "rejected", "missing", "model_digest", "seconds", "bytes_sent", "epsilon_one_server", "epsilon_clients_only")
+    __slots__ = ("round", "chosen", "accepted", "rejected", "missing", "model_digest", "seconds", "bytes_by_link", "epsilon_one_server", "epsilon_clients_only")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,7 +52,7 @@ class RoundRecord(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    class BytesSentEntry(_message.Message):
+    class BytesByLinkEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -66,7 +66,7 @@ class RoundRecord(_message.Message):
     MISSING_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
-    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BY_LINK_FIELD_NUMBER: _ClassVar[int]
     EPSILON_ONE_SERVER_FIELD_NUMBER: _ClassVar[int]
     EPSILON_CLIENTS_ONLY_FIELD_NUMBER: _ClassVar[int]
     round: int
@@ -76,7 +76,7 @@ class RoundRecord(_message.Message):
     missing: _containers.RepeatedScalarFieldContainer[str]
     model_digest: bytes
     seconds: _containers.ScalarMap[str, float]
-    bytes_sent: _containers.ScalarMap[str, int]
+    bytes_by_link: _containers.ScalarMap[str, int]
     epsilon_one_server: float
     epsilon_clients_only: float
-    def __init__(self, round: _Optional[int] = ..., chosen: _Optional[_Iterable[str]] = ..., accepted: _Optional[_Iterable[str]] = ..., rejected: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., model_digest: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., epsilon_one_server: _Optional[float] = ..., epsilon_clients_only: _Optional[float] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., chosen: _Optional[_Iterable[str]] = ..., accepted: _Optional[_Iterable[str]] = ..., rejected: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., model_digest: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_by_link: _Optional[_Mapping[str, int]] = ..., epsilon_one_server: _Optional[float] = ..., epsilon_clients_only: _Optional[float] = ...) -> None: ...

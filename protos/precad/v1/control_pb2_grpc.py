@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from protos.precad.v1 import common_pb2 as protos_dot_precad_dot_v1_dot_common__pb2
 from protos.precad.v1 import control_pb2 as protos_dot_precad_dot_v1_dot_control__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -45,11 +44,6 @@ class ControlStub:
                 request_serializer=protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
                 response_deserializer=protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.FromString,
                 _registered_method=True)
-        self.GetModel = channel.unary_stream(
-                '/precad.v1.Control/GetModel',
-                request_serializer=protos_dot_precad_dot_v1_dot_control__pb2.CurrentModelRequest.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_common__pb2.Chunk.FromString,
-                _registered_method=True)
 
 
 class ControlServicer:
@@ -69,13 +63,6 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetModel(self, request, context):
-        """The current global model, float32 little-endian.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -88,11 +75,6 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.FromString,
                     response_serializer=protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.SerializeToString,
-            ),
-            'GetModel': grpc.unary_stream_rpc_method_handler(
-                    servicer.GetModel,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_control__pb2.CurrentModelRequest.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_common__pb2.Chunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -149,33 +131,6 @@ class Control:
             '/precad.v1.Control/Watch',
             protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
             protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetModel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/precad.v1.Control/GetModel',
-            protos_dot_precad_dot_v1_dot_control__pb2.CurrentModelRequest.SerializeToString,
-            protos_dot_precad_dot_v1_dot_common__pb2.Chunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,16 +18,16 @@ class DealRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("round", "clients", "dim", "and_blocks")
+    __slots__ = ("round", "n_clients", "dim", "and_blocks")
     ROUND_FIELD_NUMBER: _ClassVar[int]
-    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    N_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     AND_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     round: int
-    clients: _containers.RepeatedScalarFieldContainer[str]
+    n_clients: int
     dim: int
     and_blocks: _containers.RepeatedCompositeFieldContainer[AndBlock]
-    def __init__(self, round: _Optional[int] = ..., clients: _Optional[_Iterable[str]] = ..., dim: _Optional[int] = ..., and_blocks: _Optional[_Iterable[_Union[AndBlock, _Mapping]]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., n_clients: _Optional[int] = ..., dim: _Optional[int] = ..., and_blocks: _Optional[_Iterable[_Union[AndBlock, _Mapping]]] = ...) -> None: ...
 
 class AndBlock(_message.Message):
     __slots__ = ("n_words", "fanout", "is_split")

@@ -1,0 +1,52 @@
+"""Work that goes on only as long as its guards do: the one place where tasks are raced and errors chosen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from servers.errors import ServerError, StoppedError
+
+T = TypeVar("T")
+
+
+async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence[asyncio.Task[Any]]) -> T:
+    """The result of `work`, unless a guard raises first: then that error. A guard that ends in peace is no end.
+
+    When several have failed at once, an error that says who is gone wins over its consequences.
+    """
+    main = asyncio.create_task(work)
+    waiting: set[asyncio.Task[Any]] = {main, *guards}
+    try:
+        while not main.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            errors = _errors(done)
+            if errors:
+                await asyncio.sleep(0.05)
+                raise min(errors + _errors(waiting), key=lambda error: not isinstance(error, ServerError))
+        return main.result()
+    finally:
+        main.cancel()
+        await asyncio.gather(main, return_exceptions=True)
+
+
+async def until_stopped(work: Coroutine[None, None, T], stop: asyncio.Event, who: str) -> T:
+    """The work's result. Raises StoppedError when the operator stops this process first."""
+
+    async def stopped() -> None:
+        await stop.wait()
+        raise StoppedError(f"{who} was stopped by its operator")
+
+    guard = asyncio.create_task(stopped())
+    try:
+        return await first_error_or_result(work, guards=(guard,))
+    finally:
+        guard.cancel()
+        await asyncio.gather(guard, return_exceptions=True)
+
+
+def _errors(tasks: set[asyncio.Task[Any]]) -> list[BaseException]:
+    """Of those tasks that have failed. A cancelled one has not failed by itself."""
+    finished = (task for task in tasks if task.done() and not task.cancelled())
+    return [error for task in finished if (error := task.exception()) is not None]

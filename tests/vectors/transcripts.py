@@ -1,0 +1,124 @@
+"""Makes `transcripts.json`: every message, verdict and sum of whole validations under fixed seeds, as digests.
+
+    python -m tests.vectors.transcripts > tests/vectors/transcripts.json
+
+The file was made by the implementation that stacked whole vectors, before tiles and compiled loops, and has not changed
+since: it shows that no message, verdict or random stream moved. Write it anew only for a new protocol version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from mpc import ring, sharing, validation
+from mpc.channel import MemoryChannel, run_pair
+from mpc.dealer import deal
+from mpc.gates import make_gate
+from mpc.norm_bound import NormBound
+from mpc.prg import RandomBytes
+from mpc.ring import RingArray
+from mpc.sharing import Mode
+from mpc.tuples import BatchShape, ServerTuples
+
+DIMS = (1, 2, 63, 64, 65, 1000, 8191, 8192, 8193, 20_000, 40_001)
+CLIP_NORM = 3.0
+
+
+def fixed_random_bytes(name: str) -> RandomBytes:
+    """A reproducible stand-in for os.urandom: SHAKE-128 of a name and a call number."""
+    calls = iter(range(1 << 62))
+    return lambda n: hashlib.shake_128(f"{name}/{next(calls)}".encode()).digest(n)
+
+
+def vectors(dim: int) -> RingArray:
+    """Eight updates, (8, dim): honest, at the bound, one over it, three that wrap, the extremes, and noise."""
+    words = np.frombuffer(fixed_random_bytes(f"words/{dim}")(16 * dim), dtype="<i8").reshape(2, dim).copy()
+    encoded_clip = int(CLIP_NORM * 2**16)
+    result = np.zeros((8, dim), dtype=np.int64)
+    result[0] = words[0] >> 52
+    result[0] = result[0] * encoded_clip // (2048 * max(1, round(dim**0.5)))
+    result[1, -1] = -encoded_clip
+    result[2, 0] = encoded_clip + 1
+    result[3, dim // 2] = 1 << 32
+    result[4] = -(1 << 63)
+    result[5] = result[0]
+    result[5, 3::7] ^= -(1 << 63)  # 2^63 is its own negative: adding it flips the top bit
+    result[6] = (1 << 63) - 1
+    result[7] = words[1]
+    return result
+
+
+class RecordingChannel:
+    """A channel that notes the label and the digest of every message that it sends."""
+
+    def __init__(self, channel: MemoryChannel) -> None:
+        self._channel, self.messages = channel, []
+        self.party = channel.party
+
+    def exchange(self, label: str, payload: bytes) -> bytes:
+        """See `mpc.channel.Channel`."""
+        self.messages.append(f"{label} {len(payload)} {hashlib.sha256(payload).hexdigest()}")
+        return self._channel.exchange(label, payload)
+
+
+def transcript(dim: int, *, gate_name: str, mode: Mode, n_rows: int) -> dict[str, object]:
+    """One round of eight clients, the fourth of which the two servers hold differently."""
+    name = f"{dim}/{gate_name}/{mode}/{n_rows}"
+    gate, x = make_gate(gate_name), vectors(dim)
+    bound = NormBound(clip_norm=CLIP_NORM, dim=dim, n_rows=n_rows)
+    clients = tuple(f"client-{i}" for i in range(len(x)))
+    shape = BatchShape("vectors", 3, clients, dim, gate.and_blocks(len(x) * bound.words_per_client))
+    dealt = deal(shape, fixed_random_bytes(f"{name}/dealer"))
+    tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
+    payloads: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})
+    for client, vector in zip(clients, x, strict=True):
+        label = shape.label(client)
+        if mode is Mode.MASKED:
+            seeds = (tuples[0].hand_out_mask_seed(client), tuples[1].hand_out_mask_seed(client))
+            payloads[0][client] = payloads[1][client] = sharing.mask(vector, seeds, label)
+        else:
+            seed, payloads[1][client] = sharing.split(vector, label, fixed_random_bytes(f"{name}/{client}"))
+            payloads[0][client] = sharing.expand_share(seed, label, dim)
+
+    def party(memory: MemoryChannel) -> dict[str, object]:
+        channel, own = RecordingChannel(memory), payloads[memory.party]
+        bindings = {c: hashlib.sha256(c.encode()).digest() for c in clients}
+        bindings["client-3"] = hashlib.sha256(b"not what the peer holds" * channel.party).digest()
+        random_bytes = fixed_random_bytes(f"{name}/coin/{channel.party}")
+        locked = validation.lock(bindings, shape, channel, random_bytes)
+        mine = tuples[channel.party]
+        opened = (
+            [own[c] for c in locked.active]
+            if mode is Mode.MASKED
+            else validation.open_masked(own, mine, locked, channel)
+        )
+        checked = validation.validate(locked, opened, mine, bound, gate, channel)
+        return {
+            "messages": channel.messages,
+            "accepted": list(checked.accepted),
+            "rejected": list(checked.rejected),
+            "sum": hashlib.sha256(ring.to_bytes(checked.accepted_share_sum)).hexdigest(),
+        }
+
+    return {"name": name, "parties": list(run_pair(party))}
+
+
+def transcripts() -> Iterator[dict[str, object]]:
+    """All cases: every dimension with the `native` gate; a few with CrypTen's, and with other numbers of rows."""
+    for mode in Mode:
+        for dim in DIMS:
+            yield transcript(dim, gate_name="native", mode=mode, n_rows=64)
+        for dim in (65, 8193):
+            yield transcript(dim, gate_name="crypten", mode=mode, n_rows=64)
+        for n_rows in (1, 8, 13, 63):
+            yield transcript(8193, gate_name="native", mode=mode, n_rows=n_rows)
+
+
+if __name__ == "__main__":
+    json.dump(list(transcripts()), sys.stdout, indent=1)
+    sys.stdout.write("\n")
