@@ -7,9 +7,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALLED := $(VENV)/.installed
+PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format protos lock clean
+.PHONY: help setup demo test test-slow bench peers lint format protos lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,9 +18,12 @@ help:  ## Show this list
 setup: $(INSTALLED)  ## Make the virtual environment from the lock files
 
 # The lock file holds versions and hashes. --no-deps gets past CrypTen's requirement `sklearn`, which no longer installs.
-$(INSTALLED): requirements.lock requirements-cuda.lock pyproject.toml
+$(INSTALLED): requirements.lock requirements-cuda.lock requirements-cpu.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "precad needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	if ! command -v nvidia-smi > /dev/null; then \
+	  $(PIP) install --no-deps --require-hashes -r requirements-cpu.lock 2> /dev/null \
+	    || echo "no CPU build of torch on this index: taking the default one"; fi
 	$(PIP) install --no-deps --require-hashes -r requirements.lock
 	if $(BIN)/python deploy/lock.py --torch-needs-cuda; then \
 	  $(PIP) install --no-deps --require-hashes -r requirements-cuda.lock; fi
@@ -34,6 +38,18 @@ test: $(INSTALLED)  ## Run the tests (under 10 minutes on 2 cores)
 
 test-slow: $(INSTALLED)  ## Run all tests, the long ones too
 	$(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
+
+bench: $(INSTALLED)  ## Measure the norm check beside its peers (two minutes; `make peers` adds peers)
+	$(BIN)/precad bench validation --quick
+
+peers: $(PEERS)/.installed  ## Make the virtual environment of the benchmarks' peers (SPU, OpenDP)
+
+# Their requirements conflict with our lock file, so they get an environment of their own.
+$(PEERS)/.installed: benchmarks/peers.txt
+	@test -n "$(PYTHON)" || { echo "the peers need Python 3.11: make peers PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r benchmarks/peers.txt
+	@touch $@
 
 lint: $(INSTALLED)  ## Check style and types
 	$(BIN)/ruff check .
@@ -51,5 +67,5 @@ lock: $(INSTALLED)  ## Resolve the lock files anew from pyproject.toml
 	$(PIP) install uv
 	$(BIN)/python deploy/lock.py
 
-clean:  ## Remove the virtual environment and caches (runs/ stays)
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## Remove the virtual environments and caches (runs/ stays)
+	rm -rf $(VENV) $(PEERS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -41,11 +41,22 @@ audit_app = typer.Typer(help="Attack the protocol yourself.", no_args_is_help=Tr
 app.add_typer(serve_app, name="serve")
 app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")
+bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the deployment.")]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Run folder; new or empty.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer and smaller sizes: two minutes on two cores.")]
+Repetitions = Annotated[
+    int | None, typer.Option(help="Measurements per size, after a warm-up; 3 with --quick, else 7.", min=1)
+]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it (needs matplotlib).")]
+PeersPython = Annotated[
+    Path, typer.Option("--peers-python", metavar="PYTHON", help="Interpreter of the peers' environment (make peers).")
+]
+DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")]
 
 
@@ -68,6 +79,22 @@ class ModeName(StrEnum):
 
     MASKED = "masked"
     SHARES = "shares"
+
+
+class ThreatName(StrEnum):
+    """What attackers are to the training."""
+
+    ADD = "add"
+    REPLACE = "replace"
+
+
+class MethodName(StrEnum):
+    """Ways to bound the number of attackers."""
+
+    PUBLISHED = "published"
+    PLD = "pld"
+    EXACT = "exact"
+    ALL = "all"
 
 
 @app.command()
@@ -258,6 +285,221 @@ def audit_validation(
         else:
             for i, verdict in enumerate(report["verdicts"]):
                 sys.stdout.write(f"{i}\t{verdict}\n")
+
+
+@app.command()
+def account(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="Take what is not given from its task.")
+    ] = None,
+    sigma: Annotated[float | None, typer.Option(help="Each server's noise over the record clip.")] = None,
+    client_rate: Annotated[
+        float | None, typer.Option("-q", "--client-rate", help="Rate of clients in a round.")
+    ] = None,
+    record_rate: Annotated[
+        float | None, typer.Option("-p", "--record-rate", help="Rate of a client's records.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="T.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Of every statement.")] = None,
+    participation: Annotated[int | None, typer.Option(help="Rounds that the client took part in, if known.")] = None,
+    record_clip: Annotated[float | None, typer.Option(help="R. With --dim, rounding is counted.")] = None,
+    client_clip: Annotated[float | None, typer.Option(help="C. With R, a whole client is accounted too.")] = None,
+    dim: Annotated[int | None, typer.Option(help="d, coordinates of an update.")] = None,
+    frac_bits: Annotated[int | None, typer.Option(help="f, fractional bits of the encoding.")] = None,
+    calibrate: Annotated[float | None, typer.Option(metavar="EPSILON", help="Least sigma, most rounds for it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Epsilon of a training in both views, by every accountant."""
+    with _exit_codes():
+        from deploy import accounting_commands as accounting
+
+        given = {
+            "sigma": sigma,
+            "q": client_rate,
+            "p": record_rate,
+            "rounds": rounds,
+            "delta": delta,
+            "participation": participation,
+            "record_clip": record_clip,
+            "client_clip": client_clip,
+            "dim": dim,
+            "frac_bits": frac_bits,
+        }
+        report = accounting.account_of_flags(
+            given, None if config is None else configuration.read_toml(config).get("task", {}), target_epsilon=calibrate
+        )
+        if as_json:
+            sys.stdout.write(accounting.to_json(report) + "\n")
+        else:
+            accounting.print_account(people, report)
+
+
+@app.command()
+def certify(
+    confidences: Annotated[Path, typer.Option(metavar="FILE.json", help="Lists `confidences` and `labels`.")],
+    client_rate: Annotated[float, typer.Option("-q", "--client-rate", help="Rate of attacking units in a round.")],
+    sigma: Annotated[float, typer.Option(help="Noise over the clip of one attacking unit.")],
+    rounds: Annotated[int, typer.Option(help="T.")],
+    delta: Annotated[float, typer.Option(help="Of the published method.")] = 1e-5,
+    threat: Annotated[ThreatName, typer.Option(help="Attackers join, or replace benign units.")] = ThreatName.ADD,
+    method: Annotated[MethodName, typer.Option(help="How the number of attackers is bounded.")] = MethodName.ALL,
+    at_most: Annotated[int, typer.Option(help="Where the search for more attackers stops.", min=1)] = 128,
+    trainings: Annotated[int | None, typer.Option(help="That the confidences are means of; none: exact.")] = None,
+    psi: Annotated[float, typer.Option(help="Probability that the trainings mislead.")] = 0.01,
+    is_planning: Annotated[bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How many poisoning attackers predictions withstand."""
+    with _exit_codes():
+        from deploy import accounting_commands as accounting
+
+        report = accounting.certify_file(
+            confidences,
+            q=client_rate,
+            sigma=sigma,
+            rounds=rounds,
+            delta=delta,
+            threat=threat.value,
+            method=method.value,
+            at_most=at_most,
+            trainings=trainings,
+            psi=psi,
+            is_planning=is_planning,
+        )
+        if as_json:
+            sys.stdout.write(accounting.to_json(report) + "\n")
+        else:
+            accounting.print_certificates(people, report)
+
+
+@bench_app.command("validation")
+def bench_validation(
+    quick: Quick = False,
+    full: Annotated[bool, typer.Option("--full", help="Every batch at every size; takes hours.")] = False,
+    dims: Annotated[list[int] | None, typer.Option("--dim", help="Instead of the usual sizes; repeat.", min=1)] = None,
+    clients: Annotated[
+        list[int] | None, typer.Option("--clients", help="Instead of the usual batches; repeat.", min=1)
+    ] = None,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The norm check of both servers, beside CrypTen, SPU, the unsound check and the floor."""
+    with _exit_codes():
+        from dataclasses import replace
+
+        from benchmarks import plots, tables, validation
+
+        if plot is not None:
+            plots.require_matplotlib()
+        plan = validation.Plan.quick(repetitions or 3) if quick else validation.Plan(repetitions=repetitions or 7)
+        if full:
+            plan = replace(plan, max_words=sys.maxsize)
+        plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
+        report = validation.run(plan, peers_python=peers_python, say=_say)
+        _show(report, lambda: tables.print_validation(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_validation(report, plot)
+
+
+@bench_app.command("noise")
+def bench_noise(
+    quick: Quick = False,
+    size: Annotated[int, typer.Option(help="Coordinates per measurement of our sampler.", min=1)] = 1_000_000,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The noise sampler, beside OpenDP's and a vectorised Canonne-Kamath-Steinke."""
+    with _exit_codes():
+        from benchmarks import noise, plots, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        report = noise.run(
+            size=min(size, 200_000) if quick else size,
+            repetitions=repetitions or (3 if quick else 7),
+            peers_python=peers_python,
+            say=_say,
+        )
+        _show(report, lambda: tables.print_noise(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_noise(report, plot)
+
+
+@bench_app.command("scale")
+def bench_scale(
+    quick: Quick = False,
+    full: Annotated[bool, typer.Option("--full", help="Up to d = 10^8.")] = False,
+    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.NATIVE,
+    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Time, memory and bytes as the model and the round grow."""
+    with _exit_codes():
+        from benchmarks import plots, scale, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
+        report = scale.run(plan, gate=gate, mode=mode, say=_say)
+        _show(report, lambda: tables.print_scale(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_scale(report, plot)
+
+
+@bench_app.command("overhead")
+def bench_overhead(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Virtual clients, in four processes.", min=4)] = 100,
+    rounds: Annotated[int | None, typer.Option(help="Rounds that count; 10 with --quick, else 30.", min=1)] = None,
+    record_rate: Annotated[float, typer.Option(help="p, the share of records in a round.", min=0.001, max=1)] = 0.05,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """A federated round with no privacy, local DP, PRECAD without and with validation."""
+    with _exit_codes():
+        from benchmarks import overhead, plots, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        n_rounds = rounds or (10 if quick else 30)
+        report = overhead.run(overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate), say=_say)
+        _show(report, lambda: tables.print_overhead(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_overhead(report, plot)
+
+
+@bench_app.command("server", hidden=True)
+def bench_server(
+    job: Annotated[Path, typer.Argument(metavar="JOB")],
+    result: Annotated[Path, typer.Argument(metavar="RESULT")],
+    party: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+) -> None:
+    """One of the two processes that the benchmarks measure."""
+    with _exit_codes():
+        from benchmarks.server import BenchmarkServer, Job
+
+        task = Job.read(job)
+        _serve(lambda: BenchmarkServer(task, 0 if party is AggregatorLetter.A else 1, result))
+
+
+def _say(line: str) -> None:
+    people.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _show(report: dict[str, Any], print_table: Callable[[], None], *, as_json: bool) -> None:
+    """The report for people on standard error and, if asked for, for programs on standard output."""
+    from benchmarks import tables
+
+    print_table()
+    tables.print_machine(people, report["machine"])
+    if as_json:
+        sys.stdout.write(json.dumps(report) + "\n")
 
 
 @contextmanager

@@ -168,9 +168,16 @@ class Progress:
 class LocalRun:
     """One run. `run` returns its summary."""
 
-    def __init__(self, raw: Mapping[str, Any], output: Path, console: Console) -> None:
-        """Validates everything, then writes the folder. Raises ConfigError, PkiError."""
+    def __init__(
+        self, raw: Mapping[str, Any], output: Path, console: Console, *, accuracy_every_round: bool = True
+    ) -> None:
+        """Validates everything, then writes the folder. Raises ConfigError, PkiError.
+
+        `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
+        is evaluated.
+        """
         self._started = time.monotonic()
+        self._accuracy_every_round = accuracy_every_round
         folder = RunFolder(output.absolute())
         resolved, self.deployment = resolve(raw, folder)
         self._require_free_ports()
@@ -314,7 +321,8 @@ class LocalRun:
             accuracy = None
             if a.parameters is not None:
                 self._progress.final = a.parameters
-                accuracy = await asyncio.to_thread(self._accuracy, a.parameters)
+                if self._accuracy_every_round:
+                    accuracy = await asyncio.to_thread(self._accuracy, a.parameters)
             metrics = round_metrics(a.record, b.record, accuracy=accuracy)
             self._progress.metrics.append(metrics)
             self.folder.append_metrics(metrics)

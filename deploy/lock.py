@@ -1,9 +1,10 @@
 """Makes the lock files from pyproject.toml: names, versions, hashes and markers, never an address.
 
-Run by `make lock`, and with --torch-needs-cuda by `make setup`. Two files come out: `requirements.lock`, which runs
-everything on a CPU or beside a CUDA build of torch that is already there, and `requirements-cuda.lock`, the libraries
-that the registry's CUDA build of torch loads. `make` installs the second only after it has seen which build of torch
-the first brought (torch's own metadata says), so that nobody downloads gigabytes for a CPU.
+Run by `make lock`, and with --torch-needs-cuda by `make setup`. Three files come out: `requirements.lock`, which runs
+everything once torch can be imported, `requirements-cuda.lock`, the libraries that the default build of torch loads on
+Linux, and `requirements-cpu.lock`, the build of torch without them. Where there is no NVIDIA driver, `make` tries the
+last one first, which not every index offers; and it installs the CUDA libraries only when the build of torch that it
+got asks for them, so that nobody downloads gigabytes for a CPU.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
 CRYPTEN = "crypten==0.4.1"
 
-CPU_BUILD_HASHES = {
-    # The same release of torch without CUDA, as its makers publish it for CPython 3.11 on x86-64 Linux. A package
-    # index that carries this build next to the default one may serve either; both are pinned.
-    "torch": ["sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"],
-}
+CPU_BUILD = """\
+torch=={version}+cpu \\
+    --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+"""
+"""The same release of torch without CUDA, as its makers publish it for CPython 3.11 on x86-64 Linux."""
 
 
 def resolve() -> str:
@@ -58,28 +59,23 @@ def entries(resolved: str) -> list[str]:
     return [e.rstrip() + "\n" for e in re.split(r"\n(?=\S)", resolved.strip())]
 
 
-def with_cpu_build(entry: str) -> str:
-    """`entry` with the hashes of the CPU build of the same release added."""
-    name = entry.split("==", maxsplit=1)[0]
-    extra = "".join(f" \\\n    --hash={h}" for h in CPU_BUILD_HASHES.get(name, []))
-    return entry.rstrip("\n") + extra + "\n"
-
-
 def torch_needs_cuda() -> bool:
     """Whether the installed build of torch asks for the CUDA libraries; its metadata says so."""
     return any(re.match(r"nvidia-|cuda-", name) for name in importlib.metadata.requires("torch") or ())
 
 
 def main() -> None:
-    """Writes both files; or, with --torch-needs-cuda, answers that question by the exit code."""
+    """Writes the files; or, with --torch-needs-cuda, answers that question by the exit code."""
     if sys.argv[1:] == ["--torch-needs-cuda"]:
         sys.exit(0 if torch_needs_cuda() else 1)
     plain: list[str] = []
     cuda: list[str] = []
     for entry in entries(resolve()):
-        (cuda if CUDA_ONLY.match(entry) else plain).append(with_cpu_build(entry))
+        (cuda if CUDA_ONLY.match(entry) else plain).append(entry)
     note = "# Made by `make lock` from pyproject.toml. Install with: pip install --no-deps --require-hashes -r {}\n"
-    for name, part in (("requirements.lock", plain), ("requirements-cuda.lock", cuda)):
+    version = next(match[1] for entry in plain if (match := re.match(r"torch==(\S+)", entry)))
+    cpu = [CPU_BUILD.format(version=version)]
+    for name, part in (("requirements.lock", plain), ("requirements-cuda.lock", cuda), ("requirements-cpu.lock", cpu)):
         (ROOT / name).write_text(note.format(name) + "".join(part))
 
 

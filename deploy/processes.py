@@ -47,12 +47,16 @@ class Children:
         self.all: list[Child] = []
 
     def start(self, name: str, *arguments: str) -> Child:
-        """`precad ARGUMENTS` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
+        """`precad ARGUMENTS` as a process of its own."""
+        return self.start_program(name, sys.executable, "-m", "deploy.cli", *arguments)
+
+    def start_program(self, name: str, *command: str) -> Child:
+        """`command` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
         log = self._logs / f"{name}.log"
         environment = {**os.environ, LIFELINE_VARIABLE: str(self._lifeline_read), **_ONE_THREAD_EACH}
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.cli", *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -84,7 +88,9 @@ class Children:
         os.close(self._lifeline_read)
 
 
-_ONE_THREAD_EACH = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_ONE_THREAD_EACH = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
 """A dozen processes on a laptop's cores: threads of their own would only wait for each other."""
 
 

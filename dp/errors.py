@@ -2,6 +2,7 @@
 
 DpError
 ├── BudgetExceededError    the coming round would spend more than a view allows
+├── UnsupportedEventError  an accountant was asked about a round it has no formula for
 ├── LedgerCorruptedError   a ledger file is not one this ledger could have written
 ├── LedgerInUseError       another process holds the ledger file
 └── LedgerClosedError      the ledger was closed, by its owner or after a failed write
@@ -25,6 +26,13 @@ class BudgetExceededError(DpError):
         self.client = client
         self.budget = budget
         self.would_be = would_be
+
+
+class UnsupportedEventError(DpError):
+    """`accountant` has no formula for `event`."""
+
+    def __init__(self, accountant: str, event: object) -> None:
+        super().__init__(f"{accountant} must be asked about rounds without sampling, got {event}")
 
 
 class LedgerCorruptedError(DpError):

@@ -66,6 +66,8 @@ class Ledger:
         self._events = {view: events[view] for view in View}
         self._delta = delta
         self._accountant: PrivacyAccountant = PldAccountant() if accountant is None else accountant
+        if self._accountant.label is not Label.BOUND:
+            raise ValueError(f"accountant must prove a bound, got one whose label is {self._accountant.label}")
 
         self._rounds: set[int] = set()
         self._participation: Counter[str] = Counter()

@@ -12,6 +12,12 @@ In reading order:
     channel      the seam between a protocol and its transport, with its in-process twin
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
     projection   64 ternary rows against modular wrap-around
+    local_step   what a server computes from vectors of length d, in one pass over the uploads
+    spool        an upload on disk, read tile by tile
+    engines      where the local step runs
+    cpu_engine   on one core
+    kernels      its inner loops (the only module that imports Numba)
+    torch_engine on a GPU
     gates        the comparison gate: shares of words to shares of bits
     comparison   CrypTen's carry circuit as a gate (the only module that imports CrypTen)
     carry_tree   ours

@@ -15,7 +15,7 @@ import numpy as np
 from mpc import ring
 from mpc.prg import RandomBytes, Seed
 from mpc.ring import RingArray
-from mpc.sharing import expand_mask
+from mpc.sharing import mask_stream
 from mpc.tuples import (
     FIELD_PRIME,
     FIELD_WORDS,
@@ -46,10 +46,18 @@ def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dea
 
 
 def _squared_mask_correction(key_a: Seed, key_b: Seed, shape: BatchShape, client: str) -> int:
-    """r_B = <a, a> - r_A with a = a_A + a_B."""
+    """r_B = <a, a> - r_A with a = a_A + a_B. Two streams and one inner product, tile by tile."""
     label = shape.label(client)
-    a = expand_mask(mask_seed(key_a, label), label, shape.dim) + expand_mask(mask_seed(key_b, label), label, shape.dim)
-    return ring.centred(ring.dot(a, a) - squared_mask_share_a(key_a, label))
+    stream_a, stream_b = (mask_stream(mask_seed(key, label), label) for key in (key_a, key_b))
+    a, a_b = np.empty((2, min(shape.dim, ring.TILE)), dtype=np.int64)
+    squared = 0
+    for tile in ring.tiles(shape.dim):
+        m = tile.stop - tile.start
+        stream_a.fill(a[:m])
+        stream_b.fill(a_b[:m])
+        a += a_b
+        squared += ring.dot(a[:m], a[:m])
+    return ring.centred(squared - squared_mask_share_a(key_a, label))
 
 
 def _product_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:

@@ -11,6 +11,8 @@ dominate the 2^-64 of the rows; with p = 2^127 - 1 a collision has probability a
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,13 +40,20 @@ def polynomial_hash(words: RingArray, key: int) -> int:
     return value
 
 
+def polynomial_hashes(words: RingArray, key: int) -> list[int]:
+    """`polynomial_hash` of every row of (n, m): the key's powers once for all, and one reduction a row."""
+    powers = list(itertools.accumulate([key] * words.shape[1], lambda x, y: x * y % FIELD_PRIME))[::-1]
+    return [sum(map(operator.mul, row, powers)) % FIELD_PRIME for row in words.view(np.uint64).tolist()]
+
+
 def all_zero(bits: RingArray, key: int, tuples: Sequence[EqualityTuple], channel: Channel) -> list[bool]:
     """For each client, whether its XOR-shared words are all zero. Two rounds, 32 bytes per client. Run by both servers.
 
     Shapes: bits (n, w), this server's XOR shares, already masked to the bits that count.
     """
     sign = 1 if channel.party == 0 else -1
-    e_shares = [sign * polynomial_hash(row, key) - t.omega_share for row, t in zip(bits, tuples, strict=True)]
+    hashes = polynomial_hashes(bits, key)
+    e_shares = [sign * value - t.omega_share for value, t in zip(hashes, tuples, strict=True)]
     e = _open_field("equality/difference", e_shares, channel)
     z_shares = [t.rho_share * e_i + t.product_share for t, e_i in zip(tuples, e, strict=True)]
     return [z == 0 for z in _open_field("equality/masked", z_shares, channel)]

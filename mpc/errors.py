@@ -11,6 +11,7 @@
     ├── TupleReusedError                correlated randomness asked for twice
     ├── TupleExhaustedError             more correlated randomness asked for than was dealt
     ├── GateUnavailableError            the chosen comparison gate is not installed
+    ├── EngineUnavailableError          the chosen engine needs a device or a package that is not there
     └── ChannelClosedError              the peer is gone
 
 Messages name fields, shapes and expectations. They never hold a share, a seed, a mask or an update.
@@ -65,6 +66,10 @@ class TupleExhaustedError(MpcError):
 
 class GateUnavailableError(MpcError):
     """The configured comparison gate needs a package that is not installed."""
+
+
+class EngineUnavailableError(MpcError):
+    """The configured engine needs a package that is not installed, or a device that is not there."""
 
 
 class ChannelClosedError(MpcError):

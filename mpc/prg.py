@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from mpc.errors import ParameterError
-from mpc.ring import WORD_BYTES, RingArray
+from mpc.ring import RingArray
 
 VERSION = b"precad/v1"
 SEED_BYTES = 16
@@ -96,15 +97,48 @@ def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
     return Seed(kdf.derive(seed.reveal()))
 
 
-def expand(key: Seed, n_words: int) -> RingArray:
-    """n_words uniform ring elements: AES-128-CTR of zeros, counter from zero, little-endian words.
+_FROM_ZERO = modes.CTR(bytes(16))
+_ZEROS = memoryview(bytes(1 << 17))
+"""What AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the work."""
+
+
+class Stream:
+    """The words of one stream, from its start, each read once: AES-128-CTR of zeros, counter from zero, little-endian.
 
     `key` must come from `derive`: one key, one stream.
     """
-    encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(bytes(16))).encryptor()
-    words = np.empty(n_words, dtype="<i8")
-    encryptor.update_into(bytes(n_words * WORD_BYTES), words.view(np.uint8).data)
-    return words.astype(np.int64, copy=False)
+
+    __slots__ = ("_encryptor",)
+
+    def __init__(self, key: Seed) -> None:
+        self._encryptor = Cipher(algorithms.AES128(key.reveal()), _FROM_ZERO).encryptor()
+
+    def fill(self, words: RingArray) -> None:
+        """Overwrites `words` with the next words of the stream, where they lie: no temporary.
+
+        Raises TypeError when they do not lie side by side (a copy would be filled, and the mask stay as it was).
+        """
+        out = words.data.cast("B") if words.size else memoryview(b"")
+        for start in range(0, len(out), len(_ZEROS)):
+            piece = out[start : start + len(_ZEROS)]
+            self._encryptor.update_into(_ZEROS[: len(piece)], piece)
+        if sys.byteorder == "big":
+            words.byteswap(inplace=True)
+
+    def __repr__(self) -> str:
+        return "Stream(REDACTED)"
+
+
+def open_stream(seed: Seed, purpose: Purpose, label: Label) -> Stream:
+    """The stream with this label, to be read tile by tile."""
+    return Stream(derive(seed, purpose, label))
+
+
+def expand(key: Seed, n_words: int) -> RingArray:
+    """The first n_words of the stream of `key`."""
+    words = np.empty(n_words, dtype=np.int64)
+    Stream(key).fill(words)
+    return words
 
 
 def stream(seed: Seed, purpose: Purpose, label: Label, n_words: int) -> RingArray:

@@ -7,6 +7,7 @@ reduced by `centred`, because NumPy warns when a *scalar* wraps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,15 @@ MODULUS = 1 << 64
 WORD_BYTES = 8
 
 RingArray: TypeAlias = NDArray[np.int64]
+
+TILE = 1 << 14
+"""Coordinates per step of everything that grows with d: 128 KiB a vector, so that a step's working set stays in the
+second-level cache of one core, whatever d is. A multiple of 64, so that a tile begins with a word of signs."""
+
+
+def tiles(dim: int) -> Iterator[slice]:
+    """Consecutive slices of at most TILE coordinates that cover range(dim)."""
+    return (slice(start, min(start + TILE, dim)) for start in range(0, dim, TILE))
 
 
 def centred(value: int) -> int:
@@ -36,7 +46,10 @@ def to_bytes(x: RingArray) -> bytes:
 
 
 def from_bytes(data: bytes, *, n_words: int) -> RingArray:
-    """The (n_words,) array that `to_bytes` wrote, writable. Raises MalformedMessageError on another length."""
+    """The (n_words,) array that `to_bytes` wrote, read-only: it lies where `data` lies.
+
+    Raises MalformedMessageError on another length.
+    """
     if len(data) != n_words * WORD_BYTES:
         raise MalformedMessageError(f"expected {n_words * WORD_BYTES} bytes of ring elements, got {len(data)}")
-    return np.frombuffer(data, dtype="<i8").astype(np.int64)
+    return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from mpc import prg
-from mpc.prg import Label, Purpose, RandomBytes, Seed
+import numpy as np
+
+from mpc import prg, ring
+from mpc.prg import Label, Purpose, RandomBytes, Seed, Stream
 from mpc.ring import RingArray
 
 Party: TypeAlias = Literal[0, 1]
@@ -30,30 +33,38 @@ class Mode(enum.StrEnum):
     SHARES = "shares"
 
 
-def expand_mask(mask_seed: Seed, label: Label, dim: int) -> RingArray:
-    """One server's half of the mask, a_P, shape (dim,). Run by that server and, in `masked` form, by the client."""
-    return prg.stream(mask_seed, Purpose.MASK, label, dim)
+def mask_stream(mask_seed: Seed, label: Label) -> Stream:
+    """One server's half of the mask, a_P. Run by that server and the dealer and, in `masked` form, by the client."""
+    return prg.open_stream(mask_seed, Purpose.MASK, label)
 
 
 def mask(encoded: RingArray, mask_seeds: tuple[Seed, Seed], label: Label) -> RingArray:
     """b = X - a_A - a_B. Run by the client. Uniform to anyone who lacks either seed."""
-    return encoded - expand_mask(mask_seeds[0], label, encoded.size) - expand_mask(mask_seeds[1], label, encoded.size)
+    return subtract_streams(encoded, [mask_stream(seed, label) for seed in mask_seeds])
+
+
+def subtract_streams(x: RingArray, streams: Sequence[Stream]) -> RingArray:
+    """x minus the next words of every stream, as a new array, tile by tile. Shapes: (d,) to (d,)."""
+    difference = np.empty_like(x)
+    scratch = np.empty(min(x.size, ring.TILE), dtype=np.int64)
+    for tile in ring.tiles(x.size):
+        part, words = difference[tile], scratch[: tile.stop - tile.start]
+        part[:] = x[tile]
+        for stream in streams:
+            stream.fill(words)
+            part -= words
+    return difference
 
 
 def split(encoded: RingArray, label: Label, random_bytes: RandomBytes = os.urandom) -> tuple[Seed, RingArray]:
     """(seed of share A, share B) with PRG(seed) + share B = X. Run by the client."""
     seed = Seed.random(random_bytes)
-    return seed, encoded - expand_share(seed, label, encoded.size)
+    return seed, subtract_streams(encoded, [prg.open_stream(seed, Purpose.UPLOAD_SHARE, label)])
 
 
 def expand_share(seed: Seed, label: Label, dim: int) -> RingArray:
     """Share A of the `shares` form, shape (dim,)."""
     return prg.stream(seed, Purpose.UPLOAD_SHARE, label, dim)
-
-
-def share_of_opened(party: Party, opened: RingArray, mask_share: RingArray) -> RingArray:
-    """[x]_P from b = x - a and a_P: server A takes b + a_A, server B takes a_B."""
-    return opened + mask_share if party == 0 else mask_share
 
 
 def reconstruct(share_a: RingArray, share_b: RingArray) -> RingArray:

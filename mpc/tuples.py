@@ -11,6 +11,7 @@ mask seed is handed out once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,9 +20,9 @@ import numpy as np
 
 from mpc import prg, ring
 from mpc.errors import MalformedMessageError, ParameterError, TupleExhaustedError, TupleReusedError
-from mpc.prg import Label, Purpose, Seed
+from mpc.prg import Label, Purpose, Seed, Stream
 from mpc.ring import RingArray
-from mpc.sharing import Party, expand_mask
+from mpc.sharing import Party, mask_stream
 
 FIELD_PRIME = (1 << 127) - 1
 """p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
@@ -178,10 +179,10 @@ class ServerTuples:
         self._handed_out.add(client)
         return mask_seed(self._dealt.key, label)
 
-    def mask_share(self, client: str) -> RingArray:
-        """a_P, shape (dim,)."""
+    def mask_share(self, client: str) -> Stream:
+        """a_P, from its start."""
         label = self.shape.label(client)
-        return expand_mask(mask_seed(self._dealt.key, label), label, self.shape.dim)
+        return mask_stream(mask_seed(self._dealt.key, label), label)
 
     def squared_mask_share(self, client: str) -> int:
         """r_P with r_A + r_B = <a, a> modulo 2^64."""
@@ -224,8 +225,10 @@ def squared_mask_share_a(key: Seed, label: Label) -> int:
 def equality_share_a(key: Seed, label: Label) -> EqualityTuple:
     """A's three field elements: 127-bit pairs of words, the single value p skipped."""
     pairs = prg.stream(key, Purpose.EQUALITY_TUPLE, label, 8 * FIELD_WORDS).reshape(8, FIELD_WORDS)
-    elements = [value for value in (field_element(pair) & FIELD_PRIME for pair in pairs) if value != FIELD_PRIME]
-    return EqualityTuple(*elements[:3])  # five spare pairs: fewer than three remain with probability below 2^-700
+    elements = (value for pair in pairs if (value := field_element(pair) & FIELD_PRIME) != FIELD_PRIME)
+    return EqualityTuple(
+        *itertools.islice(elements, 3)
+    )  # five spare pairs: fewer than three remain with probability below 2^-700
 
 
 def field_element(words: RingArray) -> int:

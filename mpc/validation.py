@@ -20,15 +20,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpc import equality, joint_coin, projection, ring
+from mpc import equality, joint_coin, ring
 from mpc.channel import Channel
+from mpc.engines import CPU
 from mpc.errors import MalformedMessageError
 from mpc.gates import Gate
 from mpc.joint_coin import COIN_BYTES, CoinShare
+from mpc.local_step import Engine, LocalSums, Masked, Words, add_shares, local_sums, read_tile, require_length
 from mpc.norm_bound import WINDOW, NormBound
-from mpc.prg import Label, RandomBytes, Seed
+from mpc.prg import RandomBytes
+from mpc.projection import RowStreams
 from mpc.ring import RingArray
-from mpc.sharing import share_of_opened
+from mpc.sharing import Party
 from mpc.tuples import BatchShape, ServerTuples
 
 BINDING_BYTES = 32
@@ -71,18 +74,23 @@ def lock(
     )
 
 
-def open_masked(
-    shares: Mapping[str, RingArray], tuples: ServerTuples, locked: Locked, channel: Channel
-) -> list[RingArray]:
+def open_masked(shares: Mapping[str, Words], tuples: ServerTuples, locked: Locked, channel: Channel) -> list[RingArray]:
     """b = x - a of every active client, from the `shares` form. One round of 8d bytes per client and direction.
 
-    Source: PRECAD, Sec. 4.3, step 1.
+    Everything is one message, so unlike the `masked` form this holds all clients' vectors in memory, three times.
+    Source: PRECAD, Sec. 4.3, step 1. Raises MalformedMessageError.
     """
     dim = tuples.shape.dim
-    ours = [shares[client] - tuples.mask_share(client) for client in locked.active]
-    received = channel.exchange("validation/open", b"".join(ring.to_bytes(b) for b in ours))
-    theirs = ring.from_bytes(received, n_words=dim * len(ours)).reshape(len(ours), dim)
-    return [b + peers for b, peers in zip(ours, theirs, strict=True)]
+    require_length([shares[client] for client in locked.active], dim)
+    opened = np.empty((len(locked.active), dim), dtype=np.int64)
+    for b, client in zip(opened, locked.active, strict=True):
+        mask_share = tuples.mask_share(client)
+        for tile in ring.tiles(dim):
+            mask_share.fill(b[tile])
+            np.subtract(read_tile(shares[client], tile), b[tile], out=b[tile])
+    received = channel.exchange("validation/open", ring.to_bytes(opened))
+    opened += ring.from_bytes(received, n_words=opened.size).reshape(opened.shape)
+    return list(opened)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -106,24 +114,26 @@ class Validated:
 
 def validate(
     locked: Locked,
-    opened: Sequence[RingArray],
+    opened: Sequence[Words],
     tuples: ServerTuples,
     bound: NormBound,
     gate: Gate,
     channel: Channel,
+    engine: Engine = CPU,
 ) -> Validated:
     """The check of every active client and the sum of the accepted shares. Run by both servers.
 
-    Shapes: opened[i] is b of active[i], (d,). Rounds: 1 coin, the gate's, 2.
-    Raises: CommitmentError, PeerMismatchError, ChannelClosedError.
+    Shapes: opened[i] is b of active[i], (d,), read twice at most, tile by tile. Rounds: 1 coin, the gate's, 2.
+    Raises: CommitmentError, MalformedMessageError, PeerMismatchError, ChannelClosedError.
     """
     challenge = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
     if not locked.active:
         return Validated((), (), np.zeros(bound.dim, dtype=np.int64))
     label = tuples.shape.label()
-    mask_shares = [tuples.mask_share(client) for client in locked.active]
-    shares = np.stack([share_of_opened(channel.party, b, a) for b, a in zip(opened, mask_shares, strict=True)])
-    words = _words(locked, opened, mask_shares, shares, tuples, bound, challenge, label)
+    sums = local_sums(
+        tuples.party, masked_shares(locked.active, opened, tuples), RowStreams(challenge, label), bound.dim, engine
+    )
+    words = words_to_check(locked.active, sums, tuples, bound)
     binary = gate.to_binary(words.reshape(-1), tuples.binary_triples(), channel).reshape(words.shape)
     masks = np.array([bound.row_mask] * bound.n_rows + [bound.norm_mask], dtype=np.uint64).view(np.int64)
     verdicts = equality.all_zero(
@@ -132,37 +142,51 @@ def validate(
         [tuples.equality_tuple(client) for client in locked.active],
         channel,
     )
-    return Validated(locked.active, tuple(verdicts), shares[np.array(verdicts)].sum(axis=0, dtype=np.int64))
+    _keep_accepted(sums.share_sum, verdicts, locked.active, opened, tuples)
+    return Validated(locked.active, tuple(verdicts), sums.share_sum)
 
 
-def _words(
-    locked: Locked,
-    opened: Sequence[RingArray],
-    mask_shares: Sequence[RingArray],
-    shares: RingArray,
-    tuples: ServerTuples,
-    bound: NormBound,
-    challenge: Seed,
-    label: Label,
-) -> RingArray:
-    """This server's shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N.
+def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:
+    """What this server holds of the clients, with every a_P at its start."""
+    return [Masked(b, tuples.mask_share(client)) for client, b in zip(clients, opened, strict=True)]
 
-    Shapes: opened and mask_shares n of (d,), shares (n, d); result (n, n_rows + 1).
-    """
+
+def words_to_check(active: Sequence[str], sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
+    """This server's shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N. (n, n_rows + 1)."""
     is_a = tuples.party == 0
-    rows = projection.project(shares, challenge, label, bound.n_rows) + (WINDOW if is_a else 0)
+    rows = sums.rows[:, : bound.n_rows] + (WINDOW if is_a else 0)
     norms = [
-        squared_norm_share(tuples, client, b, a)
-        for client, b, a in zip(locked.active, opened, mask_shares, strict=True)
+        squared_norm_share(tuples.party, tuples.squared_mask_share(client), int(by_mask), int(by_opened))
+        for client, by_mask, by_opened in zip(active, sums.by_mask, sums.by_opened, strict=True)
     ]
     slack = [ring.centred((bound.threshold if is_a else 0) - norm) for norm in norms]
     return np.column_stack([rows, np.array(slack, dtype=np.int64)])
 
 
-def squared_norm_share(tuples: ServerTuples, client: str, opened: RingArray, mask_share: RingArray) -> int:
+def squared_norm_share(party: Party, squared_mask_share: int, by_mask: int, by_opened: int) -> int:
     """n_P with n_A + n_B = <X, X> modulo 2^64: r_P + 2 <b, a_P>, and server A adds the public <b, b>.
 
     Source: PRECAD, Sec. 4.3, step 2. The printed halving has no meaning modulo 2^64: one server adds the public term.
     """
-    share = tuples.squared_mask_share(client) + 2 * ring.dot(opened, mask_share)
-    return share + ring.dot(opened, opened) if tuples.party == 0 else share
+    return squared_mask_share + 2 * by_mask + (by_opened if party == 0 else 0)
+
+
+def _keep_accepted(
+    share_sum: RingArray,
+    verdicts: Sequence[bool],
+    active: Sequence[str],
+    opened: Sequence[Words],
+    tuples: ServerTuples,
+) -> None:
+    """The sum of everybody's shares, (d,), becomes that of the accepted: the rejected are taken out, or, where they are
+    the majority, the accepted are added up anew. In place, as `add_shares`."""
+
+    def clients_with(verdict: bool) -> list[Masked]:
+        chosen = [i for i, ok in enumerate(verdicts) if ok is verdict]
+        return masked_shares([active[i] for i in chosen], [opened[i] for i in chosen], tuples)
+
+    if 2 * sum(verdicts) >= len(verdicts):
+        add_shares(share_sum, tuples.party, clients_with(False), negate=True)
+    else:
+        share_sum.fill(0)
+        add_shares(share_sum, tuples.party, clients_with(True))

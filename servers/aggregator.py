@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dp import rounded_gaussian
 from dp.errors import DpError
 from dp.ledger import Ledger
+from mpc import engines
 from mpc.errors import MpcError, PeerMismatchError
 from mpc.gates import Gate, make_gate
 from mpc.joint_coin import digest
@@ -92,7 +93,9 @@ class Aggregator:
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         require_unused(self.config.state_dir)
-        gate = await asyncio.to_thread(make_gate, self.task.gate)
+        gate, _ = await asyncio.gather(
+            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(engines.CPU.warm_up)
+        )
         async with AsyncExitStack() as stack:
             server, port = bind_server(self.config.listen, self.config.tls)
             peer_servicer = self._add_services(server, peer_pin)

@@ -126,6 +126,10 @@ class PeerLink:
         """Hands a masked upload over for the other server; it arrives before any step that is exchanged after this."""
         self._outbox.put_nowait(_relay_messages(round, client, payload))
 
+    async def flush(self) -> None:
+        """Returns when everything handed over so far has left, and is counted, or cannot leave any more."""
+        await self._outbox.join()
+
     async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
         """The last message; returns when it has left, or cannot any more."""
         if not self._closed:

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("mpc", "dp", "protos", "servers", "clients", "deploy")
+PACKAGES = ("mpc", "dp", "protos", "servers", "clients", "deploy", "benchmarks")
 MAY_IMPORT = {
     "mpc": set(),
     "dp": set(),
     "protos": {"mpc"},
     "servers": {"mpc", "dp", "protos"},
     "clients": {"mpc", "dp", "protos"},
-    "deploy": {"mpc", "dp", "protos", "servers", "clients"},
+    "deploy": {"mpc", "dp", "protos", "servers", "clients", "benchmarks"},
+    "benchmarks": {"mpc", "dp", "protos", "servers", "clients", "deploy"},
 }
 GENERATED = ROOT / "protos" / "precad"
 
@@ -49,18 +50,25 @@ def test_imports_point_one_way(package):
         assert ours - {package} <= MAY_IMPORT[package], f"{path.relative_to(ROOT)} imports {ours}"
 
 
+def test_only_the_command_line_knows_the_benchmarks():
+    """`precad bench` loads them when it runs; nothing else of a deployment depends on them."""
+    found = [p for p in modules("deploy") if any(name.split(".")[0] == "benchmarks" for name in imported(p))]
+
+    assert [p.relative_to(ROOT) for p in found] == [Path("deploy/cli.py")]
+
+
 def test_only_one_module_names_crypten():
-    """CrypTen's global state ends in mpc/comparison.py."""
+    """CrypTen's global state ends in mpc/comparison.py. (The peer that is CrypTen itself is a process of its own.)"""
     loads = re.compile(r"""^\s*(import|from) crypten|import_module\(["']crypten""", re.MULTILINE)
     found = [p.relative_to(ROOT) for package in PACKAGES for p in modules(package) if loads.search(p.read_text())]
 
-    assert found == [Path("mpc/comparison.py")]
+    assert found == [Path("mpc/comparison.py"), Path("benchmarks/peers/crypten_ttp.py")]
 
 
 @pytest.mark.parametrize("module", ["mpc.dealer", "mpc.validation", "servers.dealer", "deploy.cli"])
 def test_the_dealer_and_the_ring_core_start_without_torch(module):
-    """Importing them loads neither PyTorch nor CrypTen nor scikit-learn."""
-    code = f"import sys, {module}; print([m for m in ('torch', 'crypten', 'sklearn') if m in sys.modules])"
+    """Importing them loads neither PyTorch nor CrypTen nor Numba nor scikit-learn."""
+    code = f"import sys, {module}; print([m for m in ('torch', 'crypten', 'numba', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
@@ -98,11 +106,12 @@ def test_lock_files_hold_versions_and_hashes_only():
         assert all("==" in e and "--hash=sha256:" in e for e in entries)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/performance.md"])
 def test_documents_name_files_that_exist(document):
     """Each path in backticks or in a link that looks like one of ours is there."""
     text = (ROOT / document).read_text()
-    named = set(re.findall(r"`((?:mpc|dp|protos|servers|clients|deploy|tests|docs|examples)/[\w./-]+)`", text))
+    folders = "|".join((*PACKAGES, "tests", "docs", "examples"))
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]+)`", text))
 
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []

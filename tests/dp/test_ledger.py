@@ -18,6 +18,7 @@ from charge_forever import DELTA, EVENTS, clients_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp.accountants import GdpCltAccountant
 from dp.accounting import Label, PldAccountant, PrivacyStatement, SampledGaussian, View
 from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
 from dp.ledger import Ledger
@@ -44,6 +45,8 @@ def charged(path):
 
 class LinearAccountant:
     """One nat per round over the multiplier: budgets in tests can be read off."""
+
+    label = Label.BOUND
 
     def epsilon(self, event, rounds, delta):
         return rounds / event.noise_multiplier
@@ -173,10 +176,18 @@ def test_each_view_has_its_own_budget():
     assert caught.value.view is View.CLIENTS_ONLY
 
 
+def test_only_an_accountant_that_proves_bounds_keeps_a_ledger():
+    """What a ledger states is called a bound, so an approximation cannot be behind it."""
+    with pytest.raises(ValueError, match="accountant must prove a bound, got one whose label is approximation"):
+        open_ledger(None, accountant=GdpCltAccountant())
+
+
 def test_an_accountant_without_an_answer_exceeds_every_budget():
     """Infinite and undefined epsilons are refused, not compared away."""
 
     class Lost:
+        label = Label.BOUND
+
         def epsilon(self, event, rounds, delta):
             return math.nan
 

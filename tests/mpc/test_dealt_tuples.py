@@ -9,11 +9,12 @@ from fixed_randomness import are_uniform_bytes, random_bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from streams import expand_mask
+from streams import words_of as mask_words
 
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError, ParameterError, TupleExhaustedError, TupleReusedError
 from mpc.prg import Seed
-from mpc.sharing import expand_mask
 from mpc.tuples import FIELD_PRIME, AndBlock, BatchShape, BinaryTriples, Dealt, ServerTuples
 
 CLIENTS = ("ada", "bob", "eve")
@@ -53,7 +54,10 @@ def test_squared_mask_shares_add_up_to_the_squared_mask(dim, t, name):
     """r_A + r_B = sum (a_A + a_B)^2 modulo 2^64 for every client, by Python's integers."""
     a, b = both_sides(shape_of(dim=dim, round=t, clients=(name, name + "'"), and_blocks=()))
     for client in (name, name + "'"):
-        mask = [int(x) + int(y) for x, y in zip(a.mask_share(client), b.mask_share(client), strict=True)]
+        mask = [
+            int(x) + int(y)
+            for x, y in zip(mask_words(a.mask_share(client), dim), mask_words(b.mask_share(client), dim), strict=True)
+        ]
         assert (a.squared_mask_share(client) + b.squared_mask_share(client) - sum(m * m for m in mask)) % 2**64 == 0
 
 
@@ -132,7 +136,7 @@ def test_corrections_look_uniform():
 def test_batches_are_fresh():
     """Two batches of one shape share no mask, no triple and no correction."""
     sides = [side for _ in range(2) for side in both_sides(shape_of())]
-    masks = [side.mask_share(client) for side in sides for client in CLIENTS]
+    masks = [mask_words(side.mask_share(client), 17) for side in sides for client in CLIENTS]
     assert len(set(np.concatenate(masks).tolist())) == 4 * 3 * 17
     pools = [words_of(side.binary_triples().take(40)) for side in sides]
     assert len(set(np.concatenate(pools).tolist())) == 4 * 120
@@ -145,7 +149,7 @@ def test_streams_of_different_rounds_tasks_and_clients_never_meet():
         column
         for task, t in itertools.product(("digits", "letters"), (3, 4))
         for side in [ServerTuples(0, shape_of(task=task, round=t), Dealt(key))]
-        for column in (*(side.mask_share(c) for c in CLIENTS), words_of(side.binary_triples().take(40)))
+        for column in (*(mask_words(side.mask_share(c), 17) for c in CLIENTS), words_of(side.binary_triples().take(40)))
     ]
     assert len(set(np.concatenate(seen).tolist())) == 4 * (3 * 17 + 3 * 40)
 
@@ -155,7 +159,7 @@ def test_the_seed_for_a_client_expands_to_the_servers_mask_half():
     shape = shape_of()
     for side in both_sides(shape):
         seed = side.hand_out_mask_seed("bob")
-        assert_array_equal(expand_mask(seed, shape.label("bob"), 17), side.mask_share("bob"))
+        assert_array_equal(expand_mask(seed, shape.label("bob"), 17), mask_words(side.mask_share("bob"), 17))
 
 
 def test_a_mask_seed_is_handed_out_once():

@@ -10,11 +10,11 @@ from fixed_randomness import FALSE_ALARM_RATE, seeds
 from numpy.testing import assert_array_equal
 from ring_strategies import EDGES, as_ring, random_words
 from scipy.stats import chi2, norm
+from streams import TILE, project, row_bits, row_signs
 
 from mpc import prg
 from mpc.norm_bound import WINDOW
 from mpc.prg import Label, Purpose, Seed
-from mpc.projection import TILE, project, row_bits, row_signs
 
 LABEL = Label("task", 2)
 SEED = Seed(bytes(range(16)))

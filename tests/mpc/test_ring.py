@@ -40,13 +40,13 @@ def test_dot_is_the_integer_dot_product_modulo_2_to_the_64(pair):
 
 @given(ring_vectors(min_dim=0))
 def test_bytes_are_signed_little_endian_words(x):
-    """to_bytes writes what struct packs as <q, and from_bytes reads it back into a writable array."""
+    """to_bytes writes what struct packs as <q, and from_bytes reads it back without a copy."""
     packed = ring.to_bytes(x)
     assert packed == struct.pack(f"<{x.size}q", *x.tolist())
     read = ring.from_bytes(packed, n_words=x.size)
     assert_array_equal(read, x)
     assert read.dtype == np.int64
-    assert read.flags.writeable
+    assert not read.flags.writeable  # a view of the message, not a copy of it
 
 
 def test_bytes_of_a_strided_array_are_in_c_order():

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from ring_strategies import as_ring, random_words, ring_words
 from scipy.stats import binom
+from streams import project, words_of
 from sums_of_squares import squares
 
 from deploy.audit import audit, check_submissions
-from mpc import prg, sharing, validation
+from mpc import prg, ring, sharing, validation
 from mpc.channel import run_pair
 from mpc.dealer import deal
 from mpc.errors import ChannelClosedError, CommitmentError, MalformedMessageError
 from mpc.joint_coin import CoinShare, reveal
 from mpc.norm_bound import NormBound
 from mpc.prg import Purpose
-from mpc.projection import project
 from mpc.sharing import Mode
 from mpc.tuples import AndBlock, BatchShape, ServerTuples
 
@@ -435,9 +435,12 @@ def test_shares_of_the_squared_norm_add_up_to_it(gate):
     shape = shape_for(("c0", "c1"), bound, gate)
     sides = dealt_sides(shape)
     for client, x in zip(shape.clients, random_words("inner product", 2, 33), strict=True):
-        masks = [side.mask_share(client) for side in sides]
+        masks = [words_of(side.mask_share(client), 33) for side in sides]
         b = x - masks[0] - masks[1]
-        norm_shares = [validation.squared_norm_share(side, client, b, a) for side, a in zip(sides, masks, strict=True)]
+        norm_shares = [
+            validation.squared_norm_share(party, side.squared_mask_share(client), ring.dot(b, a), ring.dot(b, b))
+            for party, side, a in zip((0, 1), sides, masks, strict=True)
+        ]
         assert (sum(norm_shares) - squared_norm(x)) % 2**64 == 0
 
 

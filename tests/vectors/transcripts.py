@@ -2,8 +2,9 @@
 
     python -m tests.vectors.transcripts > tests/vectors/transcripts.json
 
-The file was made by the implementation that stacked whole vectors, before tiles and compiled loops, and has not changed
-since: it shows that no message, verdict or random stream moved. Write it anew only for a new protocol version.
+The file was made by the implementation that stacked whole vectors (at d6ca510), before tiles and compiled loops, and
+has not changed since: it shows that no message, verdict or random stream moved with them. Write it anew only where a
+change of the protocol, such as another label of a stream, moves them on purpose.
 """
 
 from __future__ import annotations

@@ -1,0 +1,20 @@
+"""`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.
+
+In reading order:
+
+    statistics    medians with quartiles, and the slope of a log-log fit
+    machine       what the numbers were measured on
+    workload      a batch of updates, one of them too long, and everything that exists before the clock starts
+    checks        what is timed: the sound check, the unsound one, and the physical floor
+    unsound       the pass of the unsound one
+    server        one of two server processes
+    server_pair   both of them, over loopback gRPC with TLS, and what they measured
+    peers/        CrypTen's and SecretFlow's own norm checks, OpenDP's noise; each a program of its own
+    peer_runs     how they are started, and what they measured
+    validation    the check, beside its peers
+    canonne       the baseline of the noise
+    noise         the sampler, beside its peers
+    scale         time, memory and bytes as the model and the round grow
+    plain_training, overhead    a whole round, beside the same training without PRECAD
+    tables, plots               what people see
+"""

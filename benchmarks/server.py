@@ -1,0 +1,300 @@
+"""One of the two measured server processes: the servers' own link and MPC thread, and a list of cases to run in step.
+
+    precad bench server JOB --party a|b        (hidden; `benchmarks.server_pair` starts it)
+
+Both run the same cases in the same order and agree at a barrier before each clock starts. What only one of them can
+know (bytes that it sent, its own seconds) it writes into its result file, for the parent to join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from benchmarks.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
+from benchmarks.errors import WrongVerdictError
+from benchmarks.workload import Case, Updates, prepare
+from dp import rounded_gaussian
+from mpc import ring
+from mpc.gates import Gate, make_gate
+from mpc.ring import RingArray
+from mpc.sharing import Party
+from mpc.validation import Validated
+from protos.identity import Role, fingerprint
+from protos.precad.v1 import common_pb2, peer_pb2_grpc
+from protos.task import PROTOCOL_VERSION
+from protos.transport import TlsFiles, bind_server, dial, read_pinned
+from servers.aggregator import ROLES
+from servers.peer import BlockingChannel, PeerLink, dial_peer
+from servers.servicers import PeerServicer
+
+CONNECT_TIMEOUT_S = 60.0
+GOODBYE_TIMEOUT_S = 5.0
+NOISE_STD = 2.0**17
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What both processes are told, in one file."""
+
+    address: str
+    """Of server B."""
+    pki: str
+    """Folder of a throw-away authority with both aggregators' certificates."""
+    cases: tuple[Case, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        """Of a file that `write` made."""
+        fields = json.loads(path.read_text())
+        return cls(fields["address"], fields["pki"], tuple(Case.from_json(case) for case in fields["cases"]))
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+    def tls(self, party: Party) -> TlsFiles:
+        """One server's certificate and key."""
+        folder = Path(self.pki)
+        own = folder / ROLES[party]
+        return TlsFiles(certificate=own / "cert.pem", key=own / "key.pem", authority=folder / "ca.pem")
+
+    def pinned(self, party: Party) -> Path:
+        """The certificate that the other server pins."""
+        return Path(self.pki) / ROLES[party] / "cert.pem"
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one server saw of one case; one entry per repetition that counts."""
+
+    check_s: list[float] = field(default_factory=list)
+    aggregate_s: list[float] = field(default_factory=list)
+    """Noise, exchange of the noisy shares, their sum."""
+    dealer_s: list[float] = field(default_factory=list)
+    bytes_sent: int = 0
+    """On the link, by this server, for one check: protobuf messages, without the framing of HTTP/2 and TLS."""
+    aggregate_bytes_sent: int = 0
+    rounds: int = 0
+    peak_rss: int = 0
+    """Bytes, of the whole process from the lock to the noisy sum: submissions and the workload's one vector included.
+    The process's peak so far where the kernel cannot reset it."""
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    """Of the floor: seconds of each part."""
+
+
+class BenchmarkServer:
+    """One process. `run` returns when every case is measured."""
+
+    def __init__(self, job: Job, party: Party, result: Path) -> None:
+        self._job, self._party, self._result = job, party, result
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends it without a result."""
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Raises: WrongVerdictError, ServerError, MpcError, TransportError."""
+        async with AsyncExitStack() as stack:
+            link = await self._link(stack)
+            receiving = asyncio.create_task(link.run())
+            thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
+            stack.callback(thread.shutdown, wait=False, cancel_futures=True)
+            loop = asyncio.get_running_loop()
+            measuring = loop.run_in_executor(thread, run_cases, self._job.cases, link, loop)
+            stopping = asyncio.create_task(self._stopped.wait())
+            try:
+                await asyncio.wait((measuring, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if measuring.done():
+                    self._result.write_text(json.dumps([asdict(case) for case in measuring.result()]))
+            finally:
+                await link.say_goodbye(common_pb2.Goodbye(finished=True), GOODBYE_TIMEOUT_S)
+                stopping.cancel()
+                await asyncio.wait((receiving,), timeout=GOODBYE_TIMEOUT_S)
+                receiving.cancel()
+                with suppress(Exception, asyncio.CancelledError):
+                    await receiving
+
+    async def _link(self, stack: AsyncExitStack) -> PeerLink:
+        """The servers' own link: A dials B over TLS, each trusts exactly the other's certificate."""
+        job, party = self._job, self._party
+        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION)
+        if party == 0:
+            channel = dial(job.address, Role.AGGREGATOR_B, job.tls(0), job.pinned(1))
+            stack.push_async_callback(channel.close)
+            link, _ = await dial_peer(channel, hello, job.address, CONNECT_TIMEOUT_S)
+            return link
+        server, _ = bind_server(job.address, job.tls(1))
+        servicer = PeerServicer(fingerprint(read_pinned(job.pinned(0), Role.AGGREGATOR_A)))
+        peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
+        await server.start()
+        stack.push_async_callback(server.stop, 1.0)
+        stack.callback(servicer.released.set)
+        link, _ = await servicer.wait_for_peer(hello, CONNECT_TIMEOUT_S)
+        return link
+
+
+class CountingChannel:
+    """The servers' channel, with the counters that a report needs."""
+
+    def __init__(self, link: PeerLink, loop: asyncio.AbstractEventLoop, prefix: str) -> None:
+        self._inner = BlockingChannel(link, loop, prefix)
+        self._link, self._loop = link, loop
+        self.rounds = 0
+
+    @property
+    def party(self) -> Party:
+        """0 for A, 1 for B."""
+        return self._inner.party
+
+    def exchange(self, label: str, payload: bytes) -> bytes:
+        """See `mpc.channel.Channel.exchange`."""
+        self.rounds += 1
+        return self._inner.exchange(label, payload)
+
+    def bytes_sent(self) -> int:
+        """By the link since it was made, once everything that was handed to it has left."""
+        asyncio.run_coroutine_threadsafe(self._link.flush(), self._loop).result()
+        return self._link.bytes_sent
+
+
+def run_cases(cases: tuple[Case, ...], link: PeerLink, loop: asyncio.AbstractEventLoop) -> list[Measured]:
+    """Every case, in the MPC thread. Cases of one size take turns, so that whatever else the machine does meanwhile
+    meets all of them alike and their ratios less than their times."""
+    gates: dict[str, Gate] = {}
+    runs = [_run_of(case, CountingChannel(link, loop, f"case-{i}"), gates) for i, case in enumerate(cases)]
+    for _, group in itertools.groupby(runs, key=lambda run: (run.case.dim, run.case.clients)):
+        same_size = list(group)
+        for repetition in range(max(run.case.warm_up + run.case.repetitions for run in same_size)):
+            for run in same_size:
+                if repetition < run.case.warm_up + run.case.repetitions:
+                    run.repeat(repetition, is_timed=repetition >= run.case.warm_up)
+    return [run.measured for run in runs]
+
+
+class CaseRun(Protocol):
+    """One case on its way."""
+
+    case: Case
+    measured: Measured
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """One repetition, at both servers; the warm-up's leave no time."""
+
+
+def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> CaseRun:
+    if case.implementation == FLOOR:
+        return FloorRun(case, channel)
+    if case.implementation == EXCHANGE:
+        return ExchangeRun(case, channel)
+    name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
+    gates[name] = gates.get(name) or make_gate(name)
+    return CheckRun(case, gates[name], channel)
+
+
+class FloorRun:
+    """Both servers at the same time: they share the memory's bandwidth in the check, too."""
+
+    def __init__(self, case: Case, channel: CountingChannel) -> None:
+        self.case, self.measured, self._channel = case, Measured(), channel
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`."""
+        self._channel.exchange("barrier", b"")
+        floor = run_floor(self.case)
+        if is_timed:
+            self.measured.check_s.append(floor.total)
+            for name, seconds in asdict(floor).items():
+                self.measured.parts.setdefault(name, []).append(seconds)
+
+
+class ExchangeRun:
+    """An empty step of the link, there and back, as the protocol makes one per round."""
+
+    def __init__(self, case: Case, channel: CountingChannel) -> None:
+        self.case, self.measured, self._channel = case, Measured(), channel
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`."""
+        start = time.perf_counter()
+        self._channel.exchange("empty", b"")
+        if is_timed:
+            self.measured.check_s.append(time.perf_counter() - start)
+
+
+class CheckRun:
+    """A check, every time on a fresh batch. All verdicts are looked at; in the warm-up, the opened sum as well."""
+
+    def __init__(self, case: Case, gate: Gate, channel: CountingChannel) -> None:
+        self.case, self.measured = case, Measured()
+        self._gate, self._channel = gate, channel
+        self._blocks = gate_blocks(case, gate)
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`. Raises WrongVerdictError."""
+        case, channel, measured, updates = self.case, self._channel, self.measured, Updates(self.case)
+        held = prepare(case, updates, repetition, channel.party, self._blocks)
+        channel.exchange("barrier", b"")
+        sent_before, rounds_before = channel.bytes_sent(), channel.rounds
+        reset_peak_rss()
+        start = time.perf_counter()
+        checked = run_check(case, held, self._gate, channel)
+        seconds = time.perf_counter() - start
+        measured.bytes_sent, measured.rounds = channel.bytes_sent() - sent_before, channel.rounds - rounds_before
+        measured.peak_rss = max(measured.peak_rss, peak_rss())
+        if checked.verdicts != case.expected(repetition):
+            raise WrongVerdictError(f"{case}: expected {case.expected(repetition)}, found {checked.verdicts}")
+        if not is_timed:
+            _require_right_sum(updates.accepted_sum(repetition), checked, channel)
+            return
+        measured.check_s.append(seconds)
+        measured.dealer_s.append(held.dealer_seconds)
+        channel.exchange("barrier", b"")
+        sent_before = channel.bytes_sent()
+        measured.aggregate_s.append(_aggregate(checked.accepted_share_sum, channel))
+        measured.aggregate_bytes_sent = channel.bytes_sent() - sent_before
+        measured.peak_rss = max(measured.peak_rss, peak_rss())
+
+
+def _require_right_sum(expected: RingArray, checked: Validated, channel: CountingChannel) -> None:
+    total = checked.accepted_share_sum + _exchange(channel, "sum", checked.accepted_share_sum)
+    if not np.array_equal(total, expected):
+        raise WrongVerdictError("the shares of the accepted clients do not add up to their updates")
+
+
+def _aggregate(share_sum: RingArray, channel: CountingChannel) -> float:
+    """Seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
+    start = time.perf_counter()
+    noisy = share_sum + rounded_gaussian.sample(NOISE_STD, share_sum.size)
+    noisy += _exchange(channel, "noisy sum", noisy)
+    return time.perf_counter() - start
+
+
+def _exchange(channel: CountingChannel, label: str, words: RingArray) -> RingArray:
+    return ring.from_bytes(channel.exchange(label, ring.to_bytes(words)), n_words=words.size)
+
+
+def reset_peak_rss() -> None:
+    """Makes the kernel forget this process's peak of resident memory; a kernel that will not is left alone."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_rss() -> int:
+    """Bytes at the peak since `reset_peak_rss`."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

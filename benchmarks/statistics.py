@@ -1,0 +1,59 @@
+"""Medians with their spread, and how a quantity grows."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles of repeated measurements. One measurement is its own quartiles."""
+
+    median: float
+    first_quartile: float
+    third_quartile: float
+    repetitions: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value."""
+        low, middle, high = (values[0],) * 3 if len(values) == 1 else statistics.quantiles(values, method="inclusive")
+        return cls(middle, low, high, len(values))
+
+    def scaled(self, factor: float) -> Spread:
+        """In another unit."""
+        return Spread(
+            factor * self.median, factor * self.first_quartile, factor * self.third_quartile, self.repetitions
+        )
+
+    def fields(self, unit: str) -> dict[str, float | int]:
+        """As the fields of a JSON row: `<unit>` is the median."""
+        return {
+            unit: self.median,
+            f"{unit}_q1": self.first_quartile,
+            f"{unit}_q3": self.third_quartile,
+            "repetitions": self.repetitions,
+        }
+
+
+def timed(work: Callable[[], object], repetitions: int, *, warm_up: int = 1) -> Spread:
+    """Seconds of `work`, after `warm_up` runs that do not count."""
+    seconds = []
+    for i in range(warm_up + repetitions):
+        start = time.perf_counter()
+        work()
+        if i >= warm_up:
+            seconds.append(time.perf_counter() - start)
+    return Spread.of(seconds)
+
+
+def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Exponent a of the least-squares fit y = c x^a; None for fewer than two different x."""
+    if len(set(x)) < 2:
+        return None
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -1,0 +1,117 @@
+"""The reports, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.validation import COMPARED
+
+MAX_WIDTH = 200
+
+
+def print_machine(console: Console, facts: Mapping[str, Any]) -> None:
+    """One line."""
+    versions = ", ".join(f"{k} {v}" for k, v in facts.items() if k not in {"cpu", "cores", "ram_gb", "load_1min"} and v)
+    console.print(
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['ram_gb']} GB, load {facts['load_1min']:.1f}; {versions}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def print_validation(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per case; ratios are ours over theirs, so smaller is better."""
+    heads = ["implementation", "mode", "d", "clients", "ms/client", "q1..q3", "ns/coord"]
+    heads += ["link B/client", "rounds", "sound"]
+    table = _table(heads, [f"/ {name}" for name in COMPARED])
+    before = None
+    for row in sorted(report["rows"], key=lambda row: (row["d"], row["clients"])):
+        if before not in (None, (row["d"], row["clients"])):
+            table.add_section()
+        before = (row["d"], row["clients"])
+        ratios = row.get("ratio", {})
+        table.add_row(
+            row["implementation"],
+            row["mode"] or "",
+            f"{row['d']:,}",
+            str(row["clients"]),
+            f"{row['ms_per_client']:.3g}",
+            f"{row['ms_per_client_q1']:.3g}..{row['ms_per_client_q3']:.3g}",
+            f"{row['ns_per_coordinate']:.3g}",
+            f"{row['bytes_link']:,.0f}",
+            str(row["rounds"]),
+            {True: "yes", False: "no", None: ""}[row["sound"]],
+            *[f"{ratios[name]:.3g}" if name in ratios else "" for name in COMPARED],
+        )
+    _print(console, table)
+    console.print(f"one empty exchange between the servers: {report['exchange_ms']:.3g} ms", highlight=False)
+
+
+def print_noise(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per sampler."""
+    table = _table(["sampler", "exact", "std", "coordinates", "ns/coord", "q1..q3", "ours is faster by"])
+    for row in report["rows"]:
+        table.add_row(
+            row["sampler"],
+            "yes" if row["exact"] else "no",
+            f"{row['std']:g}",
+            f"{row['size']:,}",
+            f"{row['ns_per_coordinate']:.4g}",
+            f"{row['ns_per_coordinate_q1']:.4g}..{row['ns_per_coordinate_q3']:.4g}",
+            f"{row['ratio']:.3g}",
+        )
+    _print(console, table)
+
+
+def print_scale(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per size, then the fitted exponents."""
+    sizes, costs = ["along", "d", "clients"], ["validate s", "aggregate s", "peak MB/server", "link B/client"]
+    table = _table([*sizes, *costs, "sum B/server"])
+    for row in report["rows"]:
+        table.add_row(
+            row["along"],
+            f"{row['d']:,}",
+            f"{row['clients']:,}",
+            f"{row['validate_s']:.4g}",
+            f"{row['aggregate_s']:.4g}",
+            f"{row['peak_rss_bytes'] / 1e6:,.0f}",
+            f"{row['bytes_link']:,.0f}",
+            f"{row['bytes_link_aggregate']:,.0f}",
+        )
+    _print(console, table)
+    for along, slopes in report["slopes"].items():
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in slopes.items() if value is not None)
+        console.print(f"slope along {along}: {shown or 'one size only'}", highlight=False, soft_wrap=True)
+
+
+def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per setting; the phases' medians need not add up to the median of the round."""
+    table = _table(["setting", "gate", "s/round", "q1..q3", "/ local DP", "phases, ms"])
+    for row in report["rows"]:
+        table.add_row(
+            row["setting"],
+            row["gate"] or "",
+            f"{row['seconds_per_round']:.3g}",
+            f"{row['seconds_per_round_q1']:.3g}..{row['seconds_per_round_q3']:.3g}",
+            f"{row['ratio']['local-dp']:.3g}",
+            ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items()),
+        )
+    _print(console, table)
+
+
+def _print(console: Console, table: Table) -> None:
+    """At the table's own width, whatever the terminal's: it may scroll, and a file or a pipe has no width."""
+    wide = Console(file=console.file, width=max(console.width, MAX_WIDTH), force_terminal=console.is_terminal)
+    wide.print(table)
+
+
+def _table(heads: list[str], ratios: list[str] | None = None) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in [*heads, *(ratios or [])]:
+        is_word = head in {"implementation", "mode", "sampler", "along", "setting", "gate", "phases, ms"}
+        table.add_column(head, justify="left" if is_word else "right", no_wrap=True)
+    return table

@@ -1,0 +1,97 @@
+"""The local step on one core, in Numba's loops (`mpc.kernels`), which are imported when they are first needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpc import ring
+from mpc.local_step import LocalSums
+from mpc.projection import MAX_ROWS
+from mpc.ring import RingArray
+from mpc.sharing import Party
+
+LANES = 4
+"""Clients whose rows are added up side by side: their buckets, 64 KiB, stay in the first two levels of cache."""
+BYTES, BYTE_VALUES = 8, 256
+
+_BITS_OF_BYTE = (np.arange(BYTE_VALUES, dtype=np.uint64)[:, np.newaxis] >> np.arange(8, dtype=np.uint64)) & np.uint64(1)
+"""(256, 8): bit j of each byte."""
+
+
+class CpuEngine:
+    """The default."""
+
+    name = "cpu"
+    group = LANES
+
+    def accumulator(self, party: Party, n_clients: int, dim: int) -> CpuAccumulator:
+        """See `Engine.accumulator`."""
+        return CpuAccumulator(importlib.import_module("mpc.kernels"), party, n_clients, dim)
+
+    def warm_up(self) -> None:
+        """See `Engine.warm_up`. About a second of one core."""
+        importlib.import_module("mpc.kernels")
+
+
+class CpuAccumulator:
+    """See `mpc.local_step.Accumulator`. Keeps d words, and 16 KiB of buckets per client."""
+
+    def __init__(self, kernels: Any, party: Party, n_clients: int, dim: int) -> None:
+        self._kernels = kernels
+        self._opened_mask = np.uint64(2**64 - 1 if party == 0 else 0)
+        self._by_mask, self._by_opened = [0] * n_clients, [0] * n_clients
+        self._share_sum = np.zeros(dim, dtype=np.uint64)
+        sizes = [min(LANES, n_clients - first) for first in range(0, n_clients, LANES)]
+        self._buckets = [_empty_buckets(size) for size in sizes]
+
+    def open_tile(self, tile: slice, row_words: RingArray, sign_words: RingArray) -> None:
+        """See `Accumulator.open_tile`."""
+        self._row_words, self._sign_words = row_words.view(np.uint64), sign_words.view(np.uint64)
+        self._tile_sum = self._share_sum[tile]
+
+    def add(self, first: int, opened: Sequence[RingArray], masks: RingArray) -> None:
+        """See `Accumulator.add`. Leaves the signed shares s o [x]_P in `masks`."""
+        lanes, m = masks.view(np.uint64), self._row_words.size
+        for lane, b in enumerate(opened):
+            by_mask, by_opened = self._kernels.combine(
+                b.view(np.uint64), lanes[lane, :m], self._sign_words, self._tile_sum, self._opened_mask
+            )
+            self._by_mask[first + lane] += by_mask
+            self._by_opened[first + lane] += by_opened
+        buckets = self._buckets[first // LANES].reshape(-1)
+        if len(opened) == 1:
+            self._kernels.scatter_one(self._row_words, lanes[0, :m], buckets)
+        else:
+            lanes[len(opened) :, :m] = 0
+            self._kernels.scatter_four(self._row_words, lanes, buckets)
+
+    def sums(self) -> LocalSums:
+        """See `Accumulator.sums`."""
+        rows = [_rows_of(buckets) for buckets in self._buckets]
+        return LocalSums(
+            rows=np.concatenate([*rows, np.zeros((0, MAX_ROWS), dtype=np.uint64)])[: len(self._by_mask)].view(np.int64),
+            by_mask=_words(self._by_mask),
+            by_opened=_words(self._by_opened),
+            share_sum=self._share_sum.view(np.int64),
+        )
+
+
+def _empty_buckets(n_clients: int) -> NDArray[np.uint64]:
+    """One lane for a client alone, four for two to four clients."""
+    return np.zeros((BYTES, BYTE_VALUES, 1 if n_clients == 1 else LANES), dtype=np.uint64)
+
+
+def _rows_of(buckets: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """(lanes, 64) from (8, 256, lanes): row 8 g + j is the sum of the buckets of byte g whose index has bit j."""
+    by_lane = np.ascontiguousarray(np.moveaxis(buckets, 2, 0))
+    rows: NDArray[np.uint64] = by_lane @ _BITS_OF_BYTE
+    return rows.reshape(-1, MAX_ROWS)
+
+
+def _words(values: Sequence[int]) -> RingArray:
+    return np.array([ring.centred(value) for value in values], dtype=np.int64)

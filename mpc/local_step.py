@@ -1,0 +1,142 @@
+"""The local step: everything that a server computes from vectors of length d, in one pass over the uploads.
+
+Tile by tile, for all clients of the round: expand the public rows, once; per client expand its mask a_P, read its b,
+and let an engine add up both inner products, the row values and the sum of shares. What is kept is one vector of d
+words (the sum) and a few kilobytes per client, so that d is bounded by the disk that holds the uploads, not by memory.
+
+The sum is taken over every client before anybody knows the verdicts: rejections are rare, and `add_shares` takes them
+out again, from b and the seed of a_P. Sums in a ring are exact, so the result is the same.
+
+Source: `secure_validation.md` section 5, step 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from mpc import ring
+from mpc.errors import MalformedMessageError
+from mpc.prg import Stream
+from mpc.ring import RingArray
+from mpc.sharing import Party
+
+
+class Words(Protocol):
+    """A vector that can be read tile by tile: an array, a NumPy memory map, `mpc.spool.SpooledWords`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, tile: slice, /) -> RingArray: ...
+
+
+class Masked(NamedTuple):
+    """One client's vector as one server holds it."""
+
+    opened: Words
+    """b = x - a."""
+    mask_share: Stream
+    """a_P, at its start; one pass reads it once."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LocalSums:
+    """What one pass adds up, modulo 2^64. Shapes: (n, 64), (n,), (n,), (d,)."""
+
+    rows: RingArray
+    """v = U (s o [x]_P) of each client."""
+    by_mask: RingArray
+    """<b, a_P> of each client."""
+    by_opened: RingArray
+    """<b, b> of each client."""
+    share_sum: RingArray
+    """The sum of [x]_P over all clients; the caller's to change."""
+
+
+class Rows(Protocol):
+    """The round's public rows, read from coordinate 0 on: `mpc.projection.RowStreams`."""
+
+    def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
+        """(row words, sign words) of the next tile."""
+
+
+class Accumulator(Protocol):
+    """One server's sums of one pass. Tiles are opened in order; in each, every client is added once."""
+
+    def open_tile(self, tile: slice, row_words: RingArray, sign_words: RingArray) -> None:
+        """The tile's public rows. Shapes: (m,) and (ceil(m / 64),), words as `RowStreams.read` gives them."""
+
+    def add(self, first: int, opened: Sequence[RingArray], masks: RingArray) -> None:
+        """The tile of the clients from `first` on, as many as `opened` has, (m,) each.
+
+        masks: scratch, (engine.group, >= m) or, with one client in the round, (1, >= m): a_P of the k-th of them is in
+        masks[k, :m]. The accumulator may overwrite it.
+        """
+
+    def sums(self) -> LocalSums:
+        """After the last tile."""
+
+
+class Engine(Protocol):
+    """One way to compute the sums."""
+
+    name: str
+    group: int
+    """How many clients `Accumulator.add` takes at once, at most."""
+
+    def accumulator(self, party: Party, n_clients: int, dim: int) -> Accumulator:
+        """Zero sums. Server A's share of x is b + a_A, B's is a_B."""
+
+    def warm_up(self) -> None:
+        """Loads and compiles whatever the first use would otherwise wait for."""
+
+
+def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, engine: Engine) -> LocalSums:
+    """The pass over every client of the round. Run by each server.
+
+    Raises MalformedMessageError when an upload has another length than d.
+    """
+    require_length([client.opened for client in clients], dim)
+    accumulator = engine.accumulator(party, len(clients), dim)
+    masks = np.empty((engine.group if len(clients) > 1 else 1, min(dim, ring.TILE)), dtype=np.int64)
+    for tile in ring.tiles(dim):
+        accumulator.open_tile(tile, *rows.read(tile.stop - tile.start))
+        for first in range(0, len(clients), engine.group):
+            opened = []
+            for lane, client in enumerate(clients[first : first + engine.group]):
+                opened.append(read_tile(client.opened, tile))
+                client.mask_share.fill(masks[lane, : opened[-1].size])
+            accumulator.add(first, opened, masks)
+    return accumulator.sums()
+
+
+def add_shares(total: RingArray, party: Party, clients: Sequence[Masked], *, negate: bool = False) -> None:
+    """total += the sum of [x]_P over `clients`, or -= it; (d,). In place: d words may be most of a server's memory."""
+    require_length([client.opened for client in clients], total.size)
+    add = np.subtract if negate else np.add
+    scratch = np.empty(ring.TILE, dtype=np.int64)
+    for tile in ring.tiles(total.size):
+        part, mask = total[tile], scratch[: tile.stop - tile.start]
+        for client in clients:
+            client.mask_share.fill(mask)
+            add(part, mask, out=part)
+            if party == 0:
+                add(part, read_tile(client.opened, tile), out=part)
+
+
+def require_length(vectors: Sequence[Words], dim: int) -> None:
+    """Raises MalformedMessageError unless each vector has d words."""
+    for words in vectors:
+        if len(words) != dim:
+            raise MalformedMessageError(f"an upload has {dim} words, got {len(words)}")
+
+
+def read_tile(words: Words, tile: slice) -> RingArray:
+    """One tile, aligned and contiguous, of exactly the length that compiled loops will read."""
+    read = np.require(np.asarray(words[tile]), dtype=np.int64, requirements=["C", "A"])
+    if read.shape != (tile.stop - tile.start,):
+        raise MalformedMessageError(f"expected a tile of {tile.stop - tile.start} words, got shape {read.shape}")
+    return read

@@ -1,0 +1,186 @@
+"""`precad bench` end to end at the smallest sizes: real processes, the JSON's shape, peers that are not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import overhead, peer_runs, plots, scale, server_pair, validation
+from benchmarks.errors import PlotUnavailableError, ProcessFailedError
+from benchmarks.peer_runs import OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
+from benchmarks.workload import Case
+from deploy.cli import app
+from deploy.errors import INVALID_INPUT
+from mpc.sharing import Mode
+
+NOWHERE = Path("/nonexistent/python")
+PEERS_PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
+COLUMNS = {
+    "implementation",
+    "mode",
+    "d",
+    "clients",
+    "ms_per_client",
+    "ns_per_coordinate",
+    "bytes_up",
+    "bytes_link",
+    "rounds",
+    "sound",
+}
+needs_crypten = pytest.mark.skipif(importlib.util.find_spec("crypten") is None, reason="CrypTen is not installed")
+needs_peers = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="make peers")
+
+
+def bench(*arguments):
+    """The report that a command prints with --json, and what people see."""
+    done = CliRunner().invoke(app, ["bench", *arguments, "--json", "--peers-python", str(NOWHERE)])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), done.stderr
+
+
+@needs_crypten
+def test_validation_report():
+    """Every implementation at both sizes, except the peers that are missing; ours are sound, cheap and in time."""
+    dims, clients = (64, 300), (1, 3)
+    flags = [part for d in dims for part in ("--dim", str(d))] + [
+        part for n in clients for part in ("--clients", str(n))
+    ]
+    report, seen = bench("validation", "--quick", "--repetitions", "1", *flags)
+    rows = report["rows"]
+
+    assert set(report["missing"]) == {SPU_SEMI2K, SPU_CHEETAH}
+    assert "make peers" in seen
+    assert report["exchange_ms"] > 0
+    assert report["machine"]["cores"] >= 1
+    assert all(set(row) >= COLUMNS for row in rows)
+    kinds = [(gate, mode.value) for gate in ("crypten", "native") for mode in Mode]
+    kinds += [("unsound", "masked"), ("floor", None), ("crypten-ttp", "shares")]
+    for d in dims:
+        for n in clients:
+            here = [row for row in rows if (row["d"], row["clients"]) == (d, n)]
+            assert {(row["implementation"], row["mode"]) for row in here} == set(kinds)
+            assert len(here) == len(kinds)
+    for row in rows:
+        assert row["ms_per_client_q1"] <= row["ms_per_client"] <= row["ms_per_client_q3"]
+        assert row["sound"] is {"crypten": True, "native": True, "floor": None}.get(row["implementation"], False)
+    for row in (row for row in rows if row["sound"]):
+        assert row["bytes_up"] <= 8 * row["d"] + 1000
+        assert row["rounds"] <= 12
+        assert set(row["ratio"]) >= {"crypten-ttp", "unsound", "floor"}
+    masked = [r["bytes_link"] for r in rows if (r["implementation"], r["mode"]) == ("native", "masked")]
+    assert max(masked) <= 10_000
+
+
+def test_scale_report():
+    """Slopes of everything that was measured; what the servers exchange in the check does not grow with d."""
+    report = scale.run(scale.Plan((200, 2000), (1, 4), 1), gate="native", mode="masked")
+
+    assert [row["along"] for row in report["rows"]] == ["d", "d", "clients", "clients"]
+    assert all(set(slopes) == set(scale.MEASURED) for slopes in report["slopes"].values())
+    assert report["slopes"]["d"]["bytes_link_batch"] == pytest.approx(0, abs=0.01)
+    assert report["slopes"]["d"]["bytes_link_aggregate"] == pytest.approx(1, abs=0.02)
+    assert all(row["peak_rss_bytes"] > 1e6 for row in report["rows"])
+
+
+def test_noise_report():
+    """Both of ours, OpenDP missing."""
+    report, seen = bench("noise", "--quick", "--size", "2000", "--repetitions", "1")
+
+    assert [row["sampler"] for row in report["rows"]] == ["precad", "canonne-vectorised"]
+    assert set(report["missing"]) == {OPENDP}
+    assert report["rows"][0]["ratio"] == 1
+    assert "opendp is not installed" in seen
+
+
+@pytest.mark.slow
+def test_overhead_report():
+    """A whole deployment and both baselines, four clients; the phases that the table shows are all known."""
+    report = overhead.run(overhead.Plan(clients=4, rounds=2, warm_up=1, gates=("native",)))
+    by_setting = {row["setting"]: row for row in report["rows"]}
+
+    assert set(by_setting) == {"precad", "precad-without-validation", "local-dp", "no-privacy"}
+    assert set(by_setting["precad"]["phases_s"]) == set(overhead.PHASES) - {"update"}
+    assert "validate" not in by_setting["precad-without-validation"]["phases_s"]
+    assert by_setting["local-dp"]["ratio"] == {"local-dp": 1}
+    assert all(row["seconds_per_round"] > 0 for row in report["rows"])
+
+
+@needs_peers
+@pytest.mark.parametrize("peer", [SPU_SEMI2K, SPU_CHEETAH])
+def test_spu_rejects_the_one_that_is_too_long(peer):
+    """The peer's program stops on a wrong verdict; its log tells bytes and messages."""
+    assert peer_runs.missing(peer, PEERS_PYTHON) is None
+    (result,) = peer_runs.run_peer(peer, [Cell(128, 2, 1)], PEERS_PYTHON)
+
+    assert result.check.median > 0
+    assert result.bytes_link > 0
+    assert result.rounds > 0
+
+
+@needs_peers
+def test_opendp_is_measured():
+    """Nanoseconds per coordinate."""
+    assert peer_runs.run_opendp(1 << 17, 50, 1, PEERS_PYTHON).median > 0
+
+
+def test_an_environment_without_the_package_is_named(tmp_path):
+    """`make peers` may have been interrupted."""
+    broken = tmp_path / "bin" / "python"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+
+    assert peer_runs.missing(OPENDP, broken) == f"opendp is not installed in {tmp_path}: make peers"
+
+
+def test_a_process_that_fails_ends_the_benchmark():
+    """With its last words, and the other process is stopped."""
+    case = Case(implementation="nonsense", mode="masked", dim=8, clients=1, repetitions=1)
+
+    with pytest.raises(ProcessFailedError, match=r"server-[ab] ended with code 1: .*nonsense"):
+        server_pair.measure([case])
+
+
+def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(monkeypatch, tmp_path):
+    """Exit code 2 and the line that helps."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["bench", "validation", "--plot", str(tmp_path / "x.png")])
+
+    assert done.exit_code == INVALID_INPUT
+    assert "precad[bench]" in done.stderr
+    with pytest.raises(PlotUnavailableError):
+        plots.require_matplotlib()
+
+
+def test_plots_are_drawn(tmp_path):
+    """One file per benchmark."""
+    pytest.importorskip("matplotlib")
+    common = {"ms_per_client": 2.0, "ms_per_client_q1": 1.0, "ms_per_client_q3": 3.0, "clients": 1}
+    rows = [{"implementation": name, "mode": "masked", "d": 10, **common} for name in ("native", "floor")]
+    plots.plot_validation({"rows": rows}, tmp_path / "validation.png")
+    plots.plot_noise({"rows": [{"sampler": "precad", "ns_per_coordinate": 30.0}]}, tmp_path / "noise.png")
+    measured = {f"{name}{q}": 1.0 for name in ("validate_s", "aggregate_s") for q in ("", "_q1", "_q3")}
+    sizes = [{"along": along, "d": 10, "clients": 2, **measured} for along in ("d", "clients")]
+    slopes = {along: {"validate_s": 1.0, "aggregate_s": None} for along in ("d", "clients")}
+    plots.plot_scale({"rows": sizes, "slopes": slopes}, tmp_path / "scale.png")
+
+    settings = [
+        {"setting": "precad", "gate": "native", "phases_s": {"collect": 1.0, "validate": 1.0}},
+        {"setting": "local-dp", "gate": None, "phases_s": {"collect": 1.0, "update": 1.0}},
+    ]
+    plots.plot_overhead({"rows": settings}, tmp_path / "overhead.png")
+
+    assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("dim", [3, 26_010, 1_000_000])
+def test_upload_is_eight_bytes_a_coordinate(mode, dim):
+    """And at most 1 kB beside that."""
+    assert 8 * dim < validation.bytes_up(mode, dim) <= 8 * dim + 1000

@@ -1,0 +1,66 @@
+"""A round of long vectors in files, by a process of its own, whose peak of resident memory is then its own.
+
+    python -m tests.mpc.stream_large DIM CLIENTS FOLDER
+
+Prints the verdicts, how many words of the accepted sum are wrong, and by how many bytes the peak grew over the process
+after its imports. Client i's vector is 1 + i everywhere in the first hundred words; the last one is too long.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from mpc import ring, sharing, validation
+from mpc.channel import MemoryChannel, run_pair
+from mpc.dealer import deal
+from mpc.engines import CPU
+from mpc.gates import make_gate
+from mpc.norm_bound import NormBound
+from mpc.spool import SpooledWords
+from mpc.tuples import BatchShape, ServerTuples, mask_seed
+
+
+def plain_tile(client: int, n_clients: int, tile: slice):
+    """A tile of the client's update."""
+    x = np.zeros(tile.stop - tile.start, dtype=np.int64)
+    x[: max(0, 100 - tile.start)] = 1 << 40 if client == n_clients - 1 else 1 + client
+    return x
+
+
+def main(dim: int, n_clients: int, folder: Path) -> None:
+    """See the module."""
+    gate, bound = make_gate("native"), NormBound(clip_norm=1.0, dim=dim)
+    CPU.warm_up()
+    clients = tuple(f"client-{i}" for i in range(n_clients))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    shape = BatchShape("task", 1, clients, dim, gate.and_blocks(n_clients * bound.words_per_client))
+    dealt = deal(shape)
+    tuples = [ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1])]
+    with (folder / "spool").open("wb") as spool:
+        for i, client in enumerate(clients):
+            label = shape.label(client)
+            streams = [sharing.mask_stream(mask_seed(part.key, label), label) for part in dealt]
+            for tile in ring.tiles(dim):
+                spool.write(ring.to_bytes(sharing.subtract_streams(plain_tile(i, n_clients, tile), streams)))
+
+    def party(channel: MemoryChannel) -> validation.Validated:
+        with (folder / "spool").open("rb") as spool:
+            opened = [SpooledWords(spool, dim, offset=8 * dim * i) for i in range(n_clients)]
+            locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
+            return validation.validate(locked, opened, tuples[channel.party], bound, gate, channel)
+
+    a, b = run_pair(party)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    n_wrong = 0
+    for tile in ring.tiles(dim):
+        expected = sum(plain_tile(i, n_clients, tile) for i in range(n_clients - 1))
+        n_wrong += int((a.accepted_share_sum[tile] + b.accepted_share_sum[tile] != expected).sum())
+    print("".join("-+"[ok] for ok in a.verdicts), n_wrong, grown)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
