@@ -14,7 +14,7 @@ from __future__ import annotations
 from clients import errors as client_errors
 from deploy.pki import PkiError
 from dp.errors import DpError
-from mpc.errors import ChannelClosedError, GateUnavailableError, MpcError, ParameterError
+from mpc.errors import ChannelClosedError, EngineUnavailableError, GateUnavailableError, MpcError, ParameterError
 from protos.identity import IdentityError
 from protos.transport import TransportError
 from servers import errors as server_errors
@@ -53,6 +53,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (client_errors.TaskEndedError, UNREACHABLE),
     (ChannelClosedError, UNREACHABLE),
     (GateUnavailableError, INVALID_INPUT),
+    (EngineUnavailableError, INVALID_INPUT),
     (ParameterError, INVALID_INPUT),
     (TransportError, INVALID_INPUT),
     (PkiError, INVALID_INPUT),
