@@ -43,6 +43,8 @@ app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
+app.add_typer(experiment_app, name="experiment")
 
 people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
@@ -370,6 +372,19 @@ def certify(
             sys.stdout.write(accounting.to_json(report) + "\n")
         else:
             accounting.print_certificates(people, report)
+
+
+@experiment_app.command("xie-tables")
+def experiment_xie_tables(as_json: Json = False) -> None:
+    """Every epsilon that Xie et al. print, beside its reproduction and what is proved."""
+    with _exit_codes():
+        from deploy import xie_tables
+
+        report = xie_tables.xie_tables()
+        if as_json:
+            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
+        else:
+            xie_tables.print_xie_tables(people, report)
 
 
 @bench_app.command("validation")
