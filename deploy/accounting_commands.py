@@ -132,13 +132,13 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
 
 
 def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
-    """Both views' proved bound, limit and published formula after each of at most _POINTS rounds, denser at the start.
+    """Both views' proved bound, limit and published formula after some rounds, denser at the start.
 
     Rounds of the training; once a client's own number is known, rounds of that client.
     """
     is_realised = plan.participation is not None
     last = plan.expected_participation if is_realised else plan.rounds
-    rounds = sorted({round(last * (i / _POINTS) ** 2) for i in range(_POINTS + 1)})
+    rounds = sorted({round(last * (i / _POINTS) ** 2) for i in range(_POINTS + 1)} | _before_each_step(plan))
     found: dict[str, Any] = {
         "is_realised": is_realised,
         "rounds": rounds,
@@ -152,6 +152,14 @@ def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
                 epsilon = ACCOUNTANTS[accountant].epsilon(event, composed, plan.delta)
                 found[view.value][name].append(_plain(epsilon))
     return found
+
+
+def _before_each_step(plan: TrainingPlan) -> set[int]:
+    """Rounds before and at which the expected participation rises, if that is seldom enough to be seen in a curve."""
+    if plan.participation is not None or not 0 < plan.expected_participation <= _POINTS:
+        return set()
+    last_of = [math.floor(n / plan.q + 1e-9) for n in range(plan.expected_participation)]
+    return {t for last in last_of for t in (last, last + 1) if t <= plan.rounds}
 
 
 def account_of_flags(

@@ -71,8 +71,11 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
         axis.set_xlim(0, max(found["rounds"][-1], 1))
         axis.grid(visible=True, alpha=0.25)
     axes[0].set_ylim(bottom=0)
+    ends = {view: {name: _number(found[view.value][name][-1]) for name in CURVES} for view in VIEWS}
     for axis, view in zip(axes, VIEWS, strict=True):
-        _name_ends(axis, {name: _number(found[view.value][name][-1]) for name in CURVES})
+        _name_ends(axis, ends[view])
+    if all(math.isnan(value) for of_view in ends.values() for value in of_view.values()):
+        axes[0].set_yticks([])
     axes[0].set_ylabel(f"ε of one record at δ = {report['delta']:g}")
     figure.suptitle(
         f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}", fontsize=11
@@ -158,19 +161,15 @@ def _legend_below(axis: Any) -> None:
 
 
 def _name_ends(axis: Any, ends: Mapping[str, float]) -> None:
-    """Name and value beside the end of each line, moved apart where lines end close together or at the same value."""
-    gap = 0.09 * (axis.get_ylim()[1] - axis.get_ylim()[0])
-    top = math.inf
-    for name, value in sorted(ends.items(), key=lambda end: -math.inf if math.isnan(end[1]) else -end[1]):
+    """Name and value beside the end of each line; infinite ones, which have no line, in the corner."""
+    if infinite := [CURVES[name][1] for name, value in ends.items() if math.isnan(value)]:
+        axis.text(0.03, 0.95, f"ε = ∞, no guarantee: {', '.join(infinite)}", transform=axis.transAxes, va="top")
+    finite = sorted((name for name in ends if not math.isnan(ends[name])), key=lambda name: ends[name])
+    for name, y in zip(finite, _apart([ends[name] for name in finite], 0.09 * axis.get_ylim()[1]), strict=True):
         _, word, style = CURVES[name]
-        if math.isnan(value):
-            axis.text(0.03, 0.95, f"{word}: ε = ∞, no guarantee", transform=axis.transAxes, va="top")
-            continue
-        top = min(value, top - gap)
-        number = _rounded_up(value) if name == "bound" else f"{value:.2f}"
         axis.annotate(
-            f"{word}\n{number}",
-            (axis.get_xlim()[1], top),
+            f"{word}\n{_rounded_up(ends[name]) if name == 'bound' else format(ends[name], '.2f')}",
+            (axis.get_xlim()[1], y),
             (5, 0),
             textcoords="offset points",
             va="center",
@@ -178,6 +177,15 @@ def _name_ends(axis: Any, ends: Mapping[str, float]) -> None:
             color=style["color"],
             annotation_clip=False,
         )
+
+
+def _apart(ascending: list[float], gap: float) -> list[float]:
+    """Heights at least `gap` from the next: moved down from the highest, but the i-th not below i gaps."""
+    placed, above = list[float](), math.inf
+    for i, value in reversed(list(enumerate(ascending))):
+        above = max(min(value, above - gap), i * gap)
+        placed.append(above)
+    return placed[::-1]
 
 
 def _rounded_up(epsilon: float) -> str:

@@ -66,6 +66,15 @@ def test_epsilon_by_round_in_both_views(figures, tmp_path):
     assert all("not a guarantee" in text for text in shown if not text.startswith("proved bound"))
 
 
+def test_a_rare_client_costs_in_steps(figures, tmp_path):
+    """Taking part every hundredth round: the curve rises between rounds 100 and 101, and is level up to 200."""
+    arguments = ["account", "--sigma", "1", "-q", ".01", "-p", ".5", "--rounds", "200", "--delta", "1e-5"]
+    found = json.loads(precad(*arguments, "--json", "--plot", tmp_path / "a.png").stdout)["by_round"]
+    at = dict(zip(found["rounds"], found["one_server"]["bound"], strict=True))
+
+    assert at[1] == at[100] < at[101] == at[200]
+
+
 def test_realised_rounds_and_the_target_are_drawn(figures, tmp_path):
     """The axis then counts the client's rounds, and the sigma of the target ends at it."""
     arguments = ["account", "-q", ".1", "-p", ".05", "--rounds", "100", "--delta", "1e-5"]
@@ -83,7 +92,14 @@ def test_what_is_infinite_is_said_and_not_drawn(figures, tmp_path):
     arguments = ["account", "--sigma", "1e-9", "-q", "1", "-p", "1", "--rounds", "30", "--delta", "1e-5"]
     precad(*arguments, "--plot", tmp_path / "a.png")
 
-    assert "proved: ε = ∞, no guarantee" in [text.get_text() for text in figures[0].axes[0].texts]
+    assert "ε = ∞, no guarantee: proved, limit, published" in [text.get_text() for text in figures[0].axes[0].texts]
+
+
+def test_names_of_lines_do_not_overlap():
+    """In order, a gap apart, none below the axis; what is apart already stays."""
+    assert plots._apart([1.0, 3.9, 4.0], 0.5) == [1.0, 3.5, 4.0]
+    assert plots._apart([0.01, 0.02, 0.03], 0.5) == [0.0, 0.5, 1.0]
+    assert plots._apart([], 0.5) == []
 
 
 def test_certified_accuracy_by_attackers(figures, tmp_path, confidences):
