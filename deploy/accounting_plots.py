@@ -1,6 +1,6 @@
 """What `precad account` and `precad certify` draw with `--plot`. matplotlib is an extra (`bench`), loaded to draw only.
 
-A line says what it is: solid and called a proved bound, or broken and called what it is instead.
+The legend says of every line whether it is a proved bound, and of every other that it is not a guarantee.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DPI: Final = 125
 
 VIEWS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
 
-# Okabe and Ito's colours, the orange darker to be read as text, which colour-blind readers tell apart.
+# Okabe and Ito's, which colour-blind readers tell apart; the orange is darker, to be read as text.
 _BLUE, _ORANGE, _RED, _GREEN = "#0072B2", "#C98B00", "#D55E00", "#009E73"
 
 _UNTIL_REALISED: Final = {
@@ -113,7 +113,11 @@ def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(visible=True, alpha=0.25)
     confidence = report["confidence"]
-    given = "confidences taken as exact" if confidence is None else f"all hold with probability {confidence:g}"
+    given = (
+        "confidences taken as exact"
+        if confidence is None
+        else f"bounds on confidences hold with probability {confidence:g}"
+    )
     axis.set_title(f"Certified against poisoning, {given}", fontsize=10)
     _legend_below(axis)
 
