@@ -118,7 +118,7 @@ def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
         if confidence is None
         else f"bounds on confidences hold with probability {confidence:g}"
     )
-    axis.set_title(f"Certified against poisoning, {given}", fontsize=10)
+    axis.set_title(f"Certified against poisoning\n{given}", fontsize=10)
     _legend_below(axis)
 
 
@@ -130,7 +130,7 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     plan = report["plan"]
     reached = [row for row in plan["frontier"] if row["least_sigma"] is not None]
     FA, FB = plan["lead"]
-    axis.set_title(f"Least noise for a prediction of {FA:.3f} against {FB:.3f}", fontsize=10)
+    axis.set_title(f"Least noise for the median prediction\n{FA:.3f} against {FB:.3f}", fontsize=10)
     axis.set_xlabel(f"attackers, who {_WORDS[report['threat']]}")
     axis.set_ylabel("σ, noise over the clip of one unit")
     if not reached:
