@@ -10,7 +10,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.errors import ConfigError
-from dp.accountants import side_by_side
+from dp.accountants import ACCOUNTANTS, side_by_side
 from dp.accounting import (
     Event,
     Label,
@@ -37,6 +37,8 @@ from dp.precad_record import participation_quantile
 from dp.renyi_accounting import OrderGridWarning
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
+_POINTS = 48  # of a curve by round
+_COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +95,10 @@ class TrainingPlan:
         return TwoStageSampledGaussian(self.q, event.sampling_rate, event.noise_multiplier), self.rounds
 
 
-def account(plan: TrainingPlan, *, target_epsilon: float | None = None) -> dict[str, Any]:
+def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:
     """Both views by every accountant, the client level if both clips are known, and calibration for a target.
+
+    With is_by_round also `epsilon_by_round`.
 
     Raises: ValueError naming a parameter outside its range.
     """
@@ -122,11 +126,48 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None) -> dict[
         report["calibrated"] = {"target_epsilon": target_epsilon} | {
             view.value: _calibrated(plan, view, target_epsilon) for view in View
         }
+    if is_by_round:
+        report["by_round"] = epsilon_by_round(plan)
     return report
 
 
+def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
+    """Both views' proved bound, limit and published formula after some rounds, denser at the start.
+
+    Rounds of the training; once a client's own number is known, rounds of that client.
+    """
+    is_realised = plan.participation is not None
+    last = plan.expected_participation if is_realised else plan.rounds
+    rounds = sorted({round(last * (i / _POINTS) ** 2) for i in range(_POINTS + 1)} | _before_each_step(plan))
+    found: dict[str, Any] = {
+        "is_realised": is_realised,
+        "rounds": rounds,
+    }
+    for view in View:
+        found[view.value] = {name: [] for name in _COLUMNS}
+        for t in rounds:
+            so_far = replace(plan, participation=t) if is_realised else replace(plan, rounds=t)
+            event, composed = so_far.composed(view)
+            for name, accountant in _COLUMNS.items():
+                epsilon = ACCOUNTANTS[accountant].epsilon(event, composed, plan.delta)
+                found[view.value][name].append(_plain(epsilon))
+    return found
+
+
+def _before_each_step(plan: TrainingPlan) -> set[int]:
+    """Rounds before and at which the expected participation rises, if that is seldom enough to be seen in a curve."""
+    if plan.participation is not None or not 0 < plan.expected_participation <= _POINTS:
+        return set()
+    last_of = [math.floor(n / plan.q + 1e-9) for n in range(plan.expected_participation)]
+    return {t for last in last_of for t in (last, last + 1) if t <= plan.rounds}
+
+
 def account_of_flags(
-    given: dict[str, Any], task: Mapping[str, Any] | None, *, target_epsilon: float | None = None
+    given: dict[str, Any],
+    task: Mapping[str, Any] | None,
+    *,
+    target_epsilon: float | None = None,
+    is_by_round: bool = False,
 ) -> dict[str, Any]:
     """`account` of what was given on the command line, the rest from a task. Raises ConfigError.
 
@@ -144,7 +185,7 @@ def account_of_flags(
         if flags["sigma"] is None:
             unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
             flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
-        return account(TrainingPlan(**flags), target_epsilon=target_epsilon)
+        return account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -221,9 +262,7 @@ def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
 
 def _by_label(statements: dict[str, PrivacyStatement]) -> dict[str, Any]:
     return {
-        "bound": _plain(statements["pld"].epsilon),
-        "approximation": _plain(statements["gdp_clt"].epsilon),
-        "published": _plain(statements["precad"].epsilon),
+        **{name: _plain(statements[accountant].epsilon) for name, accountant in _COLUMNS.items()},
         "accountants": {
             name: {"epsilon": _plain(made.epsilon), "label": made.label.value} for name, made in statements.items()
         },
@@ -265,7 +304,9 @@ def certify_samples(
     correct = [winner == label for (winner, _, _), label in zip(leads, labels, strict=True)]
     report: dict[str, Any] = {
         "threat": threat.value,
+        "delta": delta,
         "confidence": None if trainings is None else 1 - psi,
+        "at_most": at_most,
         "accuracy": sum(correct) / len(correct),
         "correct": correct,
         "labels": {},

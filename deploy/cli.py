@@ -43,6 +43,8 @@ app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
+app.add_typer(experiment_app, name="experiment")
 
 people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
@@ -307,12 +309,16 @@ def account(
     dim: Annotated[int | None, typer.Option(help="d, coordinates of an update.")] = None,
     frac_bits: Annotated[int | None, typer.Option(help="f, fractional bits of the encoding.")] = None,
     calibrate: Annotated[float | None, typer.Option(metavar="EPSILON", help="Least sigma, most rounds for it.")] = None,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Epsilon of a training in both views, by every accountant."""
     with _exit_codes():
         from deploy import accounting_commands as accounting
+        from deploy import accounting_plots as plots
 
+        if plot is not None:
+            plots.require_plot(plot)
         given = {
             "sigma": sigma,
             "q": client_rate,
@@ -326,8 +332,13 @@ def account(
             "frac_bits": frac_bits,
         }
         report = accounting.account_of_flags(
-            given, None if config is None else configuration.read_toml(config).get("task", {}), target_epsilon=calibrate
+            given,
+            None if config is None else configuration.read_toml(config).get("task", {}),
+            target_epsilon=calibrate,
+            is_by_round=plot is not None,
         )
+        if plot is not None:
+            plots.plot_account(report, plot)
         if as_json:
             sys.stdout.write(accounting.to_json(report) + "\n")
         else:
@@ -347,12 +358,16 @@ def certify(
     trainings: Annotated[int | None, typer.Option(help="That the confidences are means of; none: exact.")] = None,
     psi: Annotated[float, typer.Option(help="Probability that the trainings mislead.")] = 0.01,
     is_planning: Annotated[bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers.")] = False,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """How many poisoning attackers predictions withstand."""
     with _exit_codes():
         from deploy import accounting_commands as accounting
+        from deploy import accounting_plots as plots
 
+        if plot is not None:
+            plots.require_plot(plot)
         report = accounting.certify_file(
             confidences,
             q=client_rate,
@@ -366,10 +381,25 @@ def certify(
             psi=psi,
             is_planning=is_planning,
         )
+        if plot is not None:
+            plots.plot_certificates(report, plot)
         if as_json:
             sys.stdout.write(accounting.to_json(report) + "\n")
         else:
             accounting.print_certificates(people, report)
+
+
+@experiment_app.command("xie-tables")
+def experiment_xie_tables(as_json: Json = False) -> None:
+    """Every epsilon that Xie et al. print, beside its reproduction and what is proved."""
+    with _exit_codes():
+        from deploy import xie_tables
+
+        report = xie_tables.xie_tables()
+        if as_json:
+            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
+        else:
+            xie_tables.print_xie_tables(people, report)
 
 
 @bench_app.command("validation")

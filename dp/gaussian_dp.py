@@ -54,6 +54,8 @@ def _delta_at(t: float, mu: float) -> float:
         return float(_density(t) * mu / 2 * (_WEIGHTS @ (1 - x * _mills_ratio(x))))
     if t > 0:
         return float(_density(t) * (_mills_ratio(t) - _mills_ratio(t + mu)))
+    if t + mu > 10:  # far apart: nothing cancels, while the exponent below would lose its digits to mu^2
+        return float(ndtr(-t) - _density(t) * _mills_ratio(t + mu))
     return float(-math.expm1(mu * (t + mu / 2) + float(log_ndtr(-t - mu))) - ndtr(t))
 
 
@@ -73,7 +75,7 @@ def eps_from_mu(delta: float, mu: float) -> float:
     if mu == 0 or _delta_at(-mu / 2, mu) <= delta:
         return 0.0
     lowest = max(-mu / 2, -45.0)  # epsilon = 0, or where delta is 1 in float64
-    highest = max(-float(ndtri(delta)), lowest)  # delta(epsilon; mu) <= Phi(-t)
+    highest = max(-float(ndtri(delta)) + 1e-9, lowest)  # delta(epsilon; mu) <= Phi(-t), more than rounding beyond it
     t = brentq(lambda at: _log(_delta_at(at, mu)) - math.log(delta), lowest, highest, xtol=1e-15, rtol=1e-15)
     return float(mu * (t + mu / 2))
 

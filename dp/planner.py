@@ -13,7 +13,8 @@ from dp.calibration import smallest_noise_multiplier
 from dp.certified_prediction import Threat, Training, is_certified
 from dp.checks import require_count, require_positive, require_probability
 
-_LEAST_MULTIPLIER: Final = 0.25  # where the search starts
+LEAST_MULTIPLIER: Final = 0.25
+"""Where the search for attackers starts: less noise is not looked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +52,7 @@ class Plan:
 def least_multiplier_for_attackers(k: int, FA: float, FB: float, q: float, rounds: int, threat: Threat) -> float | None:
     """The least noise over an attacking unit's clip, to 1e-3 from above, with which a prediction survives k of them.
 
-    None if there is none up to 10^4, or the lead is none. Exact method, a bound.
+    None if there is none up to 10^4, or the lead is none; LEAST_MULTIPLIER if that suffices. Exact method, a bound.
     """
     require_count("k", k)
     if not FA > FB:
@@ -60,7 +61,7 @@ def least_multiplier_for_attackers(k: int, FA: float, FB: float, q: float, round
     def survives(multiplier: float) -> bool:
         return is_certified(FA, FB, k, Training(SampledGaussian(q, multiplier), rounds), threat)
 
-    low = high = _LEAST_MULTIPLIER
+    low = high = LEAST_MULTIPLIER
     while not survives(high):
         if high > 1e4:
             return None

@@ -6,6 +6,7 @@ import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtri
 
 from dp.gaussian_dp import (
     analytic_gaussian_eps,
@@ -83,6 +84,14 @@ def test_the_tradeoff_is_symmetric(a, mu):
 def test_releases_compose_as_squares_add():
     """n releases of multiplier sigma are one of sigma / sqrt(n)."""
     assert eps_from_mu(1e-5, gdp_composed_mu(4.0, 16)) == pytest.approx(analytic_gaussian_eps(1.0, 1e-5), rel=1e-12)
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.3, 0.5, 0.9, 1 - 1e-9])
+@pytest.mark.parametrize("mu", [1e3, 1e6, math.sqrt(15) * 1e9, math.sqrt(30) * 1e9, 1e100])
+def test_nearly_no_noise(mu, delta):
+    """delta(epsilon; mu) tends to Phi(-t), so that epsilon tends to mu (mu/2 + Phi^-1(1 - delta))."""
+    quantile = -float(ndtri(delta))
+    assert eps_from_mu(delta, mu) == pytest.approx(mu * (mu / 2 + quantile), rel=1e-5)
 
 
 def test_the_classical_formula_is_above_the_exact_one():
