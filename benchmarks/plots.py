@@ -31,17 +31,20 @@ def plot_validation(report: Mapping[str, Any], path: Path) -> None:
     batches = sorted({row["clients"] for row in rows})
     panels = sorted({batches[0], batches[-1]})
     figure, axes = pyplot.subplots(1, len(panels), figsize=SIZE, sharey=True, squeeze=False, layout="constrained")
+    series = sorted({(row["implementation"], row["mode"]) for row in rows}, key=_order)
+    colours = {key: f"C{i}" for i, key in enumerate(series)}  # the same in every panel, whoever is missing there
+    shown: dict[str, Any] = {}
     for axis, clients in zip(axes[0], panels, strict=True):
         here = [row for row in rows if row["clients"] == clients]
         for name, mode in sorted({(row["implementation"], row["mode"]) for row in here}, key=_order):
             line = [row for row in here if (row["implementation"], row["mode"]) == (name, mode)]
             label = f"{name}, {mode}" if name in GATES else name
             style = {FLOOR: ":", UNSOUND: "--"}.get(name, "-" if name in GATES else "-.")
-            _line(axis, line, "d", "ms_per_client", label=label, style=style)
+            _line(axis, line, "d", "ms_per_client", label=label, style=style, colour=colours[name, mode])
+        shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
         _finish(axis, "d", "one client" if clients == 1 else f"batch of {clients} clients")
     axes[0][0].set_ylabel("ms per client")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize=8)
+    figure.legend(shown.values(), shown.keys(), loc="outside right upper", fontsize=8)
     _save(pyplot, figure, path)
 
 
@@ -100,14 +103,17 @@ def _order(line: tuple[str, str | None]) -> tuple[bool, str, str]:
     return line[0] not in GATES, line[0], line[1] or ""
 
 
-def _line(axis: Any, rows: Sequence[Mapping[str, Any]], x: str, y: str, *, label: str, style: str) -> None:
-    """Medians, with quartiles as bars."""
+def _line(
+    axis: Any, rows: Sequence[Mapping[str, Any]], x: str, y: str, *, label: str, style: str, colour: str | None = None
+) -> None:
+    """Medians, with quartiles as bars; the next colour of the cycle where none is named."""
     rows = sorted(rows, key=lambda row: float(row[x]))
     middle = [row[y] for row in rows]
     below = [row[y] - row[f"{y}_q1"] for row in rows]
     above = [row[f"{y}_q3"] - row[y] for row in rows]
     xs = [row[x] for row in rows]
-    axis.errorbar(xs, middle, yerr=(below, above), label=label, linestyle=style, marker="o", markersize=3, capsize=2)
+    look = {"linestyle": style, "color": colour, "marker": "o", "markersize": 3, "capsize": 2}
+    axis.errorbar(xs, middle, yerr=(below, above), label=label, **look)
 
 
 def _finish(axis: Any, x: str, title: str) -> None:
