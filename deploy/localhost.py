@@ -30,6 +30,7 @@ from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
 from deploy.watch import LiveTable
+from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role
 from protos.precad.v1 import control_pb2, control_pb2_grpc
@@ -171,7 +172,7 @@ class LocalRun:
     def __init__(
         self, raw: Mapping[str, Any], output: Path, console: Console, *, accuracy_every_round: bool = True
     ) -> None:
-        """Validates everything, then writes the folder. Raises ConfigError, PkiError.
+        """Validates everything, then writes the folder. Raises ConfigError, GateUnavailableError, PkiError.
 
         `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
         is evaluated.
@@ -181,6 +182,7 @@ class LocalRun:
         folder = RunFolder(output.absolute())
         resolved, self.deployment = resolve(raw, folder)
         self._require_free_ports()
+        require_gate(self.deployment.task.gate)
         self.folder = RunFolder.create(output)
         self._console = console
         task = self.deployment.task

@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,13 @@ def _running(channel: Channel, triples: BinaryTriples) -> Iterator[None]:
         yield
     finally:
         _party.channel, _party.triples = None, None
+
+
+def require_crypten() -> None:
+    """Raises GateUnavailableError when CrypTen, or what it imports, is not installed. Loads nothing."""
+    missing = [name for name in ("torch", "onnx", "omegaconf", "yaml", "crypten") if find_spec(name) is None]
+    if missing:
+        raise GateUnavailableError(f"gate 'crypten' needs {', '.join(missing)}: {INSTALL_HINT}")
 
 
 def _load_crypten() -> tuple[Any, Any]:

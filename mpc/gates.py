@@ -12,7 +12,7 @@ from typing import Protocol
 
 from mpc.carry_tree import CarryTreeGate
 from mpc.channel import Channel
-from mpc.comparison import CryptenGate
+from mpc.comparison import CryptenGate, require_crypten
 from mpc.ring import RingArray
 from mpc.tuples import AndBlock, BinaryTriples
 
@@ -32,6 +32,12 @@ class Gate(Protocol):
 GATES: Mapping[str, Callable[[], Gate]] = MappingProxyType(
     {CryptenGate.name: CryptenGate, CarryTreeGate.name: CarryTreeGate}
 )
+
+
+def require_gate(name: str) -> None:
+    """Raises GateUnavailableError when something that the gate needs is not installed. Loads nothing."""
+    if name == CryptenGate.name:
+        require_crypten()
 
 
 def make_gate(name: str) -> Gate:

@@ -61,3 +61,23 @@ a, b = run_pair(lambda channel: gate.to_binary(words[channel.party], triples[cha
 print((a ^ b).tolist())
 """
     assert python(program) == "[3, -2]\n"
+
+
+def test_a_missing_crypten_is_noticed_before_anything_is_loaded():
+    """require_gate names what is missing and the command; the native gate needs none of it."""
+    program = """
+import sys
+from mpc import comparison, gates
+from mpc.errors import GateUnavailableError
+found = comparison.find_spec
+comparison.find_spec = lambda name: None if name == "crypten" else found(name)
+gates.require_gate("native")
+try:
+    gates.require_gate("crypten")
+except GateUnavailableError as error:
+    print(error)
+print("torch" in sys.modules)
+"""
+    message, is_loaded = python(program).splitlines()
+    assert message.startswith("gate 'crypten' needs crypten: pip install")
+    assert is_loaded == "False"
