@@ -34,6 +34,9 @@ OnRelay: TypeAlias = Callable[[int, str, bytes], None]
 MAX_STEP_BYTES = 1 << 34
 """A step longer than any that the protocol has; a peer that sends more is out of its mind."""
 RETRY_S = 0.2
+WORTH_ASKING_AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL})
+"""Before a link stands. A refusal that arrives while we are still writing can show as INTERNAL in grpc.aio, without its
+status and text; asked again, the server says them."""
 
 
 class PeerLink:
@@ -172,7 +175,7 @@ async def dial_peer(
             code, why = await call.code(), await call.details()
         except grpc.aio.AioRpcError as error:
             code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
-        if code is not grpc.StatusCode.UNAVAILABLE:
+        if code not in WORTH_ASKING_AGAIN:
             raise TaskRefusedError(f"aggregator B refused the link: {why}")
         if asyncio.get_running_loop().time() > deadline:
             raise PeerUnreachableError(f"no link within {timeout_s:g} s: {why}")

@@ -15,6 +15,7 @@ from protos.identity import Role
 from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
 from protos.transport import explain
 from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.peer import WORTH_ASKING_AGAIN
 
 RETRY_S = 0.2
 
@@ -52,7 +53,7 @@ class TupleSource:
                 else:
                     self._replies.put_nowait(reply)
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            if error.code() not in WORTH_ASKING_AGAIN:
                 raise TaskRefusedError(f"the dealer refused: {error.details()}") from None
             self._why_not = explain(error, Role.DEALER, self._address)
             if self._greeted.is_set():
