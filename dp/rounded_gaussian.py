@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dp.checks import require_count, require_positive
+from dp.checks import require_count
 
 MIN_STD: Final = 2.0**-20
 MAX_STD: Final = 2.0**40
@@ -61,7 +61,7 @@ def sample(std: float, size: int, random_bytes: RandomBytes = os.urandom) -> NDA
     """`size` independent draws of round(std * Z), Z standard normal. One server's noise, in grid units.
 
     Shape:  (size,).
-    Unit:   std and the result in steps of the fixed-point grid, see `standard_deviation_on_grid`.
+    Unit:   std and the result in steps of the fixed-point grid: sigma R 2^f for one server's noise.
     Bytes:  8 per coordinate, in order; after them 8 more at a time for each undecided coordinate, in order.
     Raises: ValueError if std is outside [2^-20, 2^40], or random_bytes returns another number of bytes.
     """
@@ -83,14 +83,6 @@ def sample(std: float, size: int, random_bytes: RandomBytes = os.urandom) -> NDA
             magnitude = _decide(mp, word & _TAIL_MASK, std, random_bytes)
             noise[coordinate] = -magnitude if word < 0 else magnitude
     return noise
-
-
-def standard_deviation_on_grid(noise_multiplier: float, record_clip: float, frac_bits: int) -> float:
-    """sigma * R * 2^f: the noise of one server in grid units, for updates with f fractional bits."""
-    require_positive("noise_multiplier", noise_multiplier)
-    require_positive("record_clip", record_clip)
-    require_count("frac_bits", frac_bits)
-    return math.ldexp(noise_multiplier * record_clip, frac_bits)
 
 
 def _margin(std: float) -> float:

@@ -35,7 +35,6 @@ from mpc.sharing import Party
 from mpc.tuples import BatchShape, ServerTuples
 
 BINDING_BYTES = 32
-LOCK_ROUNDS, COIN_ROUNDS, OPENING_ROUNDS = 1, 1, 2
 
 
 @dataclass(frozen=True, slots=True)

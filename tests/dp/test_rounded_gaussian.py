@@ -21,7 +21,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import chi2
 
 from dp import rounded_gaussian
-from dp.rounded_gaussian import sample, standard_deviation_on_grid
+from dp.rounded_gaussian import sample
 
 FALSE_ALARM_RATE = 1e-6
 MP = mpmath.MPContext()
@@ -275,11 +275,3 @@ def test_margin_covers_the_terms_of_its_derivation():
     per_std = MP.mpf(2) ** -65 / phi + 2 * unit * MP.sqrt(MP.pi / 2) + MP.mpf(2) ** -46 + 2 * z * unit
     for std in (2.0**-20, 1.0, 2.0**17, 2.0**40):
         assert per_std * std + unit / 2 < rounded_gaussian._margin(std)
-
-
-def test_standard_deviation_on_grid():
-    """sigma * R * 2^f, and each factor checked."""
-    assert standard_deviation_on_grid(1.5, 2.0, 16) == 3 * 2**16
-    for bad in [(0.0, 2.0, 16), (1.5, math.nan, 16), (1.5, 2.0, -1), (1.5, 2.0, 1.5)]:
-        with pytest.raises(ValueError, match="must be"):
-            standard_deviation_on_grid(*bad)
