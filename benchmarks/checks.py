@@ -16,15 +16,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from benchmarks.unsound import NoRows, UnsoundEngine
 from benchmarks.workload import Case, Held
-from mpc import equality, joint_coin, kernels, ring, validation
+from mpc import equality, joint_coin, kernels, ring, top_bits, validation
 from mpc.channel import Channel
+from mpc.correlations import Block
 from mpc.cpu_engine import BYTE_VALUES, BYTES, LANES
-from mpc.gates import Gate
 from mpc.local_step import add_shares, local_sums
 from mpc.norm_bound import NormBound
 from mpc.ring import RingArray
 from mpc.sharing import Mode
-from mpc.tuples import AndBlock, ServerTuples
+from mpc.top_bits import Gate
+from mpc.tuples import ServerTuples
 from mpc.validation import Locked, Validated
 
 UNSOUND, FLOOR, EXCHANGE = "unsound", "floor", "exchange"
@@ -33,10 +34,10 @@ AES_TILE = 1 << 18
 """Bytes of a buffer that stays in the cache: the cipher's own rate, without the memory's."""
 
 
-def gate_blocks(case: Case, gate: Gate) -> tuple[AndBlock, ...]:
+def gate_blocks(case: Case, gate: Gate) -> tuple[Block, ...]:
     """The binary correlations of the whole batch: 65 words per client, or 1 without rows."""
-    per_client = 1 if case.implementation == UNSOUND else case.bound.words_per_client
-    return gate.and_blocks(per_client * case.clients)
+    low_bits = case.bound.low_bits
+    return top_bits.blocks(gate, case.clients, low_bits[-1:] if case.implementation == UNSOUND else low_bits)
 
 
 def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated:
@@ -68,9 +69,8 @@ def validate_without_rows(
     masked = validation.masked_shares(locked.active, opened, tuples)
     sums = local_sums(tuples.party, masked, NoRows(), bound.dim, UnsoundEngine())
     words = validation.words_to_check(locked.active, sums, tuples, bound)[:, -1:]
-    binary = gate.to_binary(words.reshape(-1), tuples.binary_triples(), channel).reshape(words.shape)
     verdicts = equality.all_zero(
-        binary & np.array([bound.norm_mask], dtype=np.uint64).view(np.int64),
+        top_bits.shares_of_zero(words, bound.low_bits[-1:], gate, tuples.correlations(), channel),
         equality.hash_key(challenge, tuples.shape.label()),
         [tuples.equality_tuple(client) for client in locked.active],
         channel,

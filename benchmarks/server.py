@@ -26,9 +26,10 @@ from benchmarks.errors import WrongVerdictError
 from benchmarks.workload import Case, Updates, prepare
 from dp import rounded_gaussian
 from mpc import ring
-from mpc.gates import Gate, make_gate
+from mpc.gates import make_gate
 from mpc.ring import RingArray
 from mpc.sharing import Party
+from mpc.top_bits import Gate
 from mpc.validation import Validated
 from protos.identity import Role, fingerprint
 from protos.precad.v1 import common_pb2, peer_pb2_grpc

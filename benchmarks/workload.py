@@ -16,12 +16,13 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from mpc import fixed_point, sharing
+from mpc.correlations import Block
 from mpc.dealer import deal
 from mpc.norm_bound import NormBound
 from mpc.prg import Label, RandomBytes, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode, Party
-from mpc.tuples import AndBlock, BatchShape, ServerTuples
+from mpc.tuples import BatchShape, ServerTuples
 
 CLIP_NORM = 16.0
 TASK = "benchmark-0123456789abcdef"
@@ -111,7 +112,7 @@ class Held:
         }
 
 
-def prepare(case: Case, updates: Updates, repetition: int, party: Party, blocks: tuple[AndBlock, ...]) -> Held:
+def prepare(case: Case, updates: Updates, repetition: int, party: Party, blocks: tuple[Block, ...]) -> Held:
     """Deals one batch and makes its uploads: fresh tuples for every repetition, as one-time tuples must be."""
     random_bytes = recorded(f"{case.implementation}/{case.mode}/{case.dim}/{case.clients}/{repetition}")
     shape = BatchShape(TASK, repetition, case.client_ids, case.dim, blocks)

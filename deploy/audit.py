@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from deploy.errors import ConfigError
-from mpc import ring, sharing, validation
+from mpc import ring, sharing, top_bits, validation
 from mpc.channel import MemoryChannel, run_pair
 from mpc.dealer import deal
-from mpc.gates import Gate, make_gate
+from mpc.gates import make_gate
 from mpc.norm_bound import NormBound
 from mpc.ring import RingArray
 from mpc.sharing import Mode
+from mpc.top_bits import Gate
 from mpc.tuples import BatchShape, ServerTuples
 
 
@@ -38,7 +39,7 @@ class Audit:
 def audit(vectors: RingArray, bound: NormBound, *, gate: Gate, mode: Mode = Mode.MASKED) -> Audit:
     """One round of the complete validation with fresh randomness. Shapes: vectors (n, d)."""
     clients = tuple(f"vector-{i}" for i in range(len(vectors)))
-    blocks = gate.and_blocks(len(vectors) * bound.words_per_client)
+    blocks = top_bits.blocks(gate, len(vectors), bound.low_bits)
     shape = BatchShape("audit", 0, clients, bound.dim, blocks)
     dealt = deal(shape)
     tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))

@@ -8,6 +8,7 @@ In reading order:
     sharing      additive shares, and the two forms of a submission
     norm_bound   the public parameters of the norm check and the conditions its soundness rests on
     tuples       correlated randomness as a server holds it
+    correlations the binary part of it, block by block
     dealer       correlated randomness as the dealer makes it (pure; no CrypTen, no torch)
     channel      the seam between a protocol and its transport, with its in-process twin
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
@@ -18,9 +19,10 @@ In reading order:
     cpu_engine   on one core
     kernels      its inner loops (the only module that imports Numba)
     torch_engine on a GPU
-    gates        the comparison gate: shares of words to shares of bits
+    top_bits     words must be small: from shares of words to XOR shares of words that vanish if they are
+    gates        the comparison gates, which give the carries that this takes
     comparison   CrypTen's carry circuit as a gate (the only module that imports CrypTen)
-    carry_tree   ours
+    carry_gate   ours
     equality     the masked-equality opening: one bit per client
     validation   the whole check, in the order of the paper
 """

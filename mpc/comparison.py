@@ -1,11 +1,12 @@
 """CrypTen's carry circuit as the comparison gate. The only module that imports CrypTen; its global state ends here.
 
-The gate turns additive shares of words into XOR shares of their bits: server A enters its word as one binary-shared
-operand, B enters its own as the other, and CrypTen's set-propagate-kill adder (the circuit inside its A2B conversion
-and its comparison) adds them in 7 rounds. What it reaches through CrypTen's globals is replaced: the communicator by
-ours over `Channel`, the tuple provider by the dealer's binary triples. Operands enter as (x_A, 0) and (0, x_B): a
-correct sharing that draws nothing from CrypTen's generators, whose zero-sharings come, with two parties, from mt19937
-streams known to both sides and would hide nothing. What hides an operand is the dealer's triple at the first AND.
+The gate gives the carries of additions of which each server knows one summand: several short summands lie in one word,
+each with a zero above it, server A enters its words as one binary-shared operand, B enters its own as the other, and
+CrypTen's set-propagate-kill adder (the circuit inside its A2B conversion and its comparison) adds them in 7 rounds.
+What it reaches through CrypTen's globals is replaced: the communicator by ours over `Channel`, the tuple provider by
+the dealer's binary triples. Operands enter as (x_A, 0) and (0, x_B): a correct sharing that draws nothing from
+CrypTen's generators, whose zero-sharings come, with two parties, from mt19937 streams known to both sides and would
+hide nothing. What hides an operand is the dealer's triple at the first AND.
 
 CrypTen keeps one communicator and one provider per process. Ours look up the channel and the triples of the calling
 thread, so a server runs the gate in its one MPC thread and a test runs two parties in two threads.
@@ -17,7 +18,7 @@ import importlib
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -26,9 +27,10 @@ import numpy as np
 
 from mpc import ring
 from mpc.channel import Channel
+from mpc.correlations import AndBlock, Block, Correlations, Planes, plane_of_bits
 from mpc.errors import GateUnavailableError
 from mpc.ring import RingArray
-from mpc.tuples import AndBlock, BinaryTriples
+from mpc.top_bits import LowWords
 
 INSTALL_HINT = "pip install 'precad[crypten-runtime]' && pip install --no-deps crypten==0.4.1"
 
@@ -37,7 +39,7 @@ class _Party(threading.local):
     """The protocol run of the calling thread."""
 
     channel: Channel | None = None
-    triples: BinaryTriples | None = None
+    correlations: Correlations | None = None
     step = 0
 
 
@@ -52,27 +54,51 @@ class CryptenGate:
     def __init__(self) -> None:
         self._torch, self._binary_tensor = _load_crypten()
 
-    def and_blocks(self, n_words: int) -> tuple[AndBlock, ...]:
-        """See `Gate.and_blocks`: one AND of n words, then six levels with an AND of 2n, all from one pool."""
-        return (AndBlock(13 * n_words),)
+    def blocks(self, groups: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
+        """See `Gate.blocks`: one AND of n words, then six levels with an AND of 2n, all from one pool."""
+        return (AndBlock(13 * sum(-(-n_words // _fields_per_word(n_bits)) for n_words, n_bits in groups)),)
 
-    def to_binary(self, words: RingArray, triples: BinaryTriples, channel: Channel) -> RingArray:
-        """See `Gate.to_binary`: 7 rounds, 208 bytes per word and direction."""
-        own = self._torch.from_numpy(words.copy())
+    def carries(self, groups: Sequence[LowWords], correlations: Correlations, channel: Channel) -> list[Planes]:
+        """See `Gate.carries`: 7 rounds, 208 bytes per word of 64 bits and direction; two rows share one."""
+        packed = [_pack(group) for group in groups]
+        own = self._torch.from_numpy(np.concatenate(packed))
         zero = self._torch.zeros_like(own)
         operands = (own, zero) if channel.party == 0 else (zero, own)
-        with _running(channel, triples):
+        with _running(channel, correlations):
             x, y = (self._binary_tensor.from_shares(operand, precision=0) for operand in operands)
-            return np.asarray(x.add(y).share.numpy(), dtype=np.int64)
+            sums = np.asarray(x.add(y).share.numpy(), dtype=np.int64)
+        starts = np.cumsum([len(words) for words in packed])[:-1]
+        return [_carry_fields(part, group) for part, group in zip(np.split(sums, starts), groups, strict=True)]
+
+
+def _fields_per_word(n_bits: int) -> int:
+    return 64 // (n_bits + 1)
+
+
+def _pack(group: LowWords) -> RingArray:
+    """Several summands to a word, each n_bits + 1 bits wide, so that its carry has a place of its own. Fresh words."""
+    per_word = _fields_per_word(group.n_bits)
+    fields = np.zeros(-(-group.words.size // per_word) * per_word, dtype=np.int64)
+    fields[: group.words.size] = group.words
+    shifts = np.arange(per_word) * (group.n_bits + 1)
+    packed: RingArray = np.bitwise_or.reduce(fields.reshape(-1, per_word) << shifts, axis=1)
+    return packed
+
+
+def _carry_fields(sums: RingArray, group: LowWords) -> Planes:
+    """The bit above each summand, as a plane."""
+    shifts = np.arange(_fields_per_word(group.n_bits)) * (group.n_bits + 1) + group.n_bits
+    bits = (sums[:, np.newaxis] >> shifts) & 1
+    return plane_of_bits(bits.reshape(-1)[: group.words.size].astype(np.uint8))
 
 
 @contextmanager
-def _running(channel: Channel, triples: BinaryTriples) -> Iterator[None]:
-    _party.channel, _party.triples, _party.step = channel, triples, 0
+def _running(channel: Channel, correlations: Correlations) -> Iterator[None]:
+    _party.channel, _party.correlations, _party.step = channel, correlations, 0
     try:
         yield
     finally:
-        _party.channel, _party.triples = None, None
+        _party.channel, _party.correlations = None, None
 
 
 def require_crypten() -> None:
@@ -166,9 +192,9 @@ def _provider_class(base: Any, binary_tensor: Any, torch: Any) -> Any:
         NAME = "PRECAD"
 
         def generate_binary_triple(self, size0: Any, size1: Any, device: Any = None) -> Any:
-            if size0 != size1 or _party.triples is None:
+            if size0 != size1 or _party.correlations is None:
                 raise NotImplementedError("the carry circuit asks for triples of one shape, inside the gate")
-            a, b, c = _party.triples.take(size0.numel())
+            a, b, c = _party.correlations.triples(size0.numel())
             return tuple(
                 binary_tensor.from_shares(torch.from_numpy(part).reshape(size0), precision=0) for part in (a, b, c)
             )

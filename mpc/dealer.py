@@ -21,11 +21,11 @@ from mpc.tuples import (
     FIELD_WORDS,
     BatchShape,
     Dealt,
+    correlation_streams,
     equality_share_a,
     field_words,
     mask_seed,
     squared_mask_share_a,
-    triple_streams,
 )
 
 
@@ -61,16 +61,16 @@ def _squared_mask_correction(key_a: Seed, key_b: Seed, shape: BatchShape, client
 
 
 def _product_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
-    """c_B = (a_A ^ a_B) & (b_A ^ b_B) ^ c_A with every left operand repeated over its fanout; (n_products,)."""
-    a_a, b_a, c_a = triple_streams(key_a, shape, 0)
-    a_b, b_b, _ = triple_streams(key_b, shape, 1)
-    a, left = a_a ^ a_b, 0
-    repeated = []
-    for block in shape.and_blocks:
-        repeated.append(np.tile(a[left : left + block.n_words], block.fanout))
-        left += block.n_words
-    corrections: RingArray = (np.concatenate([*repeated, a[:0]]) & (b_a ^ b_b)) ^ c_a
-    return corrections
+    """Server B's shares of the products of every block, (n_products,)."""
+    masks_a, share_a = correlation_streams(key_a, shape)
+    masks_b, _ = correlation_streams(key_b, shape)
+    corrections, mask, product = [np.zeros(0, dtype=np.int64)], 0, 0
+    for block in shape.blocks:
+        of_block = slice(mask, mask + block.n_masks)
+        products = block.products(masks_a[of_block], masks_b[of_block])
+        corrections.append(block.correction(products, share_a[product : product + block.n_products]))
+        mask, product = of_block.stop, product + block.n_products
+    return np.concatenate(corrections)
 
 
 def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_bytes: RandomBytes) -> list[RingArray]:

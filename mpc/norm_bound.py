@@ -74,14 +74,12 @@ class NormBound:
         return math.floor(self.encoded_clip**2)
 
     @property
-    def norm_mask(self) -> int:
-        """Bits bitlength(T)..63: those of T - N that must be zero."""
-        return MODULUS - (1 << self.threshold.bit_length())
+    def low_bits(self) -> tuple[int, ...]:
+        """For each word of `words_to_check`, the lowest of its top bits: all from there to 63 must be zero.
 
-    @property
-    def row_mask(self) -> int:
-        """Bits 30..63: those of v + 2^29 that must be zero."""
-        return MODULUS - 2 * WINDOW
+        30 for a row's v + 2^29; bitlength(T) for T - N.
+        """
+        return (WINDOW_BITS + 1,) * self.n_rows + (self.threshold.bit_length(),)
 
     @property
     def words_per_client(self) -> int:

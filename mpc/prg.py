@@ -30,20 +30,19 @@ RandomBytes: TypeAlias = Callable[[int], bytes]
 
 
 class Purpose(enum.IntEnum):
-    """What a stream is for. One number per use; numbers are never given twice."""
+    """What a stream is for. One number per use; numbers are never given twice (4 to 6 were)."""
 
     UPLOAD_SHARE = 1
     MASK = 2
     SQUARED_MASK_SHARE = 3
-    BINARY_TRIPLE_A = 4
-    BINARY_TRIPLE_B = 5
-    BINARY_TRIPLE_C = 6
     EQUALITY_TUPLE = 7
     ROW_BITS = 8
     ROW_SIGNS = 9
     EQUALITY_HASH_KEY = 10
     SELECTION = 11
     MASK_SEED = 12
+    CORRELATION_MASKS = 13
+    CORRELATION_PRODUCTS = 14
 
 
 @dataclass(frozen=True, slots=True)

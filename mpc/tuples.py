@@ -1,7 +1,7 @@
 """Correlated randomness of one round, as one server holds it: 16 bytes from the dealer, and at B a few words more.
 
 Per client, an inner-product tuple (a, r) with r = <a, a> (PRECAD, Sec. 4.3) and an equality tuple (rho, omega,
-rho * omega) over F_p; per round, binary triples (a, b, c) with c = a & b for the comparison gate. Server A's shares
+rho * omega) over F_p; per round, the binary correlations of the comparison gate (`mpc.correlations`). Server A's shares
 are streams of its key. Server B's are streams of its own key, except the products, which are corrections of
 one word each. No message of the dealer grows with d.
 
@@ -12,14 +12,14 @@ mask seed is handed out once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from mpc import prg, ring
-from mpc.errors import MalformedMessageError, ParameterError, TupleExhaustedError, TupleReusedError
+from mpc.correlations import Block, Correlations
+from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
 from mpc.prg import Label, Purpose, Seed, Stream
 from mpc.ring import RingArray
 from mpc.sharing import Party, mask_stream
@@ -28,27 +28,6 @@ FIELD_PRIME = (1 << 127) - 1
 """p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
 collision of the hash adds nothing to the error of the no-wrap test."""
 FIELD_WORDS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class AndBlock:
-    """A run of binary correlations c_j = a & b_j, j < fanout: one left operand for several right ones.
-
-    `is_split`: server A alone knows a, and B alone knows b, for an AND of two words of which each party holds one.
-    """
-
-    n_words: int
-    fanout: int = 1
-    is_split: bool = False
-
-    def __post_init__(self) -> None:
-        if self.n_words < 0 or not 1 <= self.fanout <= MAX_FANOUT:
-            raise ParameterError(
-                f"n_words must be >= 0 and fanout in 1..{MAX_FANOUT}, got {self.n_words} and {self.fanout}"
-            )
-
-
-MAX_FANOUT = 8
 
 
 @dataclass(frozen=True)
@@ -60,7 +39,7 @@ class BatchShape:
     clients: tuple[str, ...]
     """In the order of the round's slots."""
     dim: int
-    and_blocks: tuple[AndBlock, ...]
+    blocks: tuple[Block, ...]
     """Binary correlations of the comparison gate, for the whole round, in the order of their use."""
 
     def __post_init__(self) -> None:
@@ -70,14 +49,14 @@ class BatchShape:
             raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
 
     @classmethod
-    def anonymous(cls, task: str, round: int, n_clients: int, dim: int, and_blocks: tuple[AndBlock, ...]) -> BatchShape:
+    def anonymous(cls, task: str, round: int, n_clients: int, dim: int, blocks: tuple[Block, ...]) -> BatchShape:
         """The shape as the dealer knows it: slots without names. It deals exactly what the named shape expects."""
-        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, and_blocks)
+        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks)
 
     @property
     def n_products(self) -> int:
-        """Words of c: the dealer's corrections to server B."""
-        return sum(block.n_words * block.fanout for block in self.and_blocks)
+        """Words of products: the dealer's corrections to server B."""
+        return sum(block.n_products for block in self.blocks)
 
     def slot_of(self, client: str) -> int:
         """The client's place in the round. Streams are labelled by it: the dealer need not know who was chosen."""
@@ -117,43 +96,6 @@ class EqualityTuple:
     product_share: int
 
 
-class BinaryTriples:
-    """One server's XOR shares of a round's binary correlations c_j = a & b_j, dealt in blocks; each word is taken once.
-
-    Fewer words than were dealt may be needed, when a chosen client did not deliver. A run of any length within a block
-    is a correlation of the block's kind, and where a run starts depends on public values alone.
-    Shapes: a (sum of n_words,), b and c (sum of n_words * fanout,).
-    """
-
-    def __init__(self, blocks: Sequence[AndBlock], a: RingArray, b: RingArray, c: RingArray) -> None:
-        self._blocks = tuple(blocks)
-        self._a, self._b, self._c = a, b, c
-        self._block = self._left = self._right = self._taken = 0
-
-    def take(self, n_words: int, fanout: int = 1, *, is_split: bool = False) -> tuple[RingArray, RingArray, RingArray]:
-        """The next run of `n_words` in a block of this kind: a (n_words,), b and c (fanout, n_words).
-
-        Raises TupleExhaustedError when there is no such block any more.
-        """
-        while self._block < len(self._blocks):
-            block = self._blocks[self._block]
-            stop = self._taken + n_words
-            if (block.fanout, block.is_split) == (fanout, is_split) and stop <= block.n_words:
-                break
-            self._left, self._right = self._left + block.n_words, self._right + block.n_words * block.fanout
-            self._block, self._taken = self._block + 1, 0
-        else:
-            raise TupleExhaustedError(f"the round has no {n_words} words of binary triples left with fanout {fanout}")
-        run, width = slice(self._taken, stop), block.n_words * fanout
-        self._taken = stop
-        a = self._a[self._left : self._left + block.n_words][run]
-        b, c = (part[self._right : self._right + width].reshape(fanout, -1)[:, run] for part in (self._b, self._c))
-        return a.copy(), b.copy(), c.copy()
-
-    def __repr__(self) -> str:
-        return f"BinaryTriples({len(self._blocks)} blocks, in block {self._block})"
-
-
 class ServerTuples:
     """One server's side of a batch. Raises MalformedMessageError when the corrections do not fit the shape."""
 
@@ -169,7 +111,7 @@ class ServerTuples:
         self._dealt = dealt
         self._handed_out: set[str] = set()
         self._spent: set[str] = set()
-        self._has_taken_triples = False
+        self._has_taken_correlations = False
 
     def hand_out_mask_seed(self, client: str) -> Seed:
         """The seed of this server's half of `client`'s mask, for that client. Once: raises TupleReusedError after."""
@@ -200,13 +142,13 @@ class ServerTuples:
             return equality_share_a(self._dealt.key, label)
         return EqualityTuple(*(field_element(words) for words in self._dealt.equality[slot]))
 
-    def binary_triples(self) -> BinaryTriples:
+    def correlations(self) -> Correlations:
         """The round's binary correlations. Once: raises TupleReusedError after."""
-        if self._has_taken_triples:
-            raise TupleReusedError(f"the binary triples of round {self.shape.round} are spent")
-        self._has_taken_triples = True
-        a, b, c = triple_streams(self._dealt.key, self.shape, self.party)
-        return BinaryTriples(self.shape.and_blocks, a, b, c if self.party == 0 else self._dealt.products)
+        if self._has_taken_correlations:
+            raise TupleReusedError(f"the binary correlations of round {self.shape.round} are spent")
+        self._has_taken_correlations = True
+        masks, products = correlation_streams(self._dealt.key, self.shape)
+        return Correlations(self.shape.blocks, masks, products if self.party == 0 else self._dealt.products)
 
     def __repr__(self) -> str:
         return f"ServerTuples(party={self.party}, round={self.shape.round}, clients={len(self.shape.clients)})"
@@ -241,22 +183,10 @@ def field_words(value: int) -> RingArray:
     return ring.from_bytes(value.to_bytes(FIELD_WORDS * ring.WORD_BYTES, "little"), n_words=FIELD_WORDS)
 
 
-def triple_streams(key: Seed, shape: BatchShape, party: Party) -> tuple[RingArray, RingArray, RingArray]:
-    """A server's streams for a, b and c. B's c is replaced by the dealer's corrections.
-
-    Where a block is split, the share of the operand that the party does not know is zero.
-    Shapes: a (sum of n_words,), b and c (n_products,).
-    """
-    label, blocks = shape.label(), shape.and_blocks
-    a = prg.stream(key, Purpose.BINARY_TRIPLE_A, label, sum(block.n_words for block in blocks))
-    b = prg.stream(key, Purpose.BINARY_TRIPLE_B, label, shape.n_products)
-    c = prg.stream(key, Purpose.BINARY_TRIPLE_C, label, shape.n_products)
-    left = right = 0
-    for block in blocks:
-        width = block.n_words * block.fanout
-        if block.is_split and party == 0:
-            b[right : right + width] = 0
-        elif block.is_split:
-            a[left : left + block.n_words] = 0
-        left, right = left + block.n_words, right + width
-    return a, b, c
+def correlation_streams(key: Seed, shape: BatchShape) -> tuple[RingArray, RingArray]:
+    """A server's streams for (masks, products) of all blocks. B's products are replaced by the dealer's corrections."""
+    label, n_masks = shape.label(), sum(block.n_masks for block in shape.blocks)
+    return (
+        prg.stream(key, Purpose.CORRELATION_MASKS, label, n_masks),
+        prg.stream(key, Purpose.CORRELATION_PRODUCTS, label, shape.n_products),
+    )

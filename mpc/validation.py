@@ -5,7 +5,7 @@ The steps are those of PRECAD, Sec. 4.3, with the no-wrap test that the ring nee
     lock      both servers fix the same set of uploads, and commit to a coin
     coin      the coin is revealed; only now does anyone know the rows
     local     shares of <X, X> from the inner-product tuple, shares of 64 row values
-    gate      XOR shares of the bits of 65 words per client, one batch
+    gate      the top bits of 65 words per client, which must vanish: their carries, one batch
     verdict   masked equality: one bit per client
 
 Run by both servers, each in the one thread that does MPC. Everything that is exchanged is independent of d, except the
@@ -20,11 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpc import equality, joint_coin, ring
+from mpc import equality, joint_coin, ring, top_bits
 from mpc.channel import Channel
 from mpc.engines import CPU
 from mpc.errors import MalformedMessageError
-from mpc.gates import Gate
 from mpc.joint_coin import COIN_BYTES, CoinShare
 from mpc.local_step import Engine, LocalSums, Masked, Words, add_shares, local_sums, read_tile, require_length
 from mpc.norm_bound import WINDOW, NormBound
@@ -32,6 +31,7 @@ from mpc.prg import RandomBytes
 from mpc.projection import RowStreams
 from mpc.ring import RingArray
 from mpc.sharing import Party
+from mpc.top_bits import Gate
 from mpc.tuples import BatchShape, ServerTuples
 
 BINDING_BYTES = 32
@@ -133,10 +133,8 @@ def validate(
         tuples.party, masked_shares(locked.active, opened, tuples), RowStreams(challenge, label), bound.dim, engine
     )
     words = words_to_check(locked.active, sums, tuples, bound)
-    binary = gate.to_binary(words.reshape(-1), tuples.binary_triples(), channel).reshape(words.shape)
-    masks = np.array([bound.row_mask] * bound.n_rows + [bound.norm_mask], dtype=np.uint64).view(np.int64)
     verdicts = equality.all_zero(
-        binary & masks,
+        top_bits.shares_of_zero(words, bound.low_bits, gate, tuples.correlations(), channel),
         equality.hash_key(challenge, label),
         [tuples.equality_tuple(client) for client in locked.active],
         channel,

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpc import ring
-from mpc.errors import MalformedMessageError
+from mpc.correlations import AndBlock, BitBlock, Block, CarryBlock
+from mpc.errors import MalformedMessageError, ParameterError
 from mpc.prg import Seed
 from mpc.ring import WORD_BYTES
 from mpc.sharing import Mode, Party
-from mpc.tuples import FIELD_WORDS, AndBlock, BatchShape, Dealt
+from mpc.tuples import FIELD_WORDS, BatchShape, Dealt
 from protos.precad.v1 import common_pb2, dealer_pb2
 from protos.task import PROTOCOL_VERSION, Task
 
@@ -99,16 +100,37 @@ def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
         round=shape.round,
         n_clients=len(shape.clients),
         dim=shape.dim,
-        and_blocks=[
-            dealer_pb2.AndBlock(n_words=b.n_words, fanout=b.fanout, is_split=b.is_split) for b in shape.and_blocks
-        ],
+        blocks=[_block_message(block) for block in shape.blocks],
     )
 
 
 def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
     """Raises ParameterError on a request that no server makes."""
-    blocks = tuple(AndBlock(b.n_words, b.fanout, b.is_split) for b in request.and_blocks)
+    blocks = tuple(_block(message) for message in request.blocks)
     return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks)
+
+
+def _block_message(block: Block) -> dealer_pb2.Block:
+    match block:
+        case CarryBlock(n_words, block_bits, n_blocks):
+            return dealer_pb2.Block(
+                kind=dealer_pb2.Block.CARRY, n_words=n_words, block_bits=block_bits, n_blocks=n_blocks
+            )
+        case BitBlock(n_words):
+            return dealer_pb2.Block(kind=dealer_pb2.Block.BIT, n_words=n_words)
+        case _:
+            return dealer_pb2.Block(kind=dealer_pb2.Block.AND, n_words=block.n_words)
+
+
+def _block(message: dealer_pb2.Block) -> Block:
+    match message.kind:
+        case dealer_pb2.Block.CARRY:
+            return CarryBlock(message.n_words, message.block_bits, message.n_blocks)
+        case dealer_pb2.Block.BIT:
+            return BitBlock(message.n_words)
+        case dealer_pb2.Block.AND:
+            return AndBlock(message.n_words)
+    raise ParameterError(f"kind of a block must be AND, BIT or CARRY, got {message.kind}")
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:

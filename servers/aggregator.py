@@ -26,9 +26,10 @@ from dp.errors import DpError
 from dp.ledger import Ledger
 from mpc import engines
 from mpc.errors import MpcError, PeerMismatchError
-from mpc.gates import Gate, make_gate
+from mpc.gates import make_gate
 from mpc.joint_coin import digest
 from mpc.sharing import Party
+from mpc.top_bits import Gate
 from protos import convert
 from protos.identity import Role, fingerprint
 from protos.precad.v1 import (

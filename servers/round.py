@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from dp import rounded_gaussian
 from dp.accounting import View
 from dp.ledger import Ledger
-from mpc import fixed_point, joint_coin, ring, validation
+from mpc import fixed_point, joint_coin, ring, top_bits, validation
 from mpc.errors import PeerMismatchError
-from mpc.gates import Gate
 from mpc.prg import Label
 from mpc.ring import RingArray
 from mpc.sharing import Mode
+from mpc.top_bits import Gate
 from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
 from protos.precad.v1 import aggregator_pb2, control_pb2
@@ -123,8 +123,8 @@ class RoundRunner:
         return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
 
     def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
-        n_words = self.task.norm_bound.words_per_client * len(chosen)
-        return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, self._gate.and_blocks(n_words))
+        blocks = top_bits.blocks(self._gate, len(chosen), self.task.norm_bound.low_bits)
+        return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, blocks)
 
     def _invitation(self, tuples: ServerTuples, client: str) -> aggregator_pb2.Invitation:
         is_masked = self.task.wire_mode is Mode.MASKED

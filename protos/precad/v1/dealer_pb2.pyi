@@ -1,5 +1,6 @@
 from protos.precad.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -18,26 +19,38 @@ class DealRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("round", "n_clients", "dim", "and_blocks")
+    __slots__ = ("round", "n_clients", "dim", "blocks")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     N_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
-    AND_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
     round: int
     n_clients: int
     dim: int
-    and_blocks: _containers.RepeatedCompositeFieldContainer[AndBlock]
-    def __init__(self, round: _Optional[int] = ..., n_clients: _Optional[int] = ..., dim: _Optional[int] = ..., and_blocks: _Optional[_Iterable[_Union[AndBlock, _Mapping]]] = ...) -> None: ...
+    blocks: _containers.RepeatedCompositeFieldContainer[Block]
+    def __init__(self, round: _Optional[int] = ..., n_clients: _Optional[int] = ..., dim: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Block, _Mapping]]] = ...) -> None: ...
 
-class AndBlock(_message.Message):
-    __slots__ = ("n_words", "fanout", "is_split")
+class Block(_message.Message):
+    __slots__ = ("kind", "n_words", "block_bits", "n_blocks")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Block.Kind]
+        AND: _ClassVar[Block.Kind]
+        BIT: _ClassVar[Block.Kind]
+        CARRY: _ClassVar[Block.Kind]
+    KIND_UNSPECIFIED: Block.Kind
+    AND: Block.Kind
+    BIT: Block.Kind
+    CARRY: Block.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
     N_WORDS_FIELD_NUMBER: _ClassVar[int]
-    FANOUT_FIELD_NUMBER: _ClassVar[int]
-    IS_SPLIT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BITS_FIELD_NUMBER: _ClassVar[int]
+    N_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    kind: Block.Kind
     n_words: int
-    fanout: int
-    is_split: bool
-    def __init__(self, n_words: _Optional[int] = ..., fanout: _Optional[int] = ..., is_split: _Optional[bool] = ...) -> None: ...
+    block_bits: int
+    n_blocks: int
+    def __init__(self, kind: _Optional[_Union[Block.Kind, str]] = ..., n_words: _Optional[int] = ..., block_bits: _Optional[int] = ..., n_blocks: _Optional[int] = ...) -> None: ...
 
 class DealReply(_message.Message):
     __slots__ = ("hello", "key", "corrections")

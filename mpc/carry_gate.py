@@ -1,0 +1,141 @@
+"""The native comparison gate: the carry of an addition in two rounds.
+
+Server A holds x and server B holds y, n bits each, and they want shares of the bit that x + y carries out of its top.
+The n bits are cut into s blocks of k. A block generates a carry (g) or passes one on (p); both are polynomials in bits
+of which each server knows its half, so one round of opening masked products of one's own bits gives shares of all g and
+p (`_blocks`). The carry is g_(s-1) ^ p_(s-1) (g_(s-2) ^ p_(s-2) (..)), and one more round opens the masked g and p and
+evaluates all of it at once, from shares of the products of the masks (`_join`).
+
+For the 30 bits of a row, s = 6 and k = 5: 24.6 bytes per word and direction, and 56 bytes of corrections from the
+dealer. A tree of ANDs (Kogge-Stone) takes 7 rounds and 144 bytes for a sum of 64 bits.
+
+Source: ours; for an AND of several inputs in one round, Ohata and Nuida, FC 2020 (arXiv 1907.03415), section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from mpc.channel import Channel
+from mpc.correlations import (
+    Block,
+    CarryBlock,
+    CarryShares,
+    Correlations,
+    Planes,
+    best_split,
+    lane_bytes,
+    plane_of_bits,
+    split_pairs,
+    subset_shares,
+)
+from mpc.errors import MalformedMessageError
+from mpc.sharing import Party
+from mpc.top_bits import LowWords
+
+
+class CarryGate:
+    """Stateless; needs neither CrypTen nor torch."""
+
+    name = "native"
+
+    def blocks(self, groups: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
+        """See `Gate.blocks`."""
+        return tuple(CarryBlock(n_words, *best_split(n_bits)) for n_words, n_bits in groups)
+
+    def carries(self, groups: Sequence[LowWords], correlations: Correlations, channel: Channel) -> list[Planes]:
+        """See `Gate.carries`. Two rounds."""
+        runs = [_carry(group, *correlations.carries(group.words.size), channel.party) for group in groups]
+        return _run_together(runs, channel, ("gate/blocks", "gate/join"))
+
+
+Run = Generator[Planes, Planes, Planes]
+"""Yields what it sends in each round, takes what the peer sends there, and returns its share of the carries."""
+
+
+def _run_together(runs: Sequence[Run], channel: Channel, labels: Sequence[str]) -> list[Planes]:
+    """One message per round for all of them."""
+    outgoing, results = [next(run) for run in runs], []
+    for label in labels:
+        ours = b"".join(planes.tobytes() for planes in outgoing)
+        received = channel.exchange(label, ours)
+        if len(received) != len(ours):
+            raise MalformedMessageError(f"step {label!r} has {len(ours)} bytes, got {len(received)}")
+        theirs, incoming = np.frombuffer(received, dtype=np.uint8), []
+        for planes in outgoing:
+            incoming.append(theirs[: planes.size].reshape(planes.shape))
+            theirs = theirs[planes.size :]
+        outgoing = []
+        for run, planes in zip(runs, incoming, strict=True):
+            try:
+                outgoing.append(run.send(planes))
+            except StopIteration as done:
+                results.append(done.value)
+    return results
+
+
+def _carry(group: LowWords, block: CarryBlock, shares: CarryShares, party: Party) -> Run:
+    """Shares of the carry out of the lowest n_bits of each word."""
+    bits = _bit_planes(group, block)
+    own = _monomials(bits)
+    theirs = yield own ^ shares.bit_masks
+    generate, propagate = _blocks(block, shares, party, own, theirs)
+    joined = np.stack([generate, propagate], axis=1)
+    hidden = joined ^ shares.join_masks
+    theirs = yield hidden
+    return _join(hidden ^ theirs, shares, party)
+
+
+def _bit_planes(group: LowWords, block: CarryBlock) -> Planes:
+    """(k, s, lanes): bit i of block b is bit k b + i. Words of fewer bits are shifted up: zeros carry nothing."""
+    pad = block.block_bits * block.n_blocks - group.n_bits
+    shifted = (group.words << pad).astype("<i8", copy=False)
+    bits = np.unpackbits(shifted.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
+    used = bits[:, : block.block_bits * block.n_blocks].T
+    return plane_of_bits(used).reshape(block.n_blocks, block.block_bits, lane_bytes(group.words.size)).swapaxes(0, 1)
+
+
+def _monomials(bits: Planes) -> Planes:
+    """(2^k - 1, s, lanes) from (k, s, lanes): the product over each non-empty set of a block's bits."""
+    products = np.full((1, *bits.shape[1:]), 0xFF, dtype=np.uint8)
+    for plane in bits:
+        products = np.concatenate([products, products & plane])
+    return products[1:]
+
+
+def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, theirs: Planes) -> tuple[Planes, Planes]:
+    """XOR shares of (g, p) of every block, (s, lanes) each.
+
+    With e = x ^ a and d = y ^ b opened, x & y = (x & d) ^ (e & b) ^ (a & b): A knows the first term, B the second.
+    """
+    pairs = split_pairs(block.block_bits)
+    if party == 0:
+        products = (own[pairs.a] & theirs[pairs.b]) ^ shares.pairs
+    else:
+        products = (theirs[pairs.a] & shares.bit_masks[pairs.b]) ^ shares.pairs
+    generate = np.bitwise_xor.reduce(products[: pairs.n_generate], axis=0)
+    propagate = np.bitwise_xor.reduce(products[pairs.n_generate :], axis=0) ^ own[-1]
+    return generate, propagate
+
+
+def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
+    """XOR share of g_(s-1) ^ p_(s-1) (g_(s-2) ^ ..), (lanes,), where each g and p is opened ^ mask. (s, 2, lanes).
+
+    Multiplied out, the product of masks g_j and of those p_i, i in A, above j has as its factor the product of the
+    opened p_i above j that are not in A; with p_j instead of g_j, that factor times the carry into block j that the
+    opened values would have.
+    """
+    with_generate, with_propagate = subset_shares(shares.join_masks, shares.subsets)
+    carry_in = [np.zeros_like(opened[0, 0])]
+    for generate, propagate in opened:
+        carry_in.append(generate ^ (propagate & carry_in[-1]))
+    total: Planes = carry_in[-1].copy() if party == 0 else np.zeros_like(opened[0, 0])
+    factors = np.full((1, opened.shape[-1]), 0xFF, dtype=np.uint8)
+    above = zip(reversed(range(len(opened))), with_generate, with_propagate, strict=True)
+    for j, generated, propagated in above:
+        terms = generated ^ (carry_in[j] & propagated) if j else generated
+        total ^= np.bitwise_xor.reduce(factors & terms, axis=0)
+        factors = np.concatenate([factors & opened[j, 1], factors])
+    return total
