@@ -26,6 +26,7 @@ from benchmarks.errors import WrongVerdictError
 from benchmarks.workload import Case, Updates, prepare
 from dp import rounded_gaussian
 from mpc import ring
+from mpc.channel import Prefixed
 from mpc.gates import make_gate
 from mpc.ring import RingArray
 from mpc.sharing import Party
@@ -34,9 +35,10 @@ from mpc.validation import Validated
 from protos.identity import Role, fingerprint
 from protos.precad.v1 import common_pb2, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
-from protos.transport import TlsFiles, bind_server, dial, read_pinned
+from protos.transport import TlsFiles, bind_server, dial, read_pinned, with_port
 from servers.aggregator import ROLES
-from servers.peer import BlockingChannel, PeerLink, dial_peer
+from servers.lane import Lane, LaneListener, open_lane
+from servers.peer import PeerLink, dial_peer
 from servers.servicers import PeerServicer
 
 CONNECT_TIMEOUT_S = 60.0
@@ -84,7 +86,7 @@ class Measured:
     """Noise, exchange of the noisy shares, their sum."""
     dealer_s: list[float] = field(default_factory=list)
     bytes_sent: int = 0
-    """On the link, by this server, for one check: protobuf messages, without the framing of HTTP/2 and TLS."""
+    """On the lane, by this server, for one check: frames as handed to TLS."""
     aggregate_bytes_sent: int = 0
     rounds: int = 0
     peak_rss: int = 0
@@ -108,12 +110,13 @@ class BenchmarkServer:
     async def run(self) -> None:
         """Raises: WrongVerdictError, ServerError, MpcError, TransportError."""
         async with AsyncExitStack() as stack:
-            link = await self._link(stack)
+            link, lane = await self._link(stack)
             receiving = asyncio.create_task(link.run())
             thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
             stack.callback(thread.shutdown, wait=False, cancel_futures=True)
             loop = asyncio.get_running_loop()
-            measuring = loop.run_in_executor(thread, run_cases, self._job.cases, link, loop)
+            stack.callback(lane.close)
+            measuring = loop.run_in_executor(thread, run_cases, self._job.cases, lane)
             stopping = asyncio.create_task(self._stopped.wait())
             try:
                 await asyncio.wait((measuring, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -127,31 +130,32 @@ class BenchmarkServer:
                 with suppress(Exception, asyncio.CancelledError):
                     await receiving
 
-    async def _link(self, stack: AsyncExitStack) -> PeerLink:
-        """The servers' own link: A dials B over TLS, each trusts exactly the other's certificate."""
+    async def _link(self, stack: AsyncExitStack) -> tuple[PeerLink, Lane]:
+        """The servers' own link and lane: A dials B over TLS, each trusts exactly the other's certificate."""
         job, party = self._job, self._party
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION)
         if party == 0:
             channel = dial(job.address, Role.AGGREGATOR_B, job.tls(0), job.pinned(1))
             stack.push_async_callback(channel.close)
-            link, _ = await dial_peer(channel, hello, job.address, CONNECT_TIMEOUT_S)
-            return link
+            link, theirs = await dial_peer(channel, hello, job.address, CONNECT_TIMEOUT_S)
+            return link, await open_lane(job.address, theirs.lane_port, job.tls(0), job.pinned(1), CONNECT_TIMEOUT_S)
         server, _ = bind_server(job.address, job.tls(1))
+        listener = LaneListener(with_port(job.address, 0), job.tls(1), job.pinned(0))
+        hello.lane_port = listener.port
         servicer = PeerServicer(fingerprint(read_pinned(job.pinned(0), Role.AGGREGATOR_A)))
         peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
         stack.callback(servicer.released.set)
         link, _ = await servicer.wait_for_peer(hello, CONNECT_TIMEOUT_S)
-        return link
+        return link, await listener.accept(CONNECT_TIMEOUT_S)
 
 
 class CountingChannel:
-    """The servers' channel, with the counters that a report needs."""
+    """The servers' lane, with the counters that a report needs."""
 
-    def __init__(self, link: PeerLink, loop: asyncio.AbstractEventLoop, prefix: str) -> None:
-        self._inner = BlockingChannel(link, loop, prefix)
-        self._link, self._loop = link, loop
+    def __init__(self, lane: Lane, prefix: str) -> None:
+        self._inner, self._lane = Prefixed(lane, prefix), lane
         self.rounds = 0
 
     @property
@@ -165,16 +169,15 @@ class CountingChannel:
         return self._inner.exchange(label, payload)
 
     def bytes_sent(self) -> int:
-        """By the link since it was made, once everything that was handed to it has left."""
-        asyncio.run_coroutine_threadsafe(self._link.flush(), self._loop).result()
-        return self._link.bytes_sent
+        """On the lane since it was opened."""
+        return self._lane.bytes_sent
 
 
-def run_cases(cases: tuple[Case, ...], link: PeerLink, loop: asyncio.AbstractEventLoop) -> list[Measured]:
+def run_cases(cases: tuple[Case, ...], lane: Lane) -> list[Measured]:
     """Every case, in the MPC thread. Cases of one size take turns, so that whatever else the machine does meanwhile
     meets all of them alike and their ratios less than their times."""
     gates: dict[str, Gate] = {}
-    runs = [_run_of(case, CountingChannel(link, loop, f"case-{i}"), gates) for i, case in enumerate(cases)]
+    runs = [_run_of(case, CountingChannel(lane, f"case-{i}"), gates) for i, case in enumerate(cases)]
     for _, group in itertools.groupby(runs, key=lambda run: (run.case.dim, run.case.clients)):
         same_size = list(group)
         for repetition in range(max(run.case.warm_up + run.case.repetitions for run in same_size)):

@@ -4,7 +4,7 @@ A protocol step calls `exchange(label, payload)`: it sends our bytes and returns
 order of labels depends on public values alone, so the parties cannot fall out of step unless one of them is wrong; a
 label that differs is a PeerMismatchError, never a wrong value.
 
-`servers.peer` implements it over gRPC; `memory_pair` is its in-process twin for tests and simulation.
+`servers.lane` implements it over TLS; `memory_pair` is its in-process twin for tests and simulation.
 """
 
 from __future__ import annotations
@@ -33,6 +33,22 @@ class Channel(Protocol):
 
         Raises: PeerMismatchError, ChannelClosedError.
         """
+
+
+class Prefixed:
+    """A channel under a name, such as a task's round: the peer's step must be of the same."""
+
+    def __init__(self, inner: Channel, prefix: str) -> None:
+        self._inner, self._prefix = inner, prefix
+
+    @property
+    def party(self) -> Party:
+        """0 or 1."""
+        return self._inner.party
+
+    def exchange(self, label: str, payload: bytes) -> bytes:
+        """See `Channel.exchange`."""
+        return self._inner.exchange(f"{self._prefix}/{label}", payload)
 
 
 class MemoryChannel:

@@ -25,6 +25,7 @@ import errno
 import os
 import re
 import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -221,6 +222,20 @@ def channel_credentials(ours: TlsMaterial, role: Role, pinned: Path | None = Non
     )
 
 
+def tls_context(tls: TlsFiles, role: Role, pinned: Path, *, server_side: bool) -> ssl.SSLContext:
+    """For a TLS connection outside gRPC with whoever holds `role`: TLS 1.3, both show a certificate, and the peer's
+    must be the pinned one. Raises: TlsFileError.
+    """
+    tls.load()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(tls.certificate, tls.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a leaf is a trust anchor, for itself alone
+    context.load_verify_locations(cadata=read_pinned(pinned, role).decode())
+    return context
+
+
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)]):([0-9]{1,5})")
 
 
@@ -233,6 +248,11 @@ def split_address(address: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise TransportError(f"address: expected HOST:PORT or [IPV6]:PORT with a port up to 65535, found {address!r}")
     return match[1] or match[2], int(match[3])
+
+
+def with_port(address: str, port: int) -> str:
+    """The same host with another port."""
+    return f"{address.rpartition(':')[0]}:{port}"
 
 
 def dial(address: str, role: Role, tls: TlsFiles, pinned: Path | None = None) -> grpc.aio.Channel:

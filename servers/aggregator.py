@@ -1,6 +1,6 @@
 """The process of one aggregator: start, hello, registration, rounds, end.
 
-    bind -> link with the other aggregator -> agree on parameters and the task's id -> dealer -> clients -> rounds
+    bind -> link and lane to the other aggregator -> same parameters, a task id -> dealer -> clients -> rounds
 
 Until both servers agree nothing is computed; whatever goes wrong afterwards ends the task on every process with one
 clear reason, and releases nothing more. Recovery after a crash is not here yet: a restarted aggregator begins a new
@@ -40,9 +40,10 @@ from protos.precad.v1 import (
     peer_pb2_grpc,
 )
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import bind_server, dial, read_pinned
+from protos.transport import bind_server, dial, read_pinned, with_port
 from servers.config import AggregatorConfig, require_own_role
 from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
+from servers.lane import Lane, LaneListener, open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
@@ -99,14 +100,15 @@ class Aggregator:
         )
         async with AsyncExitStack() as stack:
             server, port = bind_server(self.config.listen, self.config.tls)
+            listener = self._lane_listener(stack)
             peer_servicer = self._add_services(server, peer_pin)
             await server.start()
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
             goodbye = common_pb2.Goodbye(finished=False)
             try:
-                link, task_id = await self._until_stopped(self._start(stack, initial, peer_servicer))
-                goodbye.reason = await self._run_task(stack, link, task_id, initial, gate)
+                link, lane, task_id = await self._until_stopped(self._start(stack, initial, peer_servicer, listener))
+                goodbye.reason = await self._run_task(stack, link, lane, task_id, initial, gate)
                 goodbye.finished = True
             except Exception as error:
                 goodbye.reason = self._public_reason(error)
@@ -138,10 +140,23 @@ class Aggregator:
 
     # -- before the task ----------------------------------------------------------------------------------------------
 
+    def _lane_listener(self, stack: AsyncExitStack) -> LaneListener | None:
+        """Server B's, before it says where."""
+        if self.party == 0:
+            return None
+        address = self.config.lane_listen or with_port(self.config.listen, 0)
+        listener = LaneListener(address, self.config.tls, self.config.peer_certificate)
+        stack.callback(listener.close)
+        return listener
+
     async def _start(
-        self, stack: AsyncExitStack, initial: NDArray[np.float32], servicer: PeerServicer
-    ) -> tuple[PeerLink, str]:
-        """The link and the task's id, once both servers hold the same version, parameters and initial model.
+        self,
+        stack: AsyncExitStack,
+        initial: NDArray[np.float32],
+        servicer: PeerServicer,
+        listener: LaneListener | None,
+    ) -> tuple[PeerLink, Lane, str]:
+        """Link, lane and the task's id, once both servers hold the same version, parameters and initial model.
 
         Raises: PeerUnreachableError, PeerMismatchError, TaskRefusedError.
         """
@@ -150,6 +165,7 @@ class Aggregator:
             config_digest=self.task.digest(),
             nonce=os.urandom(16),
             model_digest=convert.sha256(convert.model_to_bytes(initial)),
+            lane_port=0 if listener is None else listener.port,
         )
         self._set_state("linking")
         if self.party == 0:
@@ -164,12 +180,19 @@ class Aggregator:
             if our_value != their_value:
                 raise PeerMismatchError(name, ours=_printable(our_value), peers=_printable(their_value))
         nonces = (ours.nonce, theirs.nonce) if self.party == 0 else (theirs.nonce, ours.nonce)
-        return link, f"{self.task.name}-{digest(b'task id', *nonces).hex()[:16]}"
+        task_id = f"{self.task.name}-{digest(b'task id', *nonces).hex()[:16]}"
+        if listener is None:
+            pinned, timeout_s = self.config.peer_certificate, self.config.connect_timeout_s
+            lane = await open_lane(self._peer_address, theirs.lane_port, self.config.tls, pinned, timeout_s)
+        else:
+            lane = await listener.accept(self.config.connect_timeout_s)
+        stack.callback(lane.close)
+        return link, lane, task_id
 
     # -- the task -----------------------------------------------------------------------------------------------------
 
     async def _run_task(
-        self, stack: AsyncExitStack, link: PeerLink, task_id: str, initial: NDArray[np.float32], gate: Gate
+        self, stack: AsyncExitStack, link: PeerLink, lane: Lane, task_id: str, initial: NDArray[np.float32], gate: Gate
     ) -> str:
         """Rounds until the last one, the budget, or the first error. Returns why the task is over.
 
@@ -184,6 +207,7 @@ class Aggregator:
             task_id=task_id,
             parameters=initial,
             link=link,
+            lane=lane,
             tuples=tuples,
             sessions=self._view.sessions,
             ledger=ledger,

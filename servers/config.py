@@ -55,6 +55,9 @@ class AggregatorConfig(_Server):
     state_dir: ConfigPath
     """Where the ledger, the round records and the model are written. One that holds a ledger is refused."""
 
+    lane_listen: Annotated[str, Field(min_length=1)] | None = None
+    """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
+
 
 class DealerConfig(_Server):
     """The dealer."""

@@ -1,12 +1,11 @@
-"""The link between the two aggregators: one ordered gRPC stream for the whole task, and the channel that MPC runs on.
+"""The link between the two aggregators: one ordered gRPC stream for the whole task.
 
-Steps come in one order on both sides. `PeerLink.exchange` sends ours and takes the peer's next one, and a label that
-differs is a PeerMismatchError. Relayed uploads travel on the same stream. One task of the link writes to it, a whole
-message sequence at a time, so relays of two clients never mix, no handler of a client's call can break the stream, and
-what was handed to the link before a lock arrives before that lock.
+It carries what is not MPC: hello, uploads that A relays to B, the word that a server has closed a round's intake, and
+goodbye. One task of the link writes to it, a whole message sequence at a time, so relays of two clients never mix, no
+handler of a client's call can break the stream, and what was handed to the link before a round is closed arrives before
+that word. The steps of MPC have a connection of their own (`servers.lane`).
 
-The link lives on the event loop; `BlockingChannel` is the same link for the one thread that does MPC (CrypTen is
-blocking code and keeps state per process, so there is exactly one such thread).
+The link lives on the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from mpc.errors import ChannelClosedError, PeerMismatchError
+from mpc.errors import PeerMismatchError
 from mpc.sharing import Party
 from protos import convert
 from protos.identity import Role
@@ -31,8 +30,6 @@ Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
 OnRelay: TypeAlias = Callable[[int, str, bytes], None]
 """(round, client, masked vector)."""
 
-MAX_STEP_BYTES = 1 << 34
-"""A step longer than any that the protocol has; a peer that sends more is out of its mind."""
 RETRY_S = 0.2
 WORTH_ASKING_AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL})
 """Before a link stands. A refusal that arrives while we are still writing can show as INTERNAL in grpc.aio, without its
@@ -46,11 +43,9 @@ class PeerLink:
         self.party: Party = party
         self._send, self._receive = send, receive
         self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
-        self._steps: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
+        self._closed_by_peer: dict[int, asyncio.Event] = {}
         self._closed = False
         self.on_relay: OnRelay = _refuse_relay
-        self.step_arrived = asyncio.Event()
-        """Set while a step of the peer waits to be taken, and for good at the end of the link."""
         self.bytes_sent = 0
 
     async def run(self) -> common_pb2.Goodbye:
@@ -67,8 +62,8 @@ class PeerLink:
             while not self._outbox.empty():  # it cannot leave any more, and `say_goodbye` need not wait for it
                 self._outbox.get_nowait()
                 self._outbox.task_done()
-            self._steps.put_nowait(None)
-            self.step_arrived.set()
+            for event in self._closed_by_peer.values():
+                event.set()
 
     async def _send_outbox(self) -> None:
         while True:
@@ -83,17 +78,11 @@ class PeerLink:
                 self._outbox.task_done()
 
     async def _take_in(self) -> common_pb2.Goodbye:
-        step, relay = bytearray(), bytearray()
+        relay = bytearray()
         while (message := await self._receive()) is not None:
             match message.WhichOneof("message"):
-                case "step":
-                    step += message.step.data
-                    if len(step) > MAX_STEP_BYTES:
-                        raise PeerMismatchError("length of a step", ours=f"<= {MAX_STEP_BYTES}", peers=len(step))
-                    if message.step.last:
-                        self._steps.put_nowait((message.step.label, bytes(step)))
-                        self.step_arrived.set()
-                        step.clear()
+                case "closed":
+                    self.closed_by_peer(message.closed.round).set()
                 case "relay":
                     relay += message.relay.data
                     if message.relay.last:
@@ -102,31 +91,27 @@ class PeerLink:
                 case "goodbye":
                     return message.goodbye
                 case other:
-                    raise PeerMismatchError("message on the link", ours="step, relay or goodbye", peers=other)
+                    raise PeerMismatchError("message on the link", ours="closed, relay or goodbye", peers=other)
         raise PeerUnreachableError("the other aggregator closed the link without a goodbye")
 
-    def greet(self, hello: common_pb2.Hello) -> None:
-        """The first message of the answering side."""
-        self._outbox.put_nowait(iter([peer_pb2.PeerMessage(hello=hello)]))
+    async def greet(self, hello: common_pb2.Hello) -> None:
+        """The first message of the answering side, before `run`."""
+        await self._send(peer_pb2.PeerMessage(hello=hello))
 
-    async def exchange(self, label: str, payload: bytes) -> bytes:
-        """Sends our payload of a step and returns the peer's. Raises PeerMismatchError, ChannelClosedError."""
+    def close_round(self, round: int) -> None:
+        """Tells the peer that this server waits for no more uploads of the round."""
+        self._outbox.put_nowait(iter([peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round))]))
+        self._closed_by_peer = {t: event for t, event in self._closed_by_peer.items() if t >= round}
+
+    def closed_by_peer(self, round: int) -> asyncio.Event:
+        """Set once the peer has closed the round's intake, or the link has ended."""
+        event = self._closed_by_peer.setdefault(round, asyncio.Event())
         if self._closed:
-            raise ChannelClosedError(f"the other aggregator has left, at step {label!r}")
-        self._outbox.put_nowait(_step_messages(label, payload))
-        arrived = await self._steps.get()
-        if arrived is None:
-            self._steps.put_nowait(None)
-            raise ChannelClosedError(f"the other aggregator left, at step {label!r}")
-        if self._steps.empty():
-            self.step_arrived.clear()
-        peers_label, peers_payload = arrived
-        if peers_label != label:
-            raise PeerMismatchError("protocol step", ours=label, peers=peers_label)
-        return peers_payload
+            event.set()
+        return event
 
     def relay(self, round: int, client: str, payload: bytes) -> None:
-        """Hands a masked upload over for the other server; it arrives before any step that is exchanged after this."""
+        """Hands a masked upload over for the other server; it arrives before the close of its round."""
         self._outbox.put_nowait(_relay_messages(round, client, payload))
 
     async def flush(self) -> None:
@@ -138,23 +123,6 @@ class PeerLink:
         if not self._closed:
             self._outbox.put_nowait(iter([peer_pb2.PeerMessage(goodbye=goodbye)]))
             await asyncio.wait((asyncio.ensure_future(self._outbox.join()),), timeout=timeout_s)
-
-
-class BlockingChannel:
-    """`mpc.channel.Channel` over the link, for the MPC thread."""
-
-    def __init__(self, link: PeerLink, loop: asyncio.AbstractEventLoop, prefix: str) -> None:
-        self._link, self._loop, self._prefix = link, loop, prefix
-
-    @property
-    def party(self) -> Party:
-        """0 for A, 1 for B."""
-        return self._link.party
-
-    def exchange(self, label: str, payload: bytes) -> bytes:
-        """See `Channel.exchange`. Never called on the event loop's own thread."""
-        step = self._link.exchange(f"{self._prefix}/{label}", payload)
-        return asyncio.run_coroutine_threadsafe(step, self._loop).result()
 
 
 async def dial_peer(
@@ -197,11 +165,6 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
         return None if message is grpc.aio.EOF else message
 
     return receive
-
-
-def _step_messages(label: str, payload: bytes) -> Iterator[peer_pb2.PeerMessage]:
-    for data, is_last in _with_last(payload):
-        yield peer_pb2.PeerMessage(step=peer_pb2.Step(label=label, data=data, last=is_last))
 
 
 def _relay_messages(round: int, client: str, payload: bytes) -> Iterator[peer_pb2.PeerMessage]:

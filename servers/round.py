@@ -21,6 +21,7 @@ from dp import rounded_gaussian
 from dp.accounting import View
 from dp.ledger import Ledger
 from mpc import fixed_point, joint_coin, ring, top_bits, validation
+from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError
 from mpc.prg import Label
 from mpc.ring import RingArray
@@ -31,7 +32,8 @@ from protos import convert
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
 from servers.intake import Intake
-from servers.peer import BlockingChannel, PeerLink
+from servers.lane import CountedChannel
+from servers.peer import PeerLink
 from servers.sessions import Sessions
 from servers.states import Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.tuple_source import TupleSource
@@ -53,6 +55,7 @@ class RoundRunner:
         task_id: str,
         parameters: NDArray[np.float32],
         link: PeerLink,
+        lane: CountedChannel,
         tuples: TupleSource,
         sessions: Sessions,
         ledger: Ledger,
@@ -64,7 +67,8 @@ class RoundRunner:
         self.task, self.task_id, self.parameters = task, task_id, parameters
         self._model_bytes = convert.model_to_bytes(parameters)
         self.model_digest = convert.sha256(self._model_bytes)
-        self._link, self._tuples, self._sessions, self._ledger, self._gate = link, tuples, sessions, ledger, gate
+        self._link, self._lane, self._tuples = link, lane, tuples
+        self._sessions, self._ledger, self._gate = sessions, ledger, gate
         self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
@@ -75,7 +79,7 @@ class RoundRunner:
 
     async def run_round(self, t: int) -> control_pb2.RoundRecord:
         """One round, from the draw of its clients to the new model. Raises whatever ends the task."""
-        self._seconds, sent_before, dealt_before = {}, self._link.bytes_sent, self._tuples.bytes_received
+        self._seconds, sent_before, dealt_before = {}, self._bytes_sent, self._tuples.bytes_received
         collecting = await self.select(self._enter(Selecting(t)))
         locked = await self.collect(self._enter(collecting))
         validated = await self.validate(self._enter(locked))
@@ -83,7 +87,7 @@ class RoundRunner:
         opened = await self.open_sum(self._enter(charged))
         committed = await self.commit(self._enter(opened))
         bytes_by_link = {
-            "to_peer": self._link.bytes_sent - sent_before,
+            "to_peer": self._bytes_sent - sent_before,
             "from_dealer": self._tuples.bytes_received - dealt_before,
         }
         return self._record(self._enter(committed), bytes_by_link)
@@ -145,7 +149,8 @@ class RoundRunner:
             for client in invited:
                 invitation = self._invitation(state.tuples, client)
                 self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
-            await state.intake.wait(invited=invited, peer_locked=self._link.step_arrived)
+            await state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
+            self._link.close_round(state.round)
         with self._phase("lock"):
             bindings = state.intake.close()
             lock = await self._in_mpc_thread(validation.lock, bindings, state.tuples.shape, self._channel(state.round))
@@ -190,8 +195,8 @@ class RoundRunner:
     async def open_sum(self, state: Charged) -> Opened:
         """Line 5, second half: both noisy shares are exchanged; their sum is public."""
         with self._phase("open"):
-            received = await self._link.exchange(
-                f"{self.task_id}/{state.round}/noisy sum", ring.to_bytes(state.noisy_share)
+            received = await self._in_mpc_thread(
+                self._channel(state.round).exchange, "noisy sum", ring.to_bytes(state.noisy_share)
             )
             noisy_sum = state.noisy_share + ring.from_bytes(received, n_words=self.task.dim)
         return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_sum)
@@ -202,7 +207,7 @@ class RoundRunner:
             parameters = updated(self.parameters, state.noisy_sum, self.task)
             model_bytes = convert.model_to_bytes(parameters)
             digest = convert.sha256(model_bytes)
-            peers = await self._link.exchange(f"{self.task_id}/{state.round}/model", digest)
+            peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", digest)
             if peers != digest:
                 raise PeerMismatchError("model after the round", ours=digest.hex(), peers=peers.hex())
             self.parameters, self._model_bytes, self.model_digest = parameters, model_bytes, digest
@@ -222,8 +227,12 @@ class RoundRunner:
             epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
         )
 
-    def _channel(self, t: int) -> BlockingChannel:
-        return BlockingChannel(self._link, self._loop, f"{self.task_id}/{t}")
+    def _channel(self, t: int) -> Channel:
+        return Prefixed(self._lane, f"{self.task_id}/{t}")
+
+    @property
+    def _bytes_sent(self) -> int:
+        return self._link.bytes_sent + self._lane.bytes_sent
 
     async def _in_mpc_thread(self, function: Callable[..., T], *args: object) -> T:
         return await self._loop.run_in_executor(self._thread, function, *args)

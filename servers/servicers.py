@@ -210,7 +210,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
                 link, theirs = await self._linked.get()
         except TimeoutError:
             raise PeerUnreachableError(f"no aggregator A linked with us within {timeout_s:g} s") from None
-        link.greet(ours)
+        await link.greet(ours)
         return link, theirs
 
     async def Link(  # noqa: N802

@@ -11,18 +11,20 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest")
+    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest", "lane_port")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LANE_PORT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     config_digest: bytes
     nonce: bytes
     task: str
     model_digest: bytes
-    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ...) -> None: ...
+    lane_port: int
+    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., lane_port: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("finished", "reason")

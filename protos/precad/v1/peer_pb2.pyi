@@ -7,26 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PeerMessage(_message.Message):
-    __slots__ = ("hello", "step", "relay", "goodbye")
+    __slots__ = ("hello", "relay", "goodbye", "closed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
     hello: _common_pb2.Hello
-    step: Step
     relay: Relay
     goodbye: _common_pb2.Goodbye
-    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
+    closed: Closed
+    def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ...) -> None: ...
 
-class Step(_message.Message):
-    __slots__ = ("label", "data", "last")
-    LABEL_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    LAST_FIELD_NUMBER: _ClassVar[int]
-    label: str
-    data: bytes
-    last: bool
-    def __init__(self, label: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+class Closed(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Relay(_message.Message):
     __slots__ = ("round", "client", "data", "last")
