@@ -14,7 +14,6 @@ one round from masks and the products of all their subsets.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
@@ -268,16 +267,15 @@ def subset_products(generate: Planes, propagate: Planes) -> tuple[list[Planes], 
 
 def subset_shares(join_masks: Planes, products: Planes) -> tuple[list[Planes], list[Planes]]:
     """Shares of all that `subset_products` gives, from shares of its inputs and of its products of two or more."""
-    rest = iter(products)
-
-    def table(mask: Planes, n_sets: int) -> Planes:
-        return np.stack([mask, *itertools.islice(rest, n_sets - 1)])
-
-    with_generate, with_propagate = [], []
+    with_generate, with_propagate, start = [], [], 0
     for j in reversed(range(len(join_masks))):
         n_sets = 1 << (len(join_masks) - 1 - j)
-        with_generate.append(table(join_masks[j, 0], n_sets))
-        with_propagate.append(table(join_masks[j, 1], n_sets if j else 1))
+        for tables, mask, n_products in (
+            (with_generate, join_masks[j, :1], n_sets - 1),
+            (with_propagate, join_masks[j, 1:], n_sets - 1 if j else 0),
+        ):
+            tables.append(np.concatenate([mask, products[start : start + n_products]]))
+            start += n_products
     return with_generate, with_propagate
 
 
