@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from clients.session import parts_of
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from deploy.pki import create_authority, issue
+from mpc.channel import MemoryChannel
 from mpc.dealer import deal
 from mpc.gates import make_gate
 from mpc.ring import RingArray
@@ -216,7 +217,13 @@ class ServerInProcess:
     """One `RoundRunner` and what it is handed, with every state that it went through."""
 
     def __init__(
-        self, task: Task, link: PeerLink, tuples: TuplesInMemory, noise: NDArray[np.int64], folder: Path
+        self,
+        task: Task,
+        link: PeerLink,
+        lane: MemoryChannel,
+        tuples: TuplesInMemory,
+        noise: NDArray[np.int64],
+        folder: Path,
     ) -> None:
         self.task, self.link, self.tuples, self.sessions = task, link, tuples, Sessions(task.clients)
         folder.mkdir()
@@ -227,6 +234,7 @@ class ServerInProcess:
             task_id="in-process",
             parameters=np.zeros(task.dim, dtype=np.float32),
             link=link,
+            lane=lane,
             tuples=tuples,  # type: ignore[arg-type] # has what the runner calls
             sessions=self.sessions,
             ledger=open_ledger(folder, task),

@@ -27,6 +27,7 @@ from clients.session import ClientSession
 from clients.submission import agree, make_submission
 from deploy.audit import audit
 from mpc import fixed_point
+from mpc.channel import memory_pair
 from mpc.gates import make_gate
 from mpc.norm_bound import NormBound
 from mpc.ring import RingArray
@@ -200,9 +201,11 @@ async def upload_all_rounds(client: str, servers: tuple[ServerInProcess, ServerI
 async def test_two_round_runners_equal_the_reference(mode: str, client_rate: float, tmp_path: Path) -> None:
     """Several rounds over an in-memory link, with everybody chosen and with whom the joint coin draws."""
     task = small_task(CLIENTS, rounds=N_ROUNDS, mode=mode, client_rate=client_rate)
-    noise, dealer, links = noise_of_both(task), DealerInMemory(), link_pair()
+    noise, dealer, links, lanes = noise_of_both(task), DealerInMemory(), link_pair(), memory_pair()
     servers = tuple(
-        ServerInProcess(task, links[party], dealer.source(party), noise[party], tmp_path / AGGREGATORS[party])
+        ServerInProcess(
+            task, links[party], lanes[party], dealer.source(party), noise[party], tmp_path / AGGREGATORS[party]
+        )
         for party in (0, 1)
     )
     background = [asyncio.create_task(link.run()) for link in links]

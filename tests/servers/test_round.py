@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from clients.submission import RoundInvitation, Submission, agree, make_submission
+from mpc.channel import memory_pair
 from mpc.tuples import mask_seed
 from protos.task import Task
 from servers.states import Collecting
@@ -34,10 +35,10 @@ CLIENTS = sorted(TASK.clients)
 @asynccontextmanager
 async def both_servers(task: Task, folder: Path) -> AsyncIterator[tuple[ServerInProcess, ServerInProcess]]:
     """Linked, with every client registered."""
-    dealer, links = DealerInMemory(), link_pair()
+    dealer, links, lanes = DealerInMemory(), link_pair(), memory_pair()
     silence = np.zeros((task.rounds, task.dim), dtype=np.int64)
     a, b = (
-        ServerInProcess(task, links[party], dealer.source(party), silence, folder / AGGREGATORS[party])
+        ServerInProcess(task, links[party], lanes[party], dealer.source(party), silence, folder / AGGREGATORS[party])
         for party in (0, 1)
     )
     runs = [asyncio.create_task(link.run()) for link in links]

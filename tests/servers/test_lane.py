@@ -1,0 +1,255 @@
+"""The lane between the aggregators, over real sockets with TLS on loopback, both ends in threads as in production.
+
+Failure means: a step that arrives changed, in part or under another name, two servers that wait for each other, a
+stranger who gets in, or a server that goes on waiting for a peer that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mpc.channel import Prefixed
+from mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
+from protos.transport import TransportError
+from servers import lane as lane_module
+from servers.errors import PeerUnreachableError
+from servers.lane import HEADER, Lane, LaneListener, open_lane
+from tests.integration.harness import Pki, asynchronous, until
+
+BIG = 24 * 1024 * 1024
+"""Several times what the buffers of a loopback connection hold."""
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.create(tmp_path_factory.mktemp("pki"), ["alice"])
+
+
+def pinned(pki: Pki, name: str) -> Path:
+    return pki.directory / name / "cert.pem"
+
+
+def listener(pki: Pki, address: str = "127.0.0.1:0") -> LaneListener:
+    return LaneListener(address, pki.tls("aggregator-b"), pinned(pki, "aggregator-a"))
+
+
+async def lane_pair(pki: Pki) -> tuple[Lane, Lane]:
+    at_b = listener(pki)
+    return await asyncio.gather(
+        open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10), at_b.accept(10)
+    )
+
+
+async def both(at_a: Callable[[], bytes], at_b: Callable[[], bytes]) -> list[bytes | BaseException]:
+    """Each in a thread of its own; an error is a result."""
+    with ThreadPoolExecutor(2) as threads:
+        loop = asyncio.get_running_loop()
+        runs = (loop.run_in_executor(threads, program) for program in (at_a, at_b))
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 16_384, lane_module.WRITE_BYTES, lane_module.WRITE_BYTES + 1, BIG])
+@asynchronous
+async def test_an_exchange_swaps_the_payloads(pki: Pki, n_bytes: int) -> None:
+    """Of any length, also when both are longer than every buffer between them, and of different ones."""
+    a, b = await lane_pair(pki)
+    long, short, twin = os.urandom(n_bytes), os.urandom(3), os.urandom(n_bytes)
+    for ours, theirs in ((long, short), (short, long), (long, twin)):
+        assert await both(lambda x=ours: a.exchange("step", x), lambda x=theirs: b.exchange("step", x)) == [
+            theirs,
+            ours,
+        ]
+    assert a.bytes_sent == 3 * (HEADER.size + 4) + 2 * n_bytes + 3
+    a.close()
+    b.close()
+
+
+@asynchronous
+async def test_a_peer_may_be_a_step_ahead(pki: Pki) -> None:
+    """What it has written of the next step is not taken for a part of this one."""
+    a, b = await lane_pair(pki)
+
+    def fast() -> bytes:
+        return a.exchange("1", b"a1") + a.exchange("2", b"a2" * 50_000)
+
+    def slow() -> bytes:
+        return b.exchange("1", b"b1" * 50_000) + b.exchange("2", b"b2")
+
+    assert await both(fast, slow) == [b"b1" * 50_000 + b"b2", b"a1" + b"a2" * 50_000]
+    a.close()
+    b.close()
+
+
+@asynchronous
+async def test_another_label_is_a_mismatch_at_both_ends(pki: Pki) -> None:
+    a, b = await lane_pair(pki)
+    one, other = Prefixed(a, "task-1/3"), Prefixed(b, "task-1/4")
+    results = await both(lambda: one.exchange("lock", b"1"), lambda: other.exchange("lock", b"2"))
+    assert {type(error) for error in results} == {PeerMismatchError}
+    assert [str(error) for error in results] == [
+        "protocol step differs between the servers: ours task-1/3/lock, peer's task-1/4/lock",
+        "protocol step differs between the servers: ours task-1/4/lock, peer's task-1/3/lock",
+    ]
+    a.close()
+    b.close()
+
+
+@pytest.mark.parametrize(
+    ("frame", "error", "message"),
+    [
+        (HEADER.pack(1 << 11, 0), PeerMismatchError, "length of a step"),
+        (HEADER.pack(4, (1 << 34) + 1), PeerMismatchError, "length of a step"),
+        (HEADER.pack(2, 0) + b"\xff\xfe", MalformedMessageError, "not text"),
+    ],
+)
+@asynchronous
+async def test_frames_that_no_server_sends_are_refused(
+    pki: Pki, frame: bytes, error: type[Exception], message: str
+) -> None:
+    """Before memory of the announced size is taken."""
+    a, b = await lane_pair(pki)
+    a._socket.send(frame)
+    with pytest.raises(error, match=message):
+        await asyncio.to_thread(b.exchange, "step", b"")
+    a.close()
+    b.close()
+
+
+@pytest.mark.parametrize("closes", ["ours", "peers"])
+@asynchronous
+async def test_the_end_of_a_lane_wakes_whoever_waits(pki: Pki, closes: str) -> None:
+    """Our own close, from another thread, and the peer's; half of a step is none; and it stays closed."""
+    a, b = await lane_pair(pki)
+    waiting = asyncio.create_task(asyncio.to_thread(b.exchange, "step", b""))
+    await asyncio.sleep(0.05)
+    a._socket.send(HEADER.pack(4, 100) + b"step" + bytes(50))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    (b if closes == "ours" else a).close()
+    async with asyncio.timeout(5):
+        with pytest.raises(ChannelClosedError, match="the other aggregator left, at step 'step'"):
+            await waiting
+        with pytest.raises(ChannelClosedError):
+            await asyncio.to_thread(b.exchange, "next", b"")
+    a.close()
+    b.close()
+
+
+@asynchronous
+async def test_a_close_wakes_a_writer_whose_peer_does_not_read(pki: Pki) -> None:
+    a, b = await lane_pair(pki)
+    writing = asyncio.create_task(asyncio.to_thread(a.exchange, "step", bytes(BIG)))
+    await asyncio.sleep(0.1)
+    assert not writing.done()
+    a.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(ChannelClosedError):
+            await writing
+    b.close()
+
+
+# Who gets in
+
+
+def raw(address: tuple[str, int], pki: Pki, name: str | None) -> ssl.SSLSocket:
+    """A connection to B as the holder of `name`'s certificate, or of none."""
+    context = ssl.create_default_context(cafile=str(pki.authority))
+    context.check_hostname = False
+    if name is not None:
+        tls = pki.tls(name)
+        context.load_cert_chain(tls.certificate, tls.key)
+    return context.wrap_socket(socket.create_connection(address, timeout=5))
+
+
+@pytest.mark.parametrize("name", ["alice", "operator", "dealer", "aggregator-b", None])
+@asynchronous
+async def test_only_server_a_gets_in(pki: Pki, name: str | None) -> None:
+    """Every other certificate of the same authority, and none at all, is refused; A comes in afterwards."""
+    at_b = listener(pki)
+    accepting = asyncio.create_task(at_b.accept(20))
+    await asyncio.sleep(0)
+
+    def answer() -> bytes:
+        try:
+            with raw(("127.0.0.1", at_b.port), pki, name) as connection:
+                connection.sendall(HEADER.pack(4, 0) + b"step")
+                return connection.recv(1)
+        except OSError:
+            return b""
+
+    assert await asyncio.to_thread(answer) == b""
+    assert not accepting.done()
+    a = await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+    b = await accepting
+    assert await both(lambda: a.exchange("x", b"1"), lambda: b.exchange("x", b"2")) == [b"2", b"1"]
+    a.close()
+    b.close()
+
+
+@asynchronous
+async def test_an_authority_of_the_same_name_does_not_help(pki: Pki, tmp_path: Path) -> None:
+    """Another authority's certificate of aggregator A is not the pinned one, and A does not take another B's."""
+    forged = Pki.create(tmp_path / "forged", [])
+    at_b = listener(pki)
+    accepting = asyncio.create_task(at_b.accept(20))
+    with pytest.raises(PeerUnreachableError, match="no lane to aggregator B"):
+        await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(forged, "aggregator-b"), 10)
+    forger = await asyncio.gather(
+        open_lane("127.0.0.1:1", at_b.port, forged.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10),
+        return_exceptions=True,
+    )
+    if isinstance(forger[0], Lane):  # in TLS 1.3 the dialling side learns of a refusal when it reads
+        with pytest.raises(ChannelClosedError):
+            await asyncio.to_thread(forger[0].exchange, "x", b"")
+    assert not accepting.done()
+    accepting.cancel()
+    await asyncio.gather(accepting, return_exceptions=True)
+
+
+@asynchronous
+async def test_who_connects_and_stays_silent_keeps_nobody_out(pki: Pki) -> None:
+    """One connection less than there is room for handshakes, all silent."""
+    at_b = listener(pki)
+    accepting = asyncio.create_task(at_b.accept(20))
+    silent = [socket.create_connection(("127.0.0.1", at_b.port)) for _ in range(lane_module.MAX_HANDSHAKES - 1)]
+    a = await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+    b = await accepting
+    for lane in (a, b, *silent):
+        lane.close()
+
+
+@asynchronous
+async def test_a_server_that_never_comes_is_an_error_in_time(pki: Pki) -> None:
+    at_b = listener(pki)
+    with pytest.raises(PeerUnreachableError, match=r"aggregator A opened no lane within 0\.1 s"):
+        await at_b.accept(0.1)
+    with pytest.raises(PeerUnreachableError, match="no lane to aggregator B"):
+        await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+
+
+def test_a_port_that_is_taken_is_an_error_at_once(pki: Pki) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(TransportError, match=f"expected a free one to listen on, found 127.0.0.1:{port}"):
+            listener(pki, f"127.0.0.1:{port}")
+
+
+@asynchronous
+async def test_the_port_is_free_again_once_a_has_come(pki: Pki) -> None:
+    """Nobody else can connect for the rest of the task."""
+    at_b = listener(pki)
+    tls, pin = pki.tls("aggregator-a"), pinned(pki, "aggregator-b")
+    a, b = await asyncio.gather(open_lane("127.0.0.1:1", at_b.port, tls, pin, 10), at_b.accept(10))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", at_b.port))
+    await until(lambda: at_b._listener.fileno() == -1)
+    a.close()
+    b.close()
