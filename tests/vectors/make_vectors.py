@@ -589,6 +589,11 @@ def aggregation() -> Iterator[Case]:
     )
     given = {"parameters": float32([1.0, 1.0, 1.0]), "noisy_sum": hex_words([1, 2, 3]), "task": {**tie, "dim": 3}}
     yield Case("update", "ties go to the even float32", given)
+    # 2^-24 + 2^-50 is more than half a float32 step above 1, and rounded to float32 it would be half a step exactly.
+    fine = task(learning_rate=2.0**-9, client_rate=1.0, record_rate=1.0, clients={"a": 1, "b": 1}, frac_bits=40)
+    fine |= {"client_clip": 2.0**-14, "noise_multiplier": 0.5, "dim": 2}
+    given = {"parameters": float32([1.0, -1.0]), "noisy_sum": hex_words([2**26 + 1, -(2**26) - 1]), "task": fine}
+    yield Case("update", "rounded once, after the sum", given)
     given = {"parameters": theta, "noisy_sum": hex_words([2, -65536, 3, 2**40 + 1, -(2**62) - 1]), "task": task()}
     yield Case("update", "one step of the grid more", given, "another model digest: the servers end the task")
 
