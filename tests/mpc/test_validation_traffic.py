@@ -9,7 +9,7 @@ from recording import RecordingChannel
 from ring_strategies import as_ring
 
 from deploy.audit import audit
-from mpc import sharing, validation
+from mpc import sharing, top_bits, validation
 from mpc.channel import run_pair
 from mpc.dealer import deal
 from mpc.norm_bound import NormBound
@@ -35,7 +35,7 @@ def expected_messages(gate, n_clients, n_words, opening_bytes=None):
 def conversation(vectors, bound, gate, *, mode=Mode.MASKED, name=None):
     """(verdicts, what A sent, what B sent) for ring vectors (n, d) in one round."""
     clients = tuple(f"c{i}" for i in range(len(vectors)))
-    shape = BatchShape("task", 1, clients, bound.dim, gate.and_blocks(len(clients) * bound.words_per_client))
+    shape = BatchShape("task", 1, clients, bound.dim, top_bits.blocks(gate, len(clients), bound.low_bits))
     random = {} if name is None else {"random_bytes": random_bytes_of(name)}
     dealt = deal(shape, **random)
     sides = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
