@@ -97,7 +97,7 @@ def test_server_a_gets_a_key_and_nothing_else():
 
 
 def test_corrections_do_not_grow_with_the_dimension():
-    """B's message is 8 + 48 bytes per client and 8 per word of products, whatever d is and of whatever kind they are."""
+    """B's message is 8 + 48 bytes per client and 8 per word of products, whatever d and of whatever kind."""
     for dim, blocks in itertools.product((1, 17, 50_000), (ONE_BLOCK, MIXED_BLOCKS)):
         _, dealt_b = deal(shape_of(dim=dim, blocks=blocks))
         sizes = [v.nbytes for v in (dealt_b.squared_masks, dealt_b.equality, dealt_b.products)]
