@@ -179,7 +179,7 @@ def test_the_verdict_is_that_of_the_integer_norm(gate, vectors, mode):
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_norm_of_as_many_low_bits_as_a_row_is_checked_alike(mode, gate):
-    """At C = 0.4, T has 30 bits: rows and norms are one group of words. Vectors at T, over it, wrapped, and too long."""
+    """At C = 0.4, T has 30 bits: rows and norms are one group of words. Vectors at T, over it, and wrapped."""
     bound = NormBound(0.4, 4)
     assert set(bound.low_bits) == {30}
     vectors = [[0] * 4, squares(bound.threshold, 4), squares(bound.threshold + 1, 4), [2**32, 0, 0, 0], [2**31] * 4]

@@ -2,9 +2,9 @@
 
     python -m tests.vectors.transcripts > tests/vectors/transcripts.json
 
-The file was made by the implementation that stacked whole vectors (at d6ca510), before tiles and compiled loops, and
-has not changed since: it shows that no message, verdict or random stream moved with them. Write it anew only where a
-change of the protocol, such as another label of a stream, moves them on purpose.
+The file is made anew only where a change of the protocol, such as another label of a stream, moves messages on purpose:
+as it stands, it shows that nothing else has moved them. Verdicts and sums do not depend on the randomness, and were the
+same in every version: compare them when the messages change.
 """
 
 from __future__ import annotations
