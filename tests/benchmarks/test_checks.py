@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks import checks
 from benchmarks.workload import Case, Updates, prepare
+from mpc import top_bits
 from mpc.channel import run_pair
+from mpc.correlations import BitBlock
 from mpc.fixed_point import exact_squared_norm
 from mpc.gates import make_gate
 from mpc.sharing import Mode, reconstruct
@@ -27,9 +29,9 @@ class OneVector(Updates):
         return self._vector
 
 
-def both(case, updates, repetition=1):
+def both(case, updates, repetition=1, gate_name="native"):
     """The verdicts, and the opened sum, of one batch at two parties in this process."""
-    gate = make_gate("native")
+    gate = make_gate(gate_name)
 
     def party(channel):
         held = prepare(case, updates, repetition, channel.party, checks.gate_blocks(case, gate))
@@ -42,12 +44,13 @@ def both(case, updates, repetition=1):
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("implementation", ["native", checks.UNSOUND])
-def test_the_client_in_the_middle_is_rejected(implementation, mode):
-    """The sum holds the updates of the others."""
+@pytest.mark.parametrize("gate_name", ["crypten", "native"])
+def test_the_client_in_the_middle_is_rejected(implementation, mode, gate_name):
+    """The sum holds the updates of the others, with either gate."""
     case = replace(CASE, implementation=implementation, mode=mode)
     updates = Updates(case)
 
-    verdicts, total = both(case, updates)
+    verdicts, total = both(case, updates, gate_name=gate_name)
 
     assert verdicts == (True, False, True)
     assert np.array_equal(total, updates.vector(0, 1) + updates.vector(2, 1))
@@ -94,3 +97,13 @@ def test_the_floor_has_three_parts():
     assert floor.memory > 0
     assert floor.rows > 0
     assert floor.total == floor.aes + floor.memory + floor.rows
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_correlations_are_those_of_the_words_that_are_compared(clients):
+    """65 words a client, or the norm's alone where there are no rows."""
+    gate, low_bits = make_gate("native"), CASE.bound.low_bits
+    sound, unsound = (replace(CASE, implementation=name, clients=clients) for name in ("native", checks.UNSOUND))
+
+    assert checks.gate_blocks(sound, gate) == top_bits.blocks(gate, clients, low_bits)
+    assert checks.gate_blocks(unsound, gate) == (*gate.blocks([(clients, low_bits[-1])]), BitBlock(clients))

@@ -27,11 +27,12 @@ import structlog
 from clients.datasets import Records
 from clients.submission import RoundInvitation, Submission
 from mpc import validation
+from mpc.correlations import AndBlock, BitBlock, CarryBlock
 from mpc.dealer import deal
 from mpc.errors import ParameterError
 from mpc.joint_coin import CoinShare
 from mpc.prg import Seed
-from mpc.tuples import AndBlock, BatchShape, ServerTuples
+from mpc.tuples import BatchShape, ServerTuples
 from protos.identity import Identity, Role
 from protos.precad.v1 import common_pb2
 from protos.transport import TlsMaterial
@@ -185,13 +186,22 @@ def test_one_planted_secret_is_found(run: RecordedRun, show: Callable[[bytes], b
 SECRET = bytes(range(101, 117))
 WORDS = np.frombuffer(SECRET, dtype=np.int64)
 SEED = Seed(SECRET)
-SHAPE = BatchShape("task", 3, ("alice", "bob"), 5, (AndBlock(8),))
+SHAPE = BatchShape("task", 3, ("alice", "bob"), 5, (AndBlock(8), CarryBlock(64, 2, 2), BitBlock(64)))
 DEALT = deal(SHAPE, random_bytes=lambda size: SECRET[:size])[1]
 TUPLES = ServerTuples(1, SHAPE, DEALT)
-EQUALITY, TRIPLES, COIN = TUPLES.equality_tuple("alice"), TUPLES.binary_triples(), CoinShare(0, "challenge", SECRET * 2)
+COIN = CoinShare(0, "challenge", SECRET * 2)
+EQUALITY, CORRELATIONS = TUPLES.equality_tuple("alice"), TUPLES.correlations()
 INTAKE = Intake(task=small_task(), task_id="task", party=1, round=3, chosen=("alice",), model_digest=bytes(32))
 INTAKE.relay(3, "alice", SECRET)
 LOCK = validation.Locked(("alice",), COIN, bytes(32), bytes(32))
+
+
+def correlated() -> set[bytes]:
+    """Every array of the correlations, of all three kinds."""
+    taken = ServerTuples(1, SHAPE, DEALT).correlations()
+    return {part.tobytes() for part in (*taken.triples(8), *taken.carries(64)[1], *taken.bits(64))}
+
+
 IN_DEALT = {SECRET, *(array.tobytes() for array in (DEALT.squared_masks, DEALT.equality[0], DEALT.products))}
 
 
@@ -203,7 +213,7 @@ IN_DEALT = {SECRET, *(array.tobytes() for array in (DEALT.squared_masks, DEALT.e
         (DEALT, IN_DEALT),
         (TUPLES, IN_DEALT),
         (EQUALITY, {getattr(EQUALITY, name).to_bytes(16, "little") for name in EQUALITY.__slots__}),
-        (TRIPLES, {words.tobytes() for words in ServerTuples(1, SHAPE, DEALT).binary_triples().take(8)}),
+        (CORRELATIONS, correlated()),
         (RoundInvitation("task", 3, 0, bytes(32), (SEED, SEED)), {SECRET}),
         (Submission(common_pb2.Binding(client="alice"), (SECRET, SECRET)), {SECRET}),
         (LOCK, {SECRET}),

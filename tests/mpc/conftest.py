@@ -2,7 +2,8 @@
 
 import pytest
 
-from mpc.gates import Gate, make_gate
+from mpc.gates import make_gate
+from mpc.top_bits import Gate
 
 
 @pytest.fixture(scope="session", params=["crypten", "native"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpc import ring, sharing, validation
+from mpc import ring, sharing, top_bits, validation
 from mpc.channel import MemoryChannel, run_pair
 from mpc.dealer import deal
 from mpc.engines import CPU
@@ -37,7 +37,7 @@ def main(dim: int, n_clients: int, folder: Path) -> None:
     CPU.warm_up()
     clients = tuple(f"client-{i}" for i in range(n_clients))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    shape = BatchShape("task", 1, clients, dim, gate.and_blocks(n_clients * bound.words_per_client))
+    shape = BatchShape("task", 1, clients, dim, top_bits.blocks(gate, n_clients, bound.low_bits))
     dealt = deal(shape)
     tuples = [ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1])]
     with (folder / "spool").open("wb") as spool:

@@ -1,29 +1,78 @@
-"""The comparison gates against Python's addition, bit by bit, and what they leave behind and show."""
+"""The comparison gates against Python's carries, and what they use up, leave behind and show."""
 
+import itertools
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from fixed_randomness import are_uniform_bytes, random_bytes_of
-from gate_costs import BYTES_PER_WORD, N_ROUNDS, PRODUCTS_PER_WORD, STEPS
+from gate_costs import GATE_ROUNDS, GATE_STEPS, SPLITS, product_words, steps
+from gate_twin import bits_of, carry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from recording import RecordingChannel
-from ring_strategies import EDGES, as_ring, random_words, ring_words
+from ring_strategies import random_words
 
 from mpc import comparison
 from mpc.channel import run_pair
+from mpc.correlations import AndBlock, CarryBlock
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError, PeerMismatchError, TupleExhaustedError
 from mpc.gates import GATES, make_gate
-from mpc.tuples import AndBlock, BatchShape, ServerTuples
+from mpc.top_bits import LowWords, blocks, shares_of_zero
+from mpc.tuples import BatchShape, ServerTuples
 
 # Parties that lose each other wait for ever, and so does the pool that runs them: only the process can be ended.
 pytestmark = pytest.mark.timeout(120, method="thread")
 
-EDGE_PAIRS = np.array([(a, b) for a in EDGES for b in EDGES])
+
+def summands(name, m, n_bits):
+    """(2, m): both servers' summands of n_bits bits."""
+    return random_words(name, 2, m) & np.int64(2**n_bits - 1)
+
+
+def edges(n_bits):
+    """Integers of n_bits bits at which carries begin and end."""
+    near = {0, 1, 2 ** (n_bits - 1), 2**n_bits // 3, 2**n_bits - 2, 2**n_bits - 1}
+    return sorted(value for value in near if value < 2**n_bits)
+
+
+def edge_pairs(n_bits):
+    """(2, m): all pairs of edges, and all carries that run from bit i to the top."""
+    pairs = [*itertools.product(edges(n_bits), repeat=2), *((2**n_bits - 2**i, 2**i) for i in range(n_bits))]
+    return np.array(pairs, dtype=np.int64).T
+
+
+def pools(blocks, **kwargs):
+    """Both servers' correlations: a fresh batch without clients."""
+    shape = BatchShape("gate", 0, (), 1, blocks)
+    dealt = deal(shape, **kwargs)
+    return [ServerTuples(party, shape, dealt[party]).correlations() for party in (0, 1)]
+
+
+def shape_of(groups):
+    """(words, n_bits) of each group."""
+    return [(words.shape[1], n_bits) for words, n_bits in groups]
+
+
+def carried(gate, *groups, sides=None, wrap=lambda channel: channel):
+    """Both parties' XOR shares of the carries of groups ((2, m), n_bits): a list of planes each."""
+    sides = sides or pools(gate.blocks(shape_of(groups)))
+
+    def party(channel):
+        own = [LowWords(words[channel.party], n_bits) for words, n_bits in groups]
+        return gate.carries(own, sides[channel.party], wrap(channel))
+
+    return run_pair(party)
+
+
+def assert_carries(gate, *groups, **kwargs):
+    """Every word of every group carries as Python's integers do."""
+    for (words, n_bits), a, b in zip(groups, *carried(gate, *groups, **kwargs), strict=True):
+        expected = [carry(int(x), int(y), n_bits) for x, y in words.T]
+        assert bits_of(a ^ b, words.shape[1]) == expected
 
 
 @pytest.fixture(scope="module")
@@ -37,115 +86,207 @@ def crypten(crypten_gate):
     return sys.modules["crypten"]
 
 
-def pools(blocks, **kwargs):
-    """Both servers' triples: a fresh batch without clients."""
-    shape = BatchShape("gate", 0, (), 1, blocks)
-    dealt = deal(shape, **kwargs)
-    return [ServerTuples(party, shape, dealt[party]).binary_triples() for party in (0, 1)]
-
-
-def converted(gate, word_shares, triples=None, wrap=lambda channel: channel):
-    """Both parties' XOR shares for additive shares (2, m)."""
-    triples = triples or pools(gate.and_blocks(word_shares.shape[1]))
-    return run_pair(lambda ch: gate.to_binary(word_shares[ch.party], triples[ch.party], wrap(ch)))
-
-
 def one_word_fewer(blocks, short):
     """The blocks, with one word fewer in the one of this number."""
-    return tuple(AndBlock(block.n_words - (i == short), block.fanout, block.is_split) for i, block in enumerate(blocks))
+    return tuple(
+        (
+            CarryBlock(block.n_words - 1, block.block_bits, block.n_blocks)
+            if isinstance(block, CarryBlock)
+            else AndBlock(block.n_words - 1)
+        )
+        if i == short
+        else block
+        for i, block in enumerate(blocks)
+    )
 
 
-def sums(word_shares):
-    return as_ring(int(a) + int(b) for a, b in zip(*word_shares, strict=True))
+def test_edges_of_every_width_are_added(gate):
+    """All pairs of edges for each of 1 to 63 bits, and a carry from each bit to the top: 63 groups in one run."""
+    assert_carries(gate, *((edge_pairs(n_bits), n_bits) for n_bits in range(1, 64)))
 
 
-def test_every_pair_of_edges_is_added(gate):
-    """All 64 bits of (x_A + x_B) mod 2^64 for all 324 pairs of edges as the two shares."""
-    a, b = converted(gate, EDGE_PAIRS.T)
-    assert_array_equal(a ^ b, sums(EDGE_PAIRS.T))
+@pytest.mark.parametrize("n_bits", SPLITS)
+def test_random_words_are_added(n_bits, gate):
+    """5000 uniform pairs of each width."""
+    assert_carries(gate, (summands(f"gate {n_bits}", 5000, n_bits), n_bits))
 
 
-def test_random_words_are_added(gate):
-    """5000 uniform words with uniform shares, all 64 bits against Python's integers."""
-    shares = random_words("gate", 2, 5000)
-    a, b = converted(gate, shares)
-    assert_array_equal(a ^ b, sums(shares))
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_groups_of_any_sizes_are_added(gate, data):
+    """Up to three groups of up to 20 words of any widths, at the edges and anywhere between."""
+    groups = []
+    for n_bits in data.draw(st.lists(st.integers(1, 63), min_size=1, max_size=3)):
+        word = st.sampled_from(edges(n_bits)) | st.integers(0, 2**n_bits - 1)
+        pairs = data.draw(st.lists(st.tuples(word, word), max_size=20))
+        groups.append((np.array(pairs, dtype=np.int64).reshape(-1, 2).T, n_bits))
+    assert_carries(gate, *groups)
 
 
-@given(st.lists(st.tuples(ring_words, ring_words), min_size=1, max_size=20))
-@settings(max_examples=30, deadline=None)
-def test_words_near_the_edges_are_added(gate, pairs):
-    """Batches of any length, shares drawn from the edges and from everywhere."""
-    shares = np.array(pairs, dtype=np.int64).T
-    a, b = converted(gate, shares)
-    assert_array_equal(a ^ b, sums(shares))
+def test_both_gates_carry_alike():
+    """The same carries bit for bit, in planes of one form, and shares of their own."""
+    groups = [(summands(f"alike {n_bits}", 1000, n_bits), n_bits) for n_bits in (7, 30, 42)]
+    (a, b), (c, d) = (carried(make_gate(name), *groups) for name in GATES)
+    for of_a, of_b, of_c, of_d in zip(a, b, c, d, strict=True):
+        assert_array_equal(of_a ^ of_b, of_c ^ of_d)
+        assert not np.array_equal(of_a, of_c)
 
 
-def test_carries_run_through_every_length(gate):
-    """2^i + (2^j - 2^i) carries from bit i to bit j for all i <= j: 2080 words."""
-    shares = np.array([as_ring([2**j - 2**i, 2**i]) for j in range(64) for i in range(j + 1)]).T
-    a, b = converted(gate, shares)
-    assert_array_equal(a ^ b, as_ring(2**j for j in range(64) for _ in range(j + 1)))
+@pytest.mark.parametrize("used", [0, 1, 65, 129, 130])
+def test_a_gate_adds_correctly_when_clients_are_missing(gate, used):
+    """Carries of `used` words and twice as many, with correlations dealt for 130 and 260."""
+    sides = pools(gate.blocks([(130, 30), (260, 42)]))
+    assert_carries(gate, (summands("few", used, 30), 30), (summands("twice", 2 * used, 42), 42), sides=sides)
 
 
 def test_the_inputs_are_left_as_they_were(gate):
     """CrypTen works in place; our words are copied before it starts. The native gate writes to none."""
-    shares = random_words("unchanged", 2, 10)
-    kept = shares.copy()
-    converted(gate, shares)
-    assert_array_equal(shares, kept)
+    words = summands("unchanged", 11, 42)
+    kept = words.copy()
+    carried(gate, (words, 42), (words, 63))
+    assert_array_equal(words, kept)
 
 
-@pytest.mark.parametrize("m", [1, 65, 650])
-def test_rounds_bytes_and_triples_are_exact(gate, m):
-    """7 rounds, 208 or 144 bytes and 13 or 12 products a word: every block to its last word, and one fewer is refused.
+@pytest.mark.parametrize("groups", [[(1, 30)], [(64, 30), (1, 33)], [(65, 30)], [(640, 30), (10, 53)], [(9, 63)]])
+def test_rounds_bytes_and_correlations_are_exact(gate, groups):
+    """Every step's bytes, and every block to its last word, as counted by hand; one word fewer is refused.
 
-    One word fewer in any block is too few: a gate that left some of its triples would pass without them.
+    One word fewer in any block is too few: a gate that left some of its correlations would pass without them.
     """
-    blocks = gate.and_blocks(m)
-    shares, triples = random_words("costs", 2, m), pools(blocks)
-
-    def party(channel):
-        gate.to_binary(shares[channel.party], triples[channel.party], channel)
-        return channel.rounds, channel.bytes_sent
-
-    assert BatchShape("gate", 0, (), 1, blocks).n_products == PRODUCTS_PER_WORD[gate.name] * m
-    assert run_pair(party) == ((N_ROUNDS, BYTES_PER_WORD[gate.name] * m),) * 2
-    with pytest.raises(TupleExhaustedError):
-        triples[0].take(1)
-    for short in range(len(blocks)):
-        with pytest.raises(TupleExhaustedError, match="words of binary triples left"):
-            converted(gate, shares, pools(one_word_fewer(blocks, short)))
-
-
-@pytest.mark.parametrize("party", [0, 1])
-def test_every_message_about_constant_words_is_uniform(gate, party):
-    """Words and shares that are all zero: each of the 7 messages is uniform bytes, chi-square at 1e-6 each."""
-    shares = np.zeros((2, 650), dtype=np.int64)
-    logs = [None, None]
+    words = [(summands("costs", m, n_bits), n_bits) for m, n_bits in groups]
+    blocks, logs = gate.blocks(groups), [None, None]
 
     def recorded(channel):
         logs[channel.party] = RecordingChannel(channel)
         return logs[channel.party]
 
-    converted(gate, shares, pools(gate.and_blocks(650), random_bytes=random_bytes_of("constant words")), recorded)
-    assert [(label, len(payload)) for label, payload in logs[party].sent] == [
-        (label, 650 * size) for label, size in STEPS[gate.name]
+    sides = pools(blocks)
+    carried(gate, *words, sides=sides, wrap=recorded)
+    expected = GATE_STEPS[gate.name](groups)
+    assert len(expected) == GATE_ROUNDS[gate.name]
+    for log in logs:
+        assert [(label, len(payload)) for label, payload in log.sent] == expected
+    assert BatchShape("gate", 0, (), 1, blocks).n_products == product_words(gate.name, groups)
+    for take in (sides[0].triples, sides[0].carries, sides[0].bits):
+        with pytest.raises(TupleExhaustedError):
+            take(1)
+    for short in range(len(blocks)):
+        with pytest.raises(TupleExhaustedError, match=r"^the round has no .*Block for \d+ words left$"):
+            carried(gate, *words, sides=pools(one_word_fewer(blocks, short)))
+
+
+# What a server sees
+
+
+def shown_about_constant_words(gate, n_words, value, name):
+    """[(label, payload)] of either server, from words that are all one integer to additive carries."""
+    words = np.full((2, n_words, 1), value, dtype=np.int64)
+    sides = pools(blocks(gate, n_words, (30,)), random_bytes=random_bytes_of(name))
+    logs = [None, None]
+
+    def party(channel):
+        logs[channel.party] = RecordingChannel(channel)
+        shares_of_zero(words[channel.party], (30,), gate, sides[channel.party], logs[channel.party])
+
+    run_pair(party)
+    assert [[(label, len(payload)) for label, payload in log.sent] for log in logs] == [
+        steps(gate.name, [(n_words, 30)])
+    ] * 2
+    return [log.sent for log in logs]
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**29])
+def test_every_message_about_constant_words_is_uniform(gate, value):
+    """Shares that are all zero, all one or carry: each message of each server is uniform bytes, chi-square at 1e-6
+    each: at most 16 of them, so correct code fails on a seed in 60 000."""
+    for sent in shown_about_constant_words(gate, 42_000, value, f"constant words {value}"):
+        for label, payload in sent:
+            assert are_uniform_bytes(payload), label
+
+
+def bit_planes(name, label, payload, n_words):
+    """What a message opens, by the bit: (planes, words of the message's unit), zeros and ones."""
+    data = np.frombuffer(payload, dtype=np.uint8)
+    if name == "native" or label == "gate/carries":
+        return np.unpackbits(data.reshape(-1, n_words // 8), axis=1, bitorder="little")
+    words = data.reshape(-1, n_words // 2, 8)  # two summands of 30 bits to a word
+    return np.unpackbits(words, axis=2, bitorder="little").swapaxes(1, 2).reshape(-1, n_words // 2)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_no_two_opened_bits_share_a_mask(gate, value):
+    """The XOR of any two planes that are opened about constant words is uniform: their correlation is below 7.5 sigma
+    for every pair, in any two steps, of one server or both. Correct code fails on one seed in a million.
+
+    Two inputs that are hidden by one mask would show how they differ, though each alone is uniform.
+    """
+    n_words = 2048
+    shown = shown_about_constant_words(gate, n_words, value, f"pairs {value}")
+    planes = [
+        bit_planes(gate.name, label, payload, n_words)
+        for sent in shown
+        for label, payload in sent
+        if label != "gate/carries" or gate.name == "native"
     ]
-    assert all(are_uniform_bytes(payload) for _, payload in logs[party].sent)
+    signs = 1 - 2 * np.concatenate(planes).astype(np.float32)
+    assert len(signs) == 2 * ({"native": 31 * 6 + 12 + 1, "crypten": 64 * 26}[gate.name])
+    assert_not_correlated(signs)
 
 
-@pytest.mark.parametrize("n_triples", [13 * 4, 13 * 4 - 1])
+def assert_not_correlated(signs):
+    """(planes, m) of +1 and -1: every two planes agree in about half of their m places."""
+    m = signs.shape[1]
+    sums = signs @ signs.T
+    np.fill_diagonal(sums, 0)
+    assert np.abs(sums).max() < 7.5 * np.sqrt(m)
+
+
+def test_opened_bits_of_the_native_gate_are_independent():
+    """No XOR of any set of opened planes about constant words is constant: with a plane of ones they are linearly
+    independent over GF(2), as 2 * 199 random planes of 512 bits are but for a share of 2^-113 of seeds."""
+    rows = [(1 << 512) - 1]
+    for sent in shown_about_constant_words(make_gate("native"), 512, 0, "independent"):
+        for _, payload in sent:
+            rows += [int.from_bytes(payload[i : i + 64], "little") for i in range(0, len(payload), 64)]
+    assert len(rows) == 1 + 2 * 199
+    assert rank(rows) == len(rows)
+
+
+def rank(rows):
+    """Over GF(2), of rows that are integers."""
+    basis = {}
+    for row in rows:
+        rest = row
+        while rest and rest.bit_length() in basis:
+            rest ^= basis[rest.bit_length()]
+        if rest:
+            basis[rest.bit_length()] = rest
+    return len(basis)
+
+
+def test_the_checks_for_shared_masks_notice_one():
+    """Two planes under one mask fail both."""
+    signs = 1 - 2 * (random_words("signs", 5, 4096) & 1).astype(np.float32)
+    assert_not_correlated(signs)
+    with pytest.raises(AssertionError):
+        assert_not_correlated(np.vstack([signs, -signs[2:3]]))
+    assert rank([0b110, 0b011, 0b101]) == 2
+
+
+# CrypTen's globals
+
+
+@pytest.mark.parametrize("n_triples", [13 * 2, 13 * 2 - 1])
 def test_nothing_of_a_run_stays_in_its_thread(crypten_gate, crypten, n_triples):
     """After the gate, and after a gate that failed at its last level, CrypTen has no channel and no triples here."""
-    shares, triples = random_words("state", 2, 4), pools((AndBlock(n_triples),))
+    words, sides = summands("state", 4, 30), pools((AndBlock(n_triples),))
 
     def party(channel):
         try:
-            crypten_gate.to_binary(shares[channel.party], triples[channel.party], channel)
+            crypten_gate.carries([LowWords(words[channel.party], 30)], sides[channel.party], channel)
         except TupleExhaustedError:
-            assert n_triples < 13 * 4
-        return crypten.communicator.is_initialized(), vars(comparison._party).get("triples")
+            assert n_triples < 13 * 2
+        return crypten.communicator.is_initialized(), vars(comparison._party).get("correlations")
 
     assert run_pair(party) == ((False, None), (False, None))
 
@@ -164,9 +305,7 @@ def test_two_gates_at_once_do_not_mix(gate):
 
     def pair(name):
         for run in range(20):
-            shares = random_words(f"{name} {run}", 2, 50)
-            a, b = converted(gate, shares)
-            assert_array_equal(a ^ b, sums(shares))
+            assert_carries(gate, (summands(f"{name} {run}", 50, 30), 30))
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         list(pool.map(pair, ["left", "right"]))
@@ -178,34 +317,32 @@ def test_loading_the_gate_again_changes_nothing(crypten_gate, crypten):
     again = make_gate("crypten")
     assert crypten.communicator.DistributedCommunicator is communicator
     for one in (crypten_gate, again):
-        a, b = converted(one, EDGE_PAIRS.T)
-        assert_array_equal(a ^ b, sums(EDGE_PAIRS.T))
+        assert_carries(one, (edge_pairs(30), 30))
 
 
 def test_parties_with_different_numbers_of_words_are_refused(gate):
     """A peer's message of another length is MalformedMessageError, not a wrong bit."""
-    triples = pools(gate.and_blocks(3))
-    with pytest.raises(MalformedMessageError, match="bytes of ring elements"):
-        run_pair(lambda ch: gate.to_binary(np.zeros(2 + ch.party, dtype=np.int64), triples[ch.party], ch))
+    sides = pools(gate.blocks([(33, 30)]))
+    with pytest.raises(MalformedMessageError, match=r"bytes of ring elements|^step 'gate/blocks' has \d+ bytes, got"):
+        run_pair(lambda ch: gate.carries([LowWords(np.zeros(8 + 9 * ch.party, np.int64), 30)], sides[ch.party], ch))
 
 
 @pytest.mark.parametrize("crypten_at", [0, 1])
 def test_parties_with_different_gates_are_refused(crypten_at):
     """CrypTen's circuit at one server and ours at the other: an error at the first step and no bits."""
     names = ("crypten", "native") if crypten_at == 0 else ("native", "crypten")
-    gates, shares = [make_gate(name) for name in names], random_words("mixed gates", 2, 3)
-    triples = [pools(gate.and_blocks(3))[party] for party, gate in enumerate(gates)]
+    gates, words = [make_gate(name) for name in names], summands("mixed gates", 3, 30)
+    sides = [pools(gate.blocks([(3, 30)]))[party] for party, gate in enumerate(gates)]
     with pytest.raises(PeerMismatchError, match="protocol step"):
-        run_pair(lambda ch: gates[ch.party].to_binary(shares[ch.party], triples[ch.party], ch))
+        run_pair(lambda ch: gates[ch.party].carries([LowWords(words[ch.party], 30)], sides[ch.party], ch))
 
 
 def test_no_words_are_no_bits(gate):
-    """A batch of zero words takes its rounds, empty, and gives zero words."""
-    a, b = converted(gate, np.zeros((2, 0), dtype=np.int64))
-    assert a.shape == b.shape == (0,)
+    """Groups of zero words take their rounds, empty, and give empty planes."""
+    a, b = carried(gate, (np.zeros((2, 0), dtype=np.int64), 30), (np.zeros((2, 0), dtype=np.int64), 53))
+    assert [plane.shape for plane in (*a, *b)] == [(0,)] * 4
 
 
 def test_there_are_two_gates():
     """Those that the `gate` fixture runs; a third would go untested."""
-    assert set(GATES) == set(STEPS) == {"crypten", "native"}
-    assert {name: sum(size for _, size in steps) for name, steps in STEPS.items()} == BYTES_PER_WORD
+    assert set(GATES) == set(GATE_STEPS) == set(GATE_ROUNDS) == {"crypten", "native"}

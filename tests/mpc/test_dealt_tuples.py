@@ -5,26 +5,27 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from fixed_randomness import are_uniform_bytes, random_bytes_of
+from fixed_randomness import random_bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from streams import expand_mask
 from streams import words_of as mask_words
 
+from mpc.correlations import AndBlock, BitBlock, CarryBlock
 from mpc.dealer import deal
-from mpc.errors import MalformedMessageError, ParameterError, TupleExhaustedError, TupleReusedError
+from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
 from mpc.prg import Seed
-from mpc.tuples import FIELD_PRIME, AndBlock, BatchShape, BinaryTriples, Dealt, ServerTuples
+from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples, correlation_streams
 
 CLIENTS = ("ada", "bob", "eve")
 ONE_BLOCK = (AndBlock(40),)
-MIXED_BLOCKS = (AndBlock(9, is_split=True), AndBlock(10, fanout=2), AndBlock(11))
-"""40 products of 30 left operands."""
+MIXED_BLOCKS = (CarryBlock(20, 2, 3), AndBlock(19), BitBlock(13))
+"""20 bits of products for each of 20 words, in 8 words, and 32 more: 40 words of products."""
 
 
-def shape_of(*, round=3, clients=CLIENTS, dim=17, and_blocks=ONE_BLOCK, task="digits"):
-    return BatchShape(task, round, clients, dim, and_blocks)
+def shape_of(*, round=3, clients=CLIENTS, dim=17, blocks=ONE_BLOCK, task="digits"):
+    return BatchShape(task, round, clients, dim, blocks)
 
 
 def both_sides(shape, *args):
@@ -44,15 +45,15 @@ def script(seeds, values):
     return random_bytes
 
 
-def words_of(triples):
-    """All words of what `take` gave, in one array."""
-    return np.concatenate([part.reshape(-1) for part in triples])
+def correlated_words(side):
+    """All words of 40 triples, in one array."""
+    return np.concatenate(side.correlations().triples(40))
 
 
 @given(dim=st.integers(1, 40), t=st.integers(0, 2**40), name=st.text(max_size=4))
 def test_squared_mask_shares_add_up_to_the_squared_mask(dim, t, name):
     """r_A + r_B = sum (a_A + a_B)^2 modulo 2^64 for every client, by Python's integers."""
-    a, b = both_sides(shape_of(dim=dim, round=t, clients=(name, name + "'"), and_blocks=()))
+    a, b = both_sides(shape_of(dim=dim, round=t, clients=(name, name + "'"), blocks=()))
     for client in (name, name + "'"):
         mask = [
             int(x) + int(y)
@@ -61,33 +62,10 @@ def test_squared_mask_shares_add_up_to_the_squared_mask(dim, t, name):
         assert (a.squared_mask_share(client) + b.squared_mask_share(client) - sum(m * m for m in mask)) % 2**64 == 0
 
 
-@pytest.mark.parametrize("fanout", [1, 2, 8])
-@pytest.mark.parametrize("is_split", [False, True])
-def test_binary_triples_multiply_bitwise(fanout, is_split):
-    """c_A ^ c_B = (a_A ^ a_B) & (b_A ^ b_B) in every word of the pool, for every right operand of one left operand."""
-    sides = both_sides(shape_of(and_blocks=(AndBlock(1000, fanout, is_split),)))
-    (a_a, b_a, c_a), (a_b, b_b, c_b) = (side.binary_triples().take(1000, fanout, is_split=is_split) for side in sides)
-    assert a_a.shape == a_b.shape == (1000,)
-    assert b_a.shape == b_b.shape == c_a.shape == c_b.shape == (fanout, 1000)
-    for j in range(fanout):
-        for words in zip(*(column.tolist() for column in (a_a, a_b, b_a[j], b_b[j], c_a[j], c_b[j])), strict=True):
-            a0, a1, b0, b1, c0, c1 = words
-            assert c0 ^ c1 == (a0 ^ a1) & (b0 ^ b1)
-
-
-def test_in_a_split_block_each_server_knows_one_operand():
-    """The other server's share of it is zero; a is A's and b is B's, and both are uniform with both shares of c."""
-    sides = both_sides(shape_of(and_blocks=(AndBlock(1000, is_split=True),)), random_bytes_of("split"))
-    (a_a, b_a, c_a), (a_b, b_b, c_b) = (side.binary_triples().take(1000, is_split=True) for side in sides)
-    assert not b_a.any()
-    assert not a_b.any()
-    assert all(are_uniform_bytes(words.tobytes()) for words in (a_a, b_b, c_a, c_b))
-
-
 def test_equality_tuples_multiply_modulo_p_and_rho_is_not_zero():
     """(rho_A + rho_B)(omega_A + omega_B) = the third element modulo p = 2^127 - 1, for 300 clients."""
     names = tuple(f"c{i}" for i in range(300))
-    a, b = both_sides(shape_of(clients=names, and_blocks=()))
+    a, b = both_sides(shape_of(clients=names, blocks=()))
     for name in names:
         of_a, of_b = (astuple(side.equality_tuple(name)) for side in (a, b))
         rho, omega, product = ((x + y) % (2**127 - 1) for x, y in zip(of_a, of_b, strict=True))
@@ -107,7 +85,7 @@ def test_equality_tuples_multiply_modulo_p_and_rho_is_not_zero():
 )
 def test_rho_and_omega_are_drawn_by_rejection(values, rho, omega):
     """127 bits each; rho - 1 is below p - 1 and omega below p; what is not is drawn again and never reduced."""
-    a, b = both_sides(shape_of(clients=("ada",), and_blocks=()), script([bytes(16), bytes(range(16))], values))
+    a, b = both_sides(shape_of(clients=("ada",), blocks=()), script([bytes(16), bytes(range(16))], values))
     shares = list(zip(astuple(a.equality_tuple("ada")), astuple(b.equality_tuple("ada")), strict=True))
     assert [(x + y) % FIELD_PRIME for x, y in shares] == [rho, omega, rho * omega % FIELD_PRIME]
 
@@ -119,26 +97,47 @@ def test_server_a_gets_a_key_and_nothing_else():
 
 
 def test_corrections_do_not_grow_with_the_dimension():
-    """B's message is 8 + 48 bytes per client and 8 per product, whatever d is; a fanout counts each right operand."""
-    for dim, and_blocks in itertools.product((1, 17, 50_000), (ONE_BLOCK, MIXED_BLOCKS)):
-        _, dealt_b = deal(shape_of(dim=dim, and_blocks=and_blocks))
+    """B's message is 8 + 48 bytes per client and 8 per word of products, whatever d and of whatever kind."""
+    for dim, blocks in itertools.product((1, 17, 50_000), (ONE_BLOCK, MIXED_BLOCKS)):
+        _, dealt_b = deal(shape_of(dim=dim, blocks=blocks))
         sizes = [v.nbytes for v in (dealt_b.squared_masks, dealt_b.equality, dealt_b.products)]
         assert sizes == [8 * 3, 48 * 3, 8 * 40]
 
 
-def test_corrections_look_uniform():
-    """B's triple corrections alone are uniform bytes, chi-square at 1e-6 over 2000 words of every kind of block."""
-    for block in (AndBlock(2000), AndBlock(1000, fanout=2), AndBlock(2000, is_split=True)):
-        _, dealt_b = deal(shape_of(and_blocks=(block,)), random_bytes_of(f"corrections {block}"))
-        assert are_uniform_bytes(dealt_b.products.tobytes())
+@pytest.mark.parametrize("blocks", [(CarryBlock(20, 2, 3),) * 3, MIXED_BLOCKS, (*MIXED_BLOCKS, *MIXED_BLOCKS[::-1])])
+def test_every_block_is_corrected_by_its_own_streams(blocks):
+    """B's corrections and A's share of each block give the products of that block's masks, where it lies in them."""
+    shape = shape_of(blocks=blocks)
+    dealt_a, dealt_b = deal(shape)
+    (masks_a, share_a), (masks_b, _) = (correlation_streams(dealt.key, shape) for dealt in (dealt_a, dealt_b))
+    assert dealt_b.products.size == share_a.size == sum(block.n_products for block in blocks)
+    at_mask = at_product = 0
+    for block in blocks:
+        run = slice(at_product, at_product + block.n_products)
+        masks = (masks[at_mask : at_mask + block.n_masks] for masks in (masks_a, masks_b))
+        if isinstance(block, BitBlock):
+            products = share_a[run] + dealt_b.products[run]
+        else:
+            products = share_a[run] ^ dealt_b.products[run]
+        assert_array_equal(products, block.products(*masks))
+        at_mask, at_product = at_mask + block.n_masks, at_product + block.n_products
+    assert at_mask == masks_a.size
+
+
+def test_masks_and_products_are_streams_of_their_own():
+    """No word of one is a word of another, at either server: what a server opens says nothing of its shares."""
+    shape = shape_of(blocks=MIXED_BLOCKS * 5)
+    streams = [part for side in deal(shape) for part in correlation_streams(side.key, shape)]
+    words = np.concatenate(streams).tolist()
+    assert len(set(words)) == len(words) == 2 * 5 * (40 + sum(block.n_masks for block in MIXED_BLOCKS))
 
 
 def test_batches_are_fresh():
-    """Two batches of one shape share no mask, no triple and no correction."""
+    """Two batches of one shape share no mask, no correlation and no correction."""
     sides = [side for _ in range(2) for side in both_sides(shape_of())]
     masks = [mask_words(side.mask_share(client), 17) for side in sides for client in CLIENTS]
     assert len(set(np.concatenate(masks).tolist())) == 4 * 3 * 17
-    pools = [words_of(side.binary_triples().take(40)) for side in sides]
+    pools = [correlated_words(side) for side in sides]
     assert len(set(np.concatenate(pools).tolist())) == 4 * 120
 
 
@@ -149,7 +148,7 @@ def test_streams_of_different_rounds_tasks_and_clients_never_meet():
         column
         for task, t in itertools.product(("digits", "letters"), (3, 4))
         for side in [ServerTuples(0, shape_of(task=task, round=t), Dealt(key))]
-        for column in (*(mask_words(side.mask_share(c), 17) for c in CLIENTS), words_of(side.binary_triples().take(40)))
+        for column in (*(mask_words(side.mask_share(c), 17) for c in CLIENTS), correlated_words(side))
     ]
     assert len(set(np.concatenate(seen).tolist())) == 4 * (3 * 17 + 3 * 40)
 
@@ -172,16 +171,16 @@ def test_a_mask_seed_is_handed_out_once():
 
 
 @pytest.mark.parametrize("party", [0, 1])
-def test_equality_tuples_and_triples_are_taken_once(party):
+def test_equality_tuples_and_correlations_are_taken_once(party):
     """A second request raises TupleReusedError; the tuples of other clients are not affected."""
     side = both_sides(shape_of())[party]
     side.equality_tuple("ada")
     with pytest.raises(TupleReusedError, match="the equality tuple of 'ada' in round 3 is spent"):
         side.equality_tuple("ada")
     side.equality_tuple("bob")
-    side.binary_triples()
-    with pytest.raises(TupleReusedError, match="the binary triples of round 3 are spent"):
-        side.binary_triples()
+    side.correlations()
+    with pytest.raises(TupleReusedError, match="the binary correlations of round 3 are spent"):
+        side.correlations()
 
 
 @pytest.mark.parametrize("party", [0, 1])
@@ -205,7 +204,7 @@ def test_a_client_outside_the_batch_is_refused_each_time(party):
 
 def test_the_dealer_need_not_know_who_was_chosen():
     """Slots without names are dealt the same tuples, bit for bit, so that nothing depends on a client's name."""
-    named = shape_of(and_blocks=MIXED_BLOCKS)
+    named = shape_of(blocks=MIXED_BLOCKS)
     anonymous = BatchShape.anonymous("digits", 3, 3, 17, MIXED_BLOCKS)
     for a, b in zip(*(deal(shape, random_bytes_of("names")) for shape in (named, anonymous)), strict=True):
         assert a.key == b.key
@@ -213,58 +212,6 @@ def test_the_dealer_need_not_know_who_was_chosen():
             assert_array_equal(getattr(a, part), getattr(b, part))
     assert [named.label(c) for c in CLIENTS] == [anonymous.label(slot) for slot in "012"]
     assert len({label.client for label in (named.label(), *map(named.label, CLIENTS))}) == 4
-
-
-def test_a_pool_hands_out_every_word_once():
-    """Pieces taken one after another are the pool in order."""
-    shape = shape_of(and_blocks=(AndBlock(10, fanout=2),))
-    key = Seed(bytes(16))
-    whole = ServerTuples(0, shape, Dealt(key)).binary_triples().take(10, 2)
-    pool = ServerTuples(0, shape, Dealt(key)).binary_triples()
-    pieces = [pool.take(n, 2) for n in (1, 0, 4, 5)]
-    for column, parts in zip(whole, zip(*pieces, strict=True), strict=True):
-        assert_array_equal(column, np.concatenate(parts, axis=-1))
-
-
-def test_a_pool_hands_out_its_blocks_in_order():
-    """What is taken is the next run of a block of its kind: the right operands and products are those of that block."""
-    blocks = (AndBlock(3, is_split=True), AndBlock(2, fanout=2), AndBlock(4))
-    pool = BinaryTriples(blocks, np.arange(9), 100 + np.arange(11), 200 + np.arange(11))
-    a, b, c = pool.take(2, is_split=True)
-    assert [a.tolist(), b.tolist(), c.tolist()] == [[0, 1], [[100, 101]], [[200, 201]]]
-    a, b, c = pool.take(2, fanout=2)
-    assert [a.tolist(), b.tolist(), c.tolist()] == [[3, 4], [[103, 104], [105, 106]], [[203, 204], [205, 206]]]
-    a, b, c = pool.take(1)
-    assert [a.tolist(), b.tolist(), c.tolist()] == [[5], [[107]], [[207]]]
-    a, b, c = pool.take(3)
-    assert [a.tolist(), b.tolist(), c.tolist()] == [[6, 7, 8], [[108, 109, 110]], [[208, 209, 210]]]
-
-
-def test_what_was_taken_is_a_copy():
-    """A caller that writes into its triples does not write into the pool."""
-    words = np.arange(4), np.arange(4), np.arange(4)
-    for part in BinaryTriples((AndBlock(4),), *words).take(4):
-        part[...] = 7
-    assert [column.tolist() for column in words] == [[0, 1, 2, 3]] * 3
-
-
-def test_an_exhausted_pool_refuses():
-    """Asking for more than is left raises TupleExhaustedError that says so, and so does all that comes after."""
-    pool = BinaryTriples((AndBlock(10),), *np.arange(30).reshape(3, 10))
-    pool.take(7)
-    for n_words in (4, 3, 1):
-        with pytest.raises(
-            TupleExhaustedError, match=f"^the round has no {n_words} words of binary triples left with fanout 1$"
-        ):
-            pool.take(n_words)
-
-
-@pytest.mark.parametrize("kind", [{"fanout": 2}, {"fanout": 1}, {"fanout": 3, "is_split": True}])
-def test_triples_of_a_kind_that_was_not_dealt_are_refused(kind):
-    """Operands that were dealt as one kind are not read as another, whatever their number."""
-    pool = BinaryTriples((AndBlock(6, fanout=3), AndBlock(6, is_split=True)), *(np.arange(24) for _ in range(3)))
-    with pytest.raises(TupleExhaustedError, match="no 2 words of binary triples left"):
-        pool.take(2, **kind)
 
 
 def reshaped(**changes):
@@ -291,10 +238,10 @@ def reshaped(**changes):
 )
 def test_corrections_that_do_not_fit_the_batch_are_refused(dealt):
     """Server B takes exactly (n,), (n, 3, 2) and (n_products,)."""
-    for and_blocks in (ONE_BLOCK, MIXED_BLOCKS):
+    for blocks in (ONE_BLOCK, MIXED_BLOCKS):
         with pytest.raises(MalformedMessageError, match=r"must have shapes \(\(3,\), \(3, 3, 2\), \(40,\)\), got"):
-            ServerTuples(1, shape_of(and_blocks=and_blocks), dealt)
-        ServerTuples(1, shape_of(and_blocks=and_blocks), reshaped())
+            ServerTuples(1, shape_of(blocks=blocks), dealt)
+        ServerTuples(1, shape_of(blocks=blocks), reshaped())
 
 
 def test_server_a_refuses_corrections():
@@ -317,24 +264,17 @@ def test_batches_that_make_no_sense_are_refused(change, message):
         shape_of(**change)
 
 
-@pytest.mark.parametrize(("n_words", "fanout"), [(-1, 1), (1, 0), (1, -1), (1, 9)])
-def test_blocks_that_make_no_sense_are_refused(n_words, fanout):
-    """No negative number of words, and one to eight right operands."""
-    with pytest.raises(ParameterError, match=rf"n_words must be >= 0 and fanout in 1\.\.8, got {n_words} and {fanout}"):
-        AndBlock(n_words, fanout)
-
-
 def test_a_batch_without_clients_holds_triples_only():
     """The empty round is dealt like any other."""
-    a, b = both_sides(shape_of(clients=(), and_blocks=(AndBlock(2),)))
-    assert len(a.binary_triples().take(2)) == len(b.binary_triples().take(2)) == 3
+    a, b = both_sides(shape_of(clients=(), blocks=(AndBlock(2),)))
+    assert len(a.correlations().triples(2)) == len(b.correlations().triples(2)) == 3
 
 
 def test_printing_tuples_shows_counts_only():
     """No key, share or correction in any representation."""
     a, b = both_sides(shape_of())
     assert repr(a) == "ServerTuples(party=0, round=3, clients=3)"
-    assert repr(a.binary_triples()) == "BinaryTriples(1 blocks, in block 0)"
+    assert repr(a.correlations()) == "Correlations(1 blocks, in block 0)"
     spent = b.equality_tuple("ada")
     assert repr(spent) == str(spent) == object.__repr__(spent)
     assert repr(spent).startswith("<mpc.tuples.EqualityTuple object at ")

@@ -7,7 +7,7 @@ import pytest
 
 MODULES = (
     *("ring", "fixed_point", "prg", "sharing", "norm_bound", "tuples", "dealer", "channel", "joint_coin"),
-    *("projection", "gates", "comparison", "carry_tree", "equality", "validation"),
+    *("projection", "correlations", "gates", "comparison", "carry_gate", "top_bits", "equality", "validation"),
 )
 
 
@@ -20,8 +20,13 @@ def python(program):
 def test_importing_loads_neither_torch_nor_crypten(modules):
     """Also not at one remove: sys.modules of a fresh interpreter that dealt a batch holds neither."""
     imports = "; ".join(f"import mpc.{module}" for module in modules)
-    use = "from mpc.tuples import AndBlock, BatchShape; mpc.dealer.deal(BatchShape('t', 0, ('c',), 9, (AndBlock(5),)))"
-    loaded = python(f"import sys; {imports}; {use}; print(*sorted(m.partition('.')[0] for m in sys.modules))").split()
+    use = """
+from mpc.correlations import AndBlock, BitBlock, CarryBlock
+from mpc.tuples import BatchShape
+mpc.dealer.deal(BatchShape('t', 0, ('c',), 9, (AndBlock(5), BitBlock(5), CarryBlock(5, 5, 6))))
+"""
+    shown = "print(*sorted(m.partition('.')[0] for m in sys.modules))"
+    loaded = python(f"import sys; {imports}\n{use}\n{shown}").split()
     assert "mpc" in loaded
     assert not {"torch", "crypten"} & set(loaded)
 
@@ -44,7 +49,7 @@ except GateUnavailableError as error:
 
 
 def test_the_native_gate_needs_neither_torch_nor_crypten():
-    """Where both are missing, it adds all the same."""
+    """Where both are missing, it tells words whose top bits vanish: 2^30 and 2^42 do not, 1 does."""
     program = """
 import sys
 sys.modules["crypten"] = sys.modules["torch"] = None
@@ -52,15 +57,17 @@ import numpy as np
 from mpc.channel import run_pair
 from mpc.dealer import deal
 from mpc.gates import make_gate
+from mpc.top_bits import blocks, shares_of_zero
 from mpc.tuples import BatchShape, ServerTuples
 gate = make_gate("native")
-shape = BatchShape("t", 0, (), 1, gate.and_blocks(2))
-triples = [ServerTuples(party, shape, part).binary_triples() for party, part in enumerate(deal(shape))]
-words = np.array([[1, -5], [2, 3]])
-a, b = run_pair(lambda channel: gate.to_binary(words[channel.party], triples[channel.party], channel))
-print((a ^ b).tolist())
+low_bits = (30, 42)
+shape = BatchShape("t", 0, (), 1, blocks(gate, 2, low_bits))
+sides = [ServerTuples(party, shape, part).correlations() for party, part in enumerate(deal(shape))]
+words = np.array([[[2**30 - 1, -5], [1 - 2**40, 2**41]], [[1, 6], [2**40, 2**41]]])
+a, b = run_pair(lambda ch: shares_of_zero(words[ch.party], low_bits, gate, sides[ch.party], ch))
+print((a == b).tolist())
 """
-    assert python(program) == "[3, -2]\n"
+    assert python(program) == "[[False, True], [True, False]]\n"
 
 
 def test_a_missing_crypten_is_noticed_before_anything_is_loaded():

@@ -95,13 +95,13 @@ def test_the_largest_accepted_coordinate_is_the_floor_of_the_encoded_clip(encode
 
 
 @given(encoded=st.floats(1, 94e6))
-def test_masks_select_the_bits_that_must_vanish(encoded):
-    """The norm mask has exactly the bits from bitlength(T) up, the row mask the bits 30..63."""
+def test_low_bits_are_those_below_the_bits_that_must_vanish(encoded):
+    """30 for each row, and for the norm as many as T has."""
     bound = NormBound(encoded, 3, 0)
     first = next(bit for bit in range(65) if bound.threshold < 2**bit)
-    assert bound.norm_mask == sum(1 << bit for bit in range(first, 64))
-    assert bound.row_mask == sum(1 << bit for bit in range(30, 64))
-    assert first <= 53
+    assert bound.low_bits == (30,) * 64 + (first,)
+    assert NormBound(encoded, 3, 0, n_rows=8).low_bits == (30,) * 8 + (first,)
+    assert 1 <= first <= 53
 
 
 @pytest.mark.parametrize(("clip_norm", "low", "high"), [(1000.0, -90, -89), (1434.0, -41, -40), (100.0, -9700, -9000)])
@@ -136,14 +136,14 @@ def test_every_allowed_bound_keeps_honest_failure_below_2_to_the_minus_40():
     assert -40.5 < NormBound(94_000_000.0, 3, 0).log2_honest_failure < -40
 
 
-def test_the_sign_of_a_wrapped_slack_is_visible_in_the_masked_bits():
-    """For T < N < 44.9 b^2 the masked bits of T - N modulo 2^64 are not all zero, at both ends of the range."""
+def test_the_sign_of_a_wrapped_slack_is_visible_in_the_top_bits():
+    """For T < N < 44.9 b^2 the top bits of T - N modulo 2^64 are not all zero, at both ends of the range."""
     bound = NormBound(94_000_000.0, 3, 0)
     largest_unwrapped = math.floor(Fraction(67, 10) ** 2 * WINDOW**2)
     for norm in (bound.threshold + 1, bound.threshold + 2**52, 2**63, largest_unwrapped):
-        assert (bound.threshold - norm) % 2**64 & bound.norm_mask
+        assert (bound.threshold - norm) % 2**64 >> bound.low_bits[-1]
     for norm in (0, 1, bound.threshold - 1, bound.threshold):
-        assert not (bound.threshold - norm) % 2**64 & bound.norm_mask
+        assert not (bound.threshold - norm) % 2**64 >> bound.low_bits[-1]
 
 
 def test_words_per_client_are_the_rows_and_the_norm():

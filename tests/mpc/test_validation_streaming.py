@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from mpc import ring, sharing, validation
+from mpc import ring, sharing, top_bits, validation
 from mpc.channel import memory_pair, run_pair
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError
@@ -29,7 +29,7 @@ def spooled_round(norms, dim, folder):
     """(per party: verdicts, accepted share) for one-hot vectors whose masked forms lie in one spool file."""
     gate, bound = make_gate("native"), NormBound(clip_norm=1.0, dim=dim)
     clients = tuple(f"client-{i}" for i in range(len(norms)))
-    shape = BatchShape("task", 1, clients, dim, gate.and_blocks(len(norms) * bound.words_per_client))
+    shape = BatchShape("task", 1, clients, dim, top_bits.blocks(gate, len(norms), bound.low_bits))
     tuples = [ServerTuples(party, shape, part) for party, part in enumerate(deal(shape))]
     with (folder / "spool").open("wb") as spool:
         for i, (client, norm) in enumerate(zip(clients, norms, strict=True)):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from attack_vectors import CaseMaker
-from fixed_randomness import are_uniform_bytes, random_bytes_of
-from gate_costs import BYTES_PER_WORD, STEPS
+from fixed_randomness import are_uniform, are_uniform_bytes, random_bytes_of
+from gate_costs import GATE_ROUNDS, MASKED_ROUNDS, MAX_ROUNDS, OPENING_ROUNDS, groups_of, steps
 from recording import RecordingChannel
 from ring_strategies import as_ring
 
 from deploy.audit import audit
-from mpc import sharing, validation
+from mpc import sharing, top_bits, validation
 from mpc.channel import run_pair
 from mpc.dealer import deal
 from mpc.norm_bound import NormBound
@@ -19,14 +19,14 @@ from mpc.tuples import BatchShape, ServerTuples
 LOCK, COIN, PER_BINDING, FIELD_ELEMENT = 32, 32, 32, 16
 
 
-def expected_messages(gate, n_clients, n_words, opening_bytes=None):
+def expected_messages(gate, n_clients, bound, opening_bytes=None):
     """(label, length) of everything one server sends."""
     opening = [] if opening_bytes is None else [("validation/open", opening_bytes)]
     return [
         ("validation/lock", LOCK + PER_BINDING * n_clients),
         *opening,
         ("coin/reveal", COIN),
-        *((label, size * n_words) for label, size in STEPS[gate.name]),
+        *steps(gate.name, groups_of(n_clients, bound.n_rows, bound.low_bits[-1])),
         ("equality/difference", FIELD_ELEMENT * n_clients),
         ("equality/masked", FIELD_ELEMENT * n_clients),
     ]
@@ -35,7 +35,7 @@ def expected_messages(gate, n_clients, n_words, opening_bytes=None):
 def conversation(vectors, bound, gate, *, mode=Mode.MASKED, name=None):
     """(verdicts, what A sent, what B sent) for ring vectors (n, d) in one round."""
     clients = tuple(f"c{i}" for i in range(len(vectors)))
-    shape = BatchShape("task", 1, clients, bound.dim, gate.and_blocks(len(clients) * bound.words_per_client))
+    shape = BatchShape("task", 1, clients, bound.dim, top_bits.blocks(gate, len(clients), bound.low_bits))
     random = {} if name is None else {"random_bytes": random_bytes_of(name)}
     dealt = deal(shape, **random)
     sides = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
@@ -72,14 +72,15 @@ VECTORS = {
 
 @pytest.mark.parametrize("dim", [3, 1000])
 @pytest.mark.parametrize("kind", VECTORS)
-def test_masked_form_sends_eleven_messages_that_depend_on_the_number_of_clients_only(dim, kind, gate):
-    """Labels and lengths in order, at both servers, are the same for every d, every vector and every verdict."""
+def test_masked_form_sends_messages_that_depend_on_the_number_of_clients_only(dim, kind, gate):
+    """Labels and lengths in order, at both servers, are the same for every d, every vector and every verdict: 12
+    with CrypTen's gate and 7 with ours."""
     bound = NormBound(1.0, dim)
     vectors = VECTORS[kind](CaseMaker(dim, 1.0))
     verdicts, *sent = conversation(vectors, bound, gate)
     assert sum(verdicts) == {"all accepted": 3, "one rejected": 2, "all rejected": 0}[kind]
-    expected = expected_messages(gate, 3, 3 * 65)
-    assert len(expected) == 11
+    expected = expected_messages(gate, 3, bound)
+    assert len(expected) == MASKED_ROUNDS[gate.name] <= MAX_ROUNDS
     assert [lengths(log) for log in sent] == [expected, expected]
 
 
@@ -87,30 +88,68 @@ def test_masked_form_sends_eleven_messages_that_depend_on_the_number_of_clients_
 @pytest.mark.parametrize("kind", VECTORS)
 def test_shares_form_sends_one_message_more_of_8_d_bytes_a_client(dim, kind, gate):
     """The opening comes between lock and coin; all else is as in the masked form."""
-    _, *sent = conversation(VECTORS[kind](CaseMaker(dim, 1.0)), NormBound(1.0, dim), gate, mode=Mode.SHARES)
-    expected = expected_messages(gate, 3, 3 * 65, opening_bytes=3 * 8 * dim)
+    bound = NormBound(1.0, dim)
+    _, *sent = conversation(VECTORS[kind](CaseMaker(dim, 1.0)), bound, gate, mode=Mode.SHARES)
+    expected = expected_messages(gate, 3, bound, opening_bytes=3 * 8 * dim)
+    assert len(expected) == MASKED_ROUNDS[gate.name] + OPENING_ROUNDS
     assert [lengths(log) for log in sent] == [expected, expected]
 
 
 @pytest.mark.parametrize("n_clients", [1, 2, 9])
 @pytest.mark.parametrize("n_rows", [1, 64])
-def test_the_audit_reports_the_rounds_and_bytes_of_the_formula(n_clients, n_rows, gate):
-    """11 rounds and 64 + n (64 + g (k + 1)) bytes per direction, with g = 208 bytes a word for CrypTen's gate and 144
-    for ours: 13 584 and 9424 bytes a client with 64 rows."""
-    report = audit(np.zeros((n_clients, 5), dtype=np.int64), NormBound(1.0, 5, n_rows=n_rows), gate=gate)
-    assert report.rounds == 11
-    assert report.bytes_per_direction == 64 + n_clients * (64 + BYTES_PER_WORD[gate.name] * (n_rows + 1))
-    messages = expected_messages(gate, n_clients, n_clients * (n_rows + 1))
+@pytest.mark.parametrize("mode", list(Mode))
+def test_the_audit_reports_the_rounds_and_bytes_of_the_formula(n_clients, n_rows, mode, gate):
+    """Lock, opening, coin, the gate's steps, the additive carries and two of the verdict, in both forms."""
+    bound = NormBound(1.0, 5, n_rows=n_rows)
+    report = audit(np.zeros((n_clients, 5), dtype=np.int64), bound, gate=gate, mode=mode)
+    is_opened = mode is Mode.SHARES
+    messages = expected_messages(gate, n_clients, bound, opening_bytes=8 * 5 * n_clients if is_opened else None)
+    assert report.rounds == len(messages) == MASKED_ROUNDS[gate.name] + OPENING_ROUNDS * is_opened
     assert report.bytes_per_direction == sum(size for _, size in messages)
+
+
+def test_rounds_are_the_gates_and_five():
+    """Lock, coin, additive carries and two for the verdict: 12 at most in the masked form."""
+    assert {name: rounds + 5 for name, rounds in GATE_ROUNDS.items()} == MASKED_ROUNDS
+    assert max(MASKED_ROUNDS.values()) <= MAX_ROUNDS
+
+
+BUDGETS = [(n_clients, clip) for n_clients in (1, 8, 32) for clip in (0.5, 1.0, 30.0, 1000.0)]
+
+
+@pytest.mark.parametrize(("n_clients", "clip"), BUDGETS)
+def test_the_dealers_corrections_are_at_most_7_kb_a_client(n_clients, clip, gate):
+    """What server B gets for a batch, whatever the bound: bits of one client's norm alone fill few of their lanes."""
+    bound = NormBound(clip, 3)
+    clients = tuple(f"c{i}" for i in range(n_clients))
+    _, dealt = deal(BatchShape("task", 1, clients, 3, top_bits.blocks(gate, n_clients, bound.low_bits)))
+    n_bytes = len(dealt.key.reveal()) + sum(v.nbytes for v in (dealt.squared_masks, dealt.equality, dealt.products))
+    assert n_bytes <= 7000 * n_clients
+
+
+@pytest.mark.parametrize(("n_clients", "clip"), BUDGETS)
+def test_servers_send_at_most_10_kb_a_client_after_the_lock(n_clients, clip, gate):
+    """Each of them, by either gate: 1.7 kB by ours and 6.9 kB by CrypTen's, where eight clients share their lanes."""
+    vectors = np.zeros((n_clients, 3), dtype=np.int64)
+    _, *sent = conversation(vectors, NormBound(clip, 3), gate)
+    for log in sent:
+        n_bytes = sum(len(payload) for label, payload in log if label != "validation/lock")
+        assert n_bytes <= 10_000 * n_clients
+        if n_clients == 32:
+            assert n_bytes <= {"crypten": 7100, "native": 1800}[gate.name] * n_clients
 
 
 @pytest.mark.parametrize("kind", ["zero", "one-hot B", "2^63 on all"])
 def test_messages_of_the_gate_are_uniform_whatever_the_vector(kind, gate):
-    """60 copies of one vector: each of the 7 messages of each server is uniform bytes, chi-square at 1e-6 each."""
+    """60 copies of one vector: each message of each server is uniform bytes, chi-square at 1e-6 each; or uniform half
+    bytes, where it has too few."""
     vector = {"zero": [0] * 4, "one-hot B": [2**16, 0, 0, 0], "2^63 on all": [2**63] * 4}[kind]
     _, *sent = conversation([as_ring(vector)] * 60, NormBound(1.0, 4), gate, name=kind)
     for label, payload in (message for log in sent for message in log):
-        if label.startswith("gate/"):
+        if label == "gate/carries":
+            halves = np.frombuffer(payload, dtype=np.uint8)[:, np.newaxis] >> np.array([0, 4]) & 15
+            assert are_uniform(np.bincount(halves.reshape(-1), minlength=16))
+        elif label.startswith("gate/"):
             assert are_uniform_bytes(payload), label
 
 

@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
+from mpc.correlations import AndBlock, BitBlock, Block, CarryBlock
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError, ParameterError
 from mpc.sharing import Mode
-from mpc.tuples import MAX_FANOUT, AndBlock, BatchShape, Dealt
+from mpc.tuples import BatchShape, Dealt
 from protos import convert
 from protos.precad.v1 import common_pb2, dealer_pb2
 from protos.task import PROTOCOL_VERSION
 from tests.integration.harness import asynchronous, small_task
 
 CHUNK = convert.CHUNK_BYTES
-FANOUT_TOO_LARGE = dealer_pb2.AndBlock(n_words=1, fanout=MAX_FANOUT + 1)
+CARRY = dealer_pb2.Block.CARRY
 
 
 async def chunks(*parts: bytes) -> AsyncIterator[common_pb2.Chunk]:
@@ -144,13 +145,13 @@ def test_a_bindings_digest_is_fixed() -> None:
 @pytest.mark.parametrize("party", [0, 1])
 @pytest.mark.parametrize("n_clients", [0, 1, 3])
 @pytest.mark.parametrize(
-    "and_blocks",
-    [(), (AndBlock(5),), (AndBlock(3, is_split=True), AndBlock(4, fanout=2)), (AndBlock(CHUNK // 8 + 1),)],
+    "blocks",
+    [(), (AndBlock(5),), (AndBlock(3), CarryBlock(4, 5, 6), BitBlock(7)), (AndBlock(CHUNK // 8 + 1),)],
     ids=["no products", "one block", "blocks of several kinds", "two messages"],
 )
-def test_a_dealt_part_survives_the_wire(party: int, n_clients: int, and_blocks: tuple[AndBlock, ...]) -> None:
+def test_a_dealt_part_survives_the_wire(party: int, n_clients: int, blocks: tuple[Block, ...]) -> None:
     clients = tuple(f"client-{i}" for i in range(n_clients))
-    dealt = deal(BatchShape("small-1", 2, clients, 24, and_blocks))[party]
+    dealt = deal(BatchShape("small-1", 2, clients, 24, blocks))[party]
     messages = list(convert.dealt_to_messages(dealt, 2))
     assert messages[0].key.round == 2
     assert [message.corrections.last for message in messages[1:]] == [False] * (len(messages) - 2) + [True]
@@ -193,9 +194,17 @@ def test_nothing_dealt_shows_in_a_representation() -> None:
     assert str(int(dealt.products[0])) not in repr(dealt)
 
 
+@pytest.mark.parametrize("block", [AndBlock(5), BitBlock(5), CarryBlock(5, 3, 4)])
+def test_a_block_on_the_wire_has_a_kind_and_its_numbers(block: Block) -> None:
+    """Each kind has a number of its own, and what only a CARRY has is left out of the others."""
+    (message,) = convert.batch_request(BatchShape("small-1", 2, (), 24, (block,))).blocks
+    expected = {AndBlock: (1, 5, 0, 0), BitBlock: (2, 5, 0, 0), CarryBlock: (3, 5, 3, 4)}[type(block)]
+    assert (message.kind, message.n_words, message.block_bits, message.n_blocks) == expected
+
+
 def test_a_batch_request_carries_its_shape_and_no_name() -> None:
     """The dealer deals to slots what the servers, who know the names, expect."""
-    blocks = (AndBlock(5, is_split=True), AndBlock(6, fanout=2), AndBlock(7))
+    blocks = (AndBlock(5), CarryBlock(6, 3, 4), BitBlock(7), CarryBlock(8, 4, 3), AndBlock(9), BitBlock(0))
     shape = BatchShape("small-1", 2, ("bob", "alice"), 24, blocks)
     request = convert.batch_request(shape)
     dealers = convert.batch_shape("small-1", request)
@@ -206,9 +215,17 @@ def test_a_batch_request_carries_its_shape_and_no_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"dim": 0}, {"and_blocks": [dealer_pb2.AndBlock(n_words=1)]}, {"and_blocks": [FANOUT_TOO_LARGE]}]
+    "changes",
+    [
+        {"dim": 0},
+        {"blocks": [dealer_pb2.Block(n_words=1)]},
+        {"blocks": [dealer_pb2.Block(kind=4, n_words=1)]},
+        {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1)]},
+        {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1, block_bits=9, n_blocks=1)]},
+        {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1, block_bits=1, n_blocks=13)]},
+    ],
 )
 def test_a_batch_request_that_no_server_makes_is_refused(changes: dict[str, object]) -> None:
-    fields = {"round": 0, "n_clients": 1, "dim": 24, "and_blocks": [], **changes}
+    fields = {"round": 0, "n_clients": 1, "dim": 24, "blocks": [], **changes}
     with pytest.raises(ParameterError):
         convert.batch_shape("small-1", dealer_pb2.BatchRequest(**fields))

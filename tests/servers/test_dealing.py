@@ -20,10 +20,21 @@ import pytest
 
 from deploy.pki import issue
 from mpc import ring
+from mpc.correlations import (
+    AndBlock,
+    BitBlock,
+    Block,
+    CarryBlock,
+    CarryShares,
+    bits_of_plane,
+    split_pairs,
+    subset_products,
+    subset_shares,
+)
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
-from mpc.tuples import FIELD_PRIME, AndBlock, BatchShape, Dealt, ServerTuples
+from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples
 from protos.identity import Identity, Role, fingerprint
 from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
@@ -44,13 +55,17 @@ STATUS = grpc.StatusCode
 def shape_of(
     round: int = 0,
     clients: tuple[str, ...] = ("alice", "bob"),
-    and_blocks: tuple[AndBlock, ...] = (AndBlock(130),),
+    blocks: tuple[Block, ...] = (AndBlock(130),),
 ) -> BatchShape:
-    return BatchShape(TASK_ID, round, clients, TASK.dim, and_blocks)
+    return BatchShape(TASK_ID, round, clients, TASK.dim, blocks)
 
 
-def blocks(*n_words: int, **kind: Any) -> list[dealer_pb2.AndBlock]:
-    return [dealer_pb2.AndBlock(n_words=n, **{"fanout": 1, **kind}) for n in n_words]
+def blocks(*n_words: int, **kind: Any) -> list[dealer_pb2.Block]:
+    return [dealer_pb2.Block(**{"kind": dealer_pb2.Block.AND, "n_words": n, **kind}) for n in n_words]
+
+
+def carry_blocks(n_words: int, block_bits: int, n_blocks: int) -> list[dealer_pb2.Block]:
+    return blocks(n_words, kind=dealer_pb2.Block.CARRY, block_bits=block_bits, n_blocks=n_blocks)
 
 
 def hello(**changes: Any) -> dealer_pb2.DealRequest:
@@ -62,7 +77,7 @@ def hello(**changes: Any) -> dealer_pb2.DealRequest:
 
 
 def batch(**changes: Any) -> dealer_pb2.DealRequest:
-    fields = {"round": 0, "n_clients": 2, "dim": TASK.dim, "and_blocks": blocks(130), **changes}
+    fields = {"round": 0, "n_clients": 2, "dim": TASK.dim, "blocks": blocks(130), **changes}
     return dealer_pb2.DealRequest(batch=dealer_pb2.BatchRequest(**fields))
 
 
@@ -186,13 +201,30 @@ def assert_fit_together(a: ServerTuples, b: ServerTuples) -> None:
         omega = (of_a.omega_share + of_b.omega_share) % FIELD_PRIME
         assert rho != 0
         assert (of_a.product_share + of_b.product_share) % FIELD_PRIME == rho * omega % FIELD_PRIME
-    ours, theirs = a.binary_triples(), b.binary_triples()
-    for block in a.shape.and_blocks:
-        run = {"n_words": block.n_words, "fanout": block.fanout, "is_split": block.is_split}
-        x, y, z = (p ^ q for p, q in zip(ours.take(**run), theirs.take(**run), strict=True))
-        assert x.shape == (block.n_words,)
-        assert y.shape == z.shape == (block.fanout, block.n_words)
-        assert np.array_equal(z, x & y)
+    ours, theirs = a.correlations(), b.correlations()
+    for block in a.shape.blocks:
+        match block:
+            case CarryBlock():
+                assert_carry_block(*ours.carries(block.n_words), theirs.carries(block.n_words)[1])
+            case BitBlock():
+                (plane, values), (other_plane, other_values) = (side.bits(block.n_words) for side in (ours, theirs))
+                assert np.array_equal(bits_of_plane(plane ^ other_plane, block.n_words), values + other_values)
+            case _:
+                runs = (side.triples(block.n_words) for side in (ours, theirs))
+                x, y, z = (p ^ q for p, q in zip(*runs, strict=True))
+                assert x.shape == (block.n_words,)
+                assert np.array_equal(z, x & y)
+
+
+def assert_carry_block(block: CarryBlock, a: CarryShares, b: CarryShares) -> None:
+    """The products of the two servers' masks, and those of the sets that the joining step takes."""
+    pairs = split_pairs(block.block_bits)
+    assert np.array_equal(a.pairs ^ b.pairs, a.bit_masks[pairs.a] & b.bit_masks[pairs.b])
+    masks = a.join_masks ^ b.join_masks
+    expected = subset_products(masks[:, 0], masks[:, 1])
+    found = subset_shares(masks, a.subsets ^ b.subsets)
+    for tables, others in zip(expected, found, strict=True):
+        assert all(np.array_equal(table, other) for table, other in zip(tables, others, strict=True))
 
 
 # What is dealt
@@ -203,11 +235,19 @@ def assert_fit_together(a: ServerTuples, b: ServerTuples) -> None:
     [
         shape_of(),
         shape_of(clients=()),
-        shape_of(and_blocks=()),
-        shape_of(and_blocks=(AndBlock(300_000),)),
-        shape_of(and_blocks=(AndBlock(130, is_split=True), AndBlock(140, fanout=2), AndBlock(150))),
+        shape_of(blocks=()),
+        shape_of(blocks=(AndBlock(300_000),)),
+        shape_of(blocks=(CarryBlock(128, 5, 6), CarryBlock(2, 6, 9), BitBlock(128), BitBlock(2), AndBlock(150))),
+        shape_of(blocks=(CarryBlock(30_000, 5, 6), BitBlock(100_000))),
     ],
-    ids=["two clients", "an empty round", "no triples", "several messages", "blocks of several kinds"],
+    ids=[
+        "two clients",
+        "an empty round",
+        "no correlations",
+        "several messages",
+        "blocks of several kinds",
+        "several messages of them",
+    ],
 )
 @asynchronous
 async def test_both_parts_of_a_batch_fit_together(pki: Pki, shape: BatchShape) -> None:
@@ -316,10 +356,10 @@ async def test_a_round_never_goes_backwards(pki: Pki) -> None:
     [
         {"n_clients": 1},
         {"n_clients": 3},
-        {"and_blocks": blocks(131)},
-        {"and_blocks": blocks(130, fanout=2)},
-        {"and_blocks": blocks(130, is_split=True)},
-        {"and_blocks": blocks(60, 70)},
+        {"blocks": blocks(131)},
+        {"blocks": blocks(130, kind=dealer_pb2.Block.BIT)},
+        {"blocks": blocks(130, kind=dealer_pb2.Block.CARRY, block_bits=1, n_blocks=1)},
+        {"blocks": blocks(60, 70)},
     ],
 )
 @asynchronous
@@ -343,9 +383,12 @@ MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, 
     "digest": ((hello(config_digest=bytes(32)),), STATUS.FAILED_PRECONDITION, "config_digest: expected"),
     "no task": ((hello(task=""),), STATUS.FAILED_PRECONDITION, "task differs"),
     "dim": ((hello(), batch(dim=TASK.dim + 1)), STATUS.FAILED_PRECONDITION, "dim differs"),
-    "no operand": ((hello(), batch(and_blocks=blocks(5, fanout=0))), STATUS.INVALID_ARGUMENT, "fanout in 1..8"),
-    "too much": ((hello(), batch(and_blocks=blocks(1 << 40))), STATUS.INVALID_ARGUMENT, "at most"),
-    "too much in all": ((hello(), batch(and_blocks=blocks(1 << 29, 1 << 29, 1))), STATUS.INVALID_ARGUMENT, "at most"),
+    "no kind": ((hello(), batch(blocks=blocks(5, kind=0))), STATUS.INVALID_ARGUMENT, "kind of a block must be"),
+    "no blocks": ((hello(), batch(blocks=carry_blocks(5, 5, 0))), STATUS.INVALID_ARGUMENT, "n_blocks in 1..12"),
+    "large blocks": ((hello(), batch(blocks=carry_blocks(5, 9, 1))), STATUS.INVALID_ARGUMENT, "block_bits must be in"),
+    "too much": ((hello(), batch(blocks=blocks(1 << 40))), STATUS.INVALID_ARGUMENT, "at most"),
+    "too many bits": ((hello(), batch(blocks=carry_blocks(1 << 34, 8, 12))), STATUS.INVALID_ARGUMENT, "at most"),
+    "too much in all": ((hello(), batch(blocks=blocks(1 << 29, 1 << 29, 1))), STATUS.INVALID_ARGUMENT, "at most"),
     "too many clients": ((hello(), batch(n_clients=1_000_001)), STATUS.INVALID_ARGUMENT, "at most 1000000 clients"),
 }
 

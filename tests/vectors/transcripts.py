@@ -2,9 +2,9 @@
 
     python -m tests.vectors.transcripts > tests/vectors/transcripts.json
 
-The file was made by the implementation that stacked whole vectors (at d6ca510), before tiles and compiled loops, and
-has not changed since: it shows that no message, verdict or random stream moved with them. Write it anew only where a
-change of the protocol, such as another label of a stream, moves them on purpose.
+The file is made anew only where a change of the protocol, such as another label of a stream, moves messages on purpose:
+as it stands, it shows that nothing else has moved them. Verdicts and sums do not depend on the randomness, and were the
+same in every version: compare them when the messages change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mpc import ring, sharing, validation
+from mpc import ring, sharing, top_bits, validation
 from mpc.channel import MemoryChannel, run_pair
 from mpc.dealer import deal
 from mpc.gates import make_gate
@@ -73,7 +73,7 @@ def transcript(dim: int, *, gate_name: str, mode: Mode, n_rows: int) -> dict[str
     gate, x = make_gate(gate_name), vectors(dim)
     bound = NormBound(clip_norm=CLIP_NORM, dim=dim, n_rows=n_rows)
     clients = tuple(f"client-{i}" for i in range(len(x)))
-    shape = BatchShape("vectors", 3, clients, dim, gate.and_blocks(len(x) * bound.words_per_client))
+    shape = BatchShape("vectors", 3, clients, dim, top_bits.blocks(gate, len(x), bound.low_bits))
     dealt = deal(shape, fixed_random_bytes(f"{name}/dealer"))
     tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
     payloads: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})
