@@ -6,7 +6,7 @@ of which each server knows its half, so one round of opening masked products of 
 p (`_blocks`). The carry is g_(s-1) ^ p_(s-1) (g_(s-2) ^ p_(s-2) (..)), and one more round opens the masked g and p and
 evaluates all of it at once, from shares of the products of the masks (`_join`).
 
-For the 30 bits of a row, s = 6 and k = 5: 24.6 bytes per word and direction, and 56 bytes of corrections from the
+For the 30 bits of a row, s = 6 and k = 5: 24.75 bytes per word and direction, and 56 bytes of corrections from the
 dealer. A tree of ANDs (Kogge-Stone) takes 7 rounds and 144 bytes for a sum of 64 bits.
 
 Source: ours; for an AND of several inputs in one round, Ohata and Nuida, FC 2020 (arXiv 1907.03415), section 4.

@@ -27,6 +27,7 @@ from mpc.ring import WORD_BYTES, RingArray
 Planes: TypeAlias = NDArray[np.uint8]
 """Bits of m words, (..., ceil(m / 8)): bit w of the last axis belongs to word w, lowest first."""
 
+WORD_BITS = 64
 MAX_BLOCK_BITS, MAX_BLOCKS = 8, 12
 """Limits of a CarryBlock: products grow as 2^block_bits and as 2^n_blocks."""
 
@@ -146,10 +147,11 @@ class CarryBlock(_XorShared):
 
     def __post_init__(self) -> None:
         _require_count(self.n_words)
-        if not (1 <= self.block_bits <= MAX_BLOCK_BITS and 1 <= self.n_blocks <= MAX_BLOCKS):
+        is_small = 1 <= self.block_bits <= MAX_BLOCK_BITS and 1 <= self.n_blocks <= MAX_BLOCKS
+        if not is_small or self.block_bits * self.n_blocks > WORD_BITS:
             raise ParameterError(
-                f"block_bits must be in 1..{MAX_BLOCK_BITS} and n_blocks in 1..{MAX_BLOCKS}, "
-                f"got {self.block_bits} and {self.n_blocks}"
+                f"block_bits must be in 1..{MAX_BLOCK_BITS} and n_blocks in 1..{MAX_BLOCKS}, with a product of at most "
+                f"{WORD_BITS}, got {self.block_bits} and {self.n_blocks}"
             )
 
     @property
