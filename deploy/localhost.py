@@ -86,7 +86,11 @@ def _supplied(folder: RunFolder) -> dict[str, Any]:
         "client": {"certificates": "pki", "authority": "pki/ca.pem"},
         "operator": _tls("operator"),
         "localhost": {},
-        "dealer": {**_tls("dealer"), **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()}},
+        "dealer": {
+            **_tls("dealer"),
+            **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()},
+            "state_dir": "dealer",
+        },
         "aggregator": {
             letter: {
                 **_tls(f"aggregator-{letter}"),

@@ -7,6 +7,7 @@ In reading order:
     prg          16-byte seeds, domain-separated, expanded by AES-128-CTR
     sharing      additive shares, and the two forms of a submission
     norm_bound   the public parameters of the norm check and the conditions its soundness rests on
+    burning      the seam to the record of tuples that are used up
     tuples       correlated randomness as a server holds it
     dealer       correlated randomness as the dealer makes it (pure; no CrypTen, no torch)
     channel      the seam between a protocol and its transport, with its in-process twin

@@ -81,6 +81,7 @@ def open_masked(shares: Mapping[str, Words], tuples: ServerTuples, locked: Locke
     """
     dim = tuples.shape.dim
     require_length([shares[client] for client in locked.active], dim)
+    tuples.burn_for_check(locked.active)
     opened = np.empty((len(locked.active), dim), dtype=np.int64)
     for b, client in zip(opened, locked.active, strict=True):
         mask_share = tuples.mask_share(client)
@@ -123,8 +124,9 @@ def validate(
     """The check of every active client and the sum of the accepted shares. Run by both servers.
 
     Shapes: opened[i] is b of active[i], (d,), read twice at most, tile by tile. Rounds: 1 coin, the gate's, 2.
-    Raises: CommitmentError, MalformedMessageError, PeerMismatchError, ChannelClosedError.
+    Raises: CommitmentError, MalformedMessageError, PeerMismatchError, ChannelClosedError, TupleReusedError.
     """
+    tuples.burn_for_check(locked.active)
     challenge = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
     if not locked.active:
         return Validated((), (), np.zeros(bound.dim, dtype=np.int64))

@@ -8,9 +8,12 @@ In reading order:
     sessions      the clients that are registered and connected
     peer          the link between A and B, and the channel that MPC runs on
     tuple_source  the link from an aggregator to the dealer
+    tuple_ledger  which tuples are used up, on disk before they are
+    database      SQLite with a versioned schema
     aggregator    the process: start, hello, registration, rounds, end
     servicers     gRPC in, values out: the client-facing, peer and control services
     dealer        the dealer's process
+    deal_ledger   which parts of which batches have left the dealer
     config        what an operator configures
     errors        everything that can go wrong, and the one table of status codes
 """

@@ -25,6 +25,7 @@ from dp import rounded_gaussian
 from dp.errors import DpError
 from dp.ledger import Ledger
 from mpc import engines
+from mpc.burning import Burns
 from mpc.errors import MpcError, PeerMismatchError
 from mpc.gates import Gate, make_gate
 from mpc.joint_coin import digest
@@ -46,7 +47,7 @@ from servers.peer import PeerLink, dial_peer
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
-from servers.state_dir import load_initial_model, open_ledger, require_unused, write_round
+from servers.state_dir import load_initial_model, open_ledger, open_tuple_ledger, require_unused, write_round
 from servers.states import Aborted, Collecting, RoundState, Selecting
 from servers.supervision import first_error_or_result, until_stopped
 from servers.tuple_source import TupleSource
@@ -175,7 +176,8 @@ class Aggregator:
         The other servers are told how it ended while their links still stand.
         """
         ledger = stack.enter_context(open_ledger(self.config.state_dir, self.task))
-        tuples = self._tuple_source(stack, task_id)
+        burns = stack.enter_context(open_tuple_ledger(self.config.state_dir))
+        tuples = self._tuple_source(stack, task_id, burns)
         mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
         stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
         runner = RoundRunner(
@@ -207,11 +209,11 @@ class Aggregator:
             await self._leave(link, tuples, guards, goodbye)
         return goodbye.reason
 
-    def _tuple_source(self, stack: AsyncExitStack, task_id: str) -> TupleSource:
+    def _tuple_source(self, stack: AsyncExitStack, task_id: str, burns: Burns) -> TupleSource:
         channel = dial(self._dealer_address, Role.DEALER, self.config.tls, self.config.dealer_certificate)
         stack.push_async_callback(channel.close)
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest(), task=task_id)
-        return TupleSource(self.party, channel, hello, self._dealer_address)
+        return TupleSource(self.party, channel, hello, self._dealer_address, burns)
 
     async def _rounds(self, tuples: TupleSource, runner: RoundRunner, ledger: Ledger) -> str:
         """Runs the task's rounds. Returns why it is over."""

@@ -63,3 +63,5 @@ class DealerConfig(_Server):
     """Server A's certificate, pinned."""
     aggregator_b_certificate: ConfigPath
     """Server B's certificate, pinned."""
+    state_dir: ConfigPath
+    """Where the record of what was dealt is written. A batch in it is never dealt again: keep it for all tasks."""

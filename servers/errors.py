@@ -4,16 +4,18 @@
     ├── PeerUnreachableError        another process of the deployment is gone          exit code 4
     ├── SetupError                  a file or folder of this server cannot be used     exit code 2
     ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
+    ├── StoreError                  what must be on disk first cannot be written       exit code 3
     ├── StoppedError                the operator asked this process to stop
     └── CallRefusedError            one call is refused; the round goes on
         ├── WrongStateError
         ├── AlreadyConnectedError
         ├── NotEnrolledError
         ├── ParametersDifferError
+        ├── NotDealtError
         └── SubmissionRefusedError  with a RefusalReason
 
-`STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of a CallRefusedError or of
-an IdentityError, which hold public values only; of anything else they see that it failed, and the log has the detail.
+`STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of what is listed there,
+which holds public values only; of anything else they see that it failed, and the log has the detail.
 """
 
 from __future__ import annotations
@@ -42,6 +44,10 @@ class TaskRefusedError(ServerError):
     """The task cannot go on as configured: parameters differ, too few clients, the budget is spent."""
 
 
+class StoreError(ServerError):
+    """Something that must be recorded before the protocol may go on could not be recorded."""
+
+
 class StoppedError(ServerError):
     """This process was asked to stop."""
 
@@ -64,6 +70,10 @@ class NotEnrolledError(CallRefusedError):
 
 class ParametersDifferError(CallRefusedError):
     """The caller runs another protocol version or other task parameters."""
+
+
+class NotDealtError(CallRefusedError):
+    """The dealer has given this part away before, or no longer has what it would have to fit."""
 
 
 class RefusalReason(enum.StrEnum):
@@ -97,7 +107,9 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (ParametersDifferError, grpc.StatusCode.FAILED_PRECONDITION),
     (WrongStateError, grpc.StatusCode.FAILED_PRECONDITION),
     (SubmissionRefusedError, grpc.StatusCode.INVALID_ARGUMENT),
+    (StoreError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (PeerMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (NotDealtError, grpc.StatusCode.FAILED_PRECONDITION),
     (MalformedMessageError, grpc.StatusCode.INVALID_ARGUMENT),
     (ParameterError, grpc.StatusCode.INVALID_ARGUMENT),
 )

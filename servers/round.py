@@ -23,7 +23,7 @@ from dp.ledger import Ledger
 from mpc import fixed_point, joint_coin, ring, validation
 from mpc.errors import PeerMismatchError
 from mpc.gates import Gate
-from mpc.prg import Label
+from mpc.prg import Label, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
 from mpc.tuples import BatchShape, ServerTuples
@@ -126,8 +126,18 @@ class RoundRunner:
         n_words = self.task.norm_bound.words_per_client * len(chosen)
         return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, self._gate.and_blocks(n_words))
 
-    def _invitation(self, tuples: ServerTuples, client: str) -> aggregator_pb2.Invitation:
-        is_masked = self.task.wire_mode is Mode.MASKED
+    async def _invite(self, tuples: ServerTuples, chosen: tuple[str, ...]) -> frozenset[str]:
+        """Invites the chosen ones that are connected, and says who they are. Their tuples are burnt before."""
+        invited, seeds = self._sessions.connected.intersection(chosen), dict[str, Seed]()
+        if self.task.wire_mode is Mode.MASKED:
+            seeds = await asyncio.to_thread(tuples.hand_out_mask_seeds, sorted(invited))
+            invited &= self._sessions.connected  # who has hung up meanwhile wastes a tuple
+        for client in invited:
+            invitation = self._invitation(tuples, client, seeds.get(client))
+            self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
+        return invited
+
+    def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
         return aggregator_pb2.Invitation(
             task=self.task_id,
             round=tuples.shape.round,
@@ -135,16 +145,13 @@ class RoundRunner:
             dim=self.task.dim,
             model_digest=self.model_digest,
             deadline_s=self.task.submit_timeout_s,
-            mask_seed=tuples.hand_out_mask_seed(client).reveal() if is_masked else b"",
+            mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
         )
 
     async def collect(self, state: Collecting) -> Locked:
         """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
         with self._phase("collect"):
-            invited = self._sessions.connected.intersection(state.chosen)
-            for client in invited:
-                invitation = self._invitation(state.tuples, client)
-                self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
+            invited = await self._invite(state.tuples, state.chosen)
             await state.intake.wait(invited=invited, peer_locked=self._link.step_arrived)
         with self._phase("lock"):
             bindings = state.intake.close()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from mpc.burning import Burns
 from mpc.errors import MalformedMessageError
 from mpc.sharing import Party
 from mpc.tuples import BatchShape, ServerTuples
@@ -23,9 +24,12 @@ RETRY_S = 0.2
 class TupleSource:
     """One aggregator's end. `run` must be running for anything to arrive."""
 
-    def __init__(self, party: Party, channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str) -> None:
+    def __init__(
+        self, party: Party, channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str, burns: Burns
+    ) -> None:
+        """burns: where the tuples of every batch are recorded as used up."""
         self._party: Party = party
-        self._address = address
+        self._address, self._burns = address, burns
         self._hello = hello
         self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
@@ -96,7 +100,7 @@ class TupleSource:
             if sum(map(len, parts.values())) > limit:
                 raise MalformedMessageError(f"the dealer's corrections exceed {limit} bytes")
         dealt = convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
-        return ServerTuples(self._party, shape, dealt)
+        return ServerTuples(self._party, shape, dealt, self._burns)
 
     async def _reply(self, kind: str) -> dealer_pb2.DealReply:
         reply = await self._replies.get()

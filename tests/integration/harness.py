@@ -121,11 +121,12 @@ class Pki:
             connect_timeout_s=60.0,
         )
 
-    def dealer(self, *, listen: str) -> DealerConfig:
-        """The configuration of the dealer."""
+    def dealer(self, *, listen: str, folder: Path) -> DealerConfig:
+        """The configuration of the dealer, which keeps its state under `folder`."""
         a, b = (self.tls(role).certificate for role in AGGREGATORS)
         shown = self._shown_and_trusted(Role.DEALER)
-        return DealerConfig(listen=listen, **shown, aggregator_a_certificate=a, aggregator_b_certificate=b)
+        pins = {"aggregator_a_certificate": a, "aggregator_b_certificate": b}
+        return DealerConfig(listen=listen, **shown, **pins, state_dir=folder / Role.DEALER)
 
     def _shown_and_trusted(self, name: str) -> dict[str, Path]:
         tls = self.tls(name)
@@ -301,7 +302,7 @@ async def running(
         )
         for party in (0, 1)
     ]
-    servers = (Dealer(task=task, config=pki.dealer(listen=dealer)), *aggregators)
+    servers = (Dealer(task=task, config=pki.dealer(listen=dealer, folder=folder)), *aggregators)
     runs = [asyncio.create_task(server.run()) for server in servers]
     try:
         yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer, runs)
