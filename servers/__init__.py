@@ -5,6 +5,8 @@ In reading order:
     round         Algorithm 1 at one aggregator: the state machine of one round, and the heart of the project
     states        what each state of a round knows
     intake        one round's uploads: what is accepted, what is refused and why
+    spool         where uploads lie: in memory while there is room, else in a file
+    memory        what a budget of memory leaves for uploads
     sessions      the clients that are registered and connected
     peer          the link between A and B, and the channel that MPC runs on
     tuple_source  the link from an aggregator to the dealer

@@ -29,6 +29,8 @@ from mpc.burning import Burns
 from mpc.errors import MpcError, PeerMismatchError
 from mpc.gates import Gate, make_gate
 from mpc.joint_coin import digest
+from mpc.local_step import Engine
+from mpc.ring import WORD_BYTES
 from mpc.sharing import Party
 from protos import convert
 from protos.identity import Role, fingerprint
@@ -41,13 +43,22 @@ from protos.precad.v1 import (
 )
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import bind_server, dial, read_pinned
+from servers import memory
 from servers.config import AggregatorConfig, require_own_role
 from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
 from servers.peer import PeerLink, dial_peer
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
-from servers.state_dir import load_initial_model, open_ledger, open_tuple_ledger, require_unused, write_round
+from servers.spool import Spool
+from servers.state_dir import (
+    load_initial_model,
+    open_ledger,
+    open_tuple_ledger,
+    require_unused,
+    spool_path,
+    write_round,
+)
 from servers.states import Aborted, Collecting, RoundState, Selecting
 from servers.supervision import first_error_or_result, until_stopped
 from servers.tuple_source import TupleSource
@@ -76,12 +87,18 @@ class Aggregator:
         noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
-        """addresses: of aggregator B (dialled by A) and of the dealer."""
+        """addresses: of aggregator B (dialled by A) and of the dealer. Raises SetupError."""
         self.party: Party = party
         self.task, self.config = task, config
         self._peer_address, self._dealer_address = addresses
         self._noise, self._on_state = noise, on_state
-        self._view = TaskView(task=task, party=party, sessions=Sessions(task.clients))
+        spool = Spool(
+            spool_path(config.state_dir),
+            slot_bytes=WORD_BYTES * task.dim,
+            memory_bytes=memory.for_uploads(config.memory_budget_mb, task.dim),
+            max_memory_upload=config.max_upload_in_memory_mb * memory.MIB,
+        )
+        self._view = TaskView(task=task, party=party, sessions=Sessions(task.clients), spool=spool)
         self._control = ControlServicer(self._view, ROLES[party])
         self._stop = asyncio.Event()
 
@@ -94,10 +111,11 @@ class Aggregator:
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         require_unused(self.config.state_dir)
-        gate, _ = await asyncio.gather(
-            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(engines.CPU.warm_up)
+        gate, engine = await asyncio.gather(
+            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
         )
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._view.spool)
             server, port = bind_server(self.config.listen, self.config.tls)
             peer_servicer = self._add_services(server, peer_pin)
             await server.start()
@@ -106,7 +124,7 @@ class Aggregator:
             goodbye = common_pb2.Goodbye(finished=False)
             try:
                 link, task_id = await self._until_stopped(self._start(stack, initial, peer_servicer))
-                goodbye.reason = await self._run_task(stack, link, task_id, initial, gate)
+                goodbye.reason = await self._run_task(stack, link, task_id, initial, gate, engine)
                 goodbye.finished = True
             except Exception as error:
                 goodbye.reason = self._public_reason(error)
@@ -169,7 +187,13 @@ class Aggregator:
     # -- the task -----------------------------------------------------------------------------------------------------
 
     async def _run_task(
-        self, stack: AsyncExitStack, link: PeerLink, task_id: str, initial: NDArray[np.float32], gate: Gate
+        self,
+        stack: AsyncExitStack,
+        link: PeerLink,
+        task_id: str,
+        initial: NDArray[np.float32],
+        gate: Gate,
+        engine: Engine,
     ) -> str:
         """Rounds until the last one, the budget, or the first error. Returns why the task is over.
 
@@ -189,6 +213,8 @@ class Aggregator:
             sessions=self._view.sessions,
             ledger=ledger,
             gate=gate,
+            engine=engine,
+            spool=self._view.spool,
             mpc_thread=mpc_thread,
             noise=self._noise,
             on_state=self._note_state,
@@ -306,6 +332,13 @@ async def stays(link: PeerLink) -> None:
     goodbye = await link.run()
     if not goodbye.finished:
         raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")
+
+
+def _ready_engine(name: str) -> Engine:
+    """Compiled, or with its context on the device. Raises EngineUnavailableError."""
+    engine = engines.make_engine(name)
+    engine.warm_up()
+    return engine
 
 
 def _printable(value: bytes | str) -> str:

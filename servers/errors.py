@@ -13,6 +13,7 @@
         ├── ParametersDifferError
         ├── NotDealtError
         └── SubmissionRefusedError  with a RefusalReason
+            └── NoRoomError
 
 `STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of what is listed there,
 which holds public values only; of anything else they see that it failed, and the log has the detail.
@@ -88,6 +89,7 @@ class RefusalReason(enum.StrEnum):
     DUPLICATE = "duplicate"
     LATE = "late"
     MALFORMED = "malformed"
+    NO_ROOM = "no_room"
 
 
 class SubmissionRefusedError(CallRefusedError):
@@ -98,6 +100,13 @@ class SubmissionRefusedError(CallRefusedError):
         self.reason = reason
 
 
+class NoRoomError(SubmissionRefusedError):
+    """This server has no room for the upload."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(RefusalReason.NO_ROOM, detail)
+
+
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (RoleRefusedError, grpc.StatusCode.PERMISSION_DENIED),
     (PinRefusedError, grpc.StatusCode.PERMISSION_DENIED),
@@ -106,6 +115,7 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS),
     (ParametersDifferError, grpc.StatusCode.FAILED_PRECONDITION),
     (WrongStateError, grpc.StatusCode.FAILED_PRECONDITION),
+    (NoRoomError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (SubmissionRefusedError, grpc.StatusCode.INVALID_ARGUMENT),
     (StoreError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (PeerMismatchError, grpc.StatusCode.FAILED_PRECONDITION),

@@ -12,7 +12,7 @@ blocking code and keeps state per process, so there is exactly one such thread).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import grpc
@@ -28,8 +28,8 @@ from servers.errors import PeerUnreachableError, TaskRefusedError
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
 """The next message, or None at the end of the stream."""
-OnRelay: TypeAlias = Callable[[int, str, bytes], None]
-"""(round, client, masked vector)."""
+OnRelay: TypeAlias = Callable[[int, str, bytes, bool], None]
+"""(round, client, next piece of its masked vector, whether it is the last). Clients' pieces never mix."""
 
 MAX_STEP_BYTES = 1 << 34
 """A step longer than any that the protocol has; a peer that sends more is out of its mind."""
@@ -83,7 +83,7 @@ class PeerLink:
                 self._outbox.task_done()
 
     async def _take_in(self) -> common_pb2.Goodbye:
-        step, relay = bytearray(), bytearray()
+        step = bytearray()
         while (message := await self._receive()) is not None:
             match message.WhichOneof("message"):
                 case "step":
@@ -95,10 +95,8 @@ class PeerLink:
                         self.step_arrived.set()
                         step.clear()
                 case "relay":
-                    relay += message.relay.data
-                    if message.relay.last:
-                        self.on_relay(message.relay.round, message.relay.client, bytes(relay))
-                        relay.clear()
+                    relay = message.relay
+                    self.on_relay(relay.round, relay.client, relay.data, relay.last)
                 case "goodbye":
                     return message.goodbye
                 case other:
@@ -125,8 +123,10 @@ class PeerLink:
             raise PeerMismatchError("protocol step", ours=label, peers=peers_label)
         return peers_payload
 
-    def relay(self, round: int, client: str, payload: bytes) -> None:
-        """Hands a masked upload over for the other server; it arrives before any step that is exchanged after this."""
+    def relay(self, round: int, client: str, payload: convert.Bytes) -> None:
+        """Hands a masked upload over for the other server; it arrives before any step that is exchanged after this.
+
+        It is read, piece by piece, when its turn comes."""
         self._outbox.put_nowait(_relay_messages(round, client, payload))
 
     async def flush(self) -> None:
@@ -155,6 +155,11 @@ class BlockingChannel:
         """See `Channel.exchange`. Never called on the event loop's own thread."""
         step = self._link.exchange(f"{self._prefix}/{label}", payload)
         return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """See `Channel.exchange_pieces`. Piece by piece, each side one ahead of the other at most."""
+        for i, piece in enumerate(pieces):
+            yield self.exchange(f"{label}/{i}", piece)
 
 
 async def dial_peer(
@@ -204,17 +209,17 @@ def _step_messages(label: str, payload: bytes) -> Iterator[peer_pb2.PeerMessage]
         yield peer_pb2.PeerMessage(step=peer_pb2.Step(label=label, data=data, last=is_last))
 
 
-def _relay_messages(round: int, client: str, payload: bytes) -> Iterator[peer_pb2.PeerMessage]:
+def _relay_messages(round: int, client: str, payload: convert.Bytes) -> Iterator[peer_pb2.PeerMessage]:
     for data, is_last in _with_last(payload):
         yield peer_pb2.PeerMessage(relay=peer_pb2.Relay(round=round, client=client, data=data, last=is_last))
 
 
-def _with_last(payload: bytes) -> Iterator[tuple[bytes, bool]]:
+def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
     end = 0
     for piece in convert.pieces(payload):
         end += len(piece)
         yield piece, end == len(payload)
 
 
-def _refuse_relay(round: int, client: str, payload: bytes) -> None:
+def _refuse_relay(round: int, client: str, data: bytes, last: bool) -> None:
     raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {client} in round {round}")

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -23,6 +23,8 @@ from dp.ledger import Ledger
 from mpc import fixed_point, joint_coin, ring, validation
 from mpc.errors import PeerMismatchError
 from mpc.gates import Gate
+from mpc.local_step import Engine, WritableWords
+from mpc.opening import open_in_place
 from mpc.prg import Label, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
@@ -30,9 +32,10 @@ from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
-from servers.intake import Intake
+from servers.intake import Intake, RelayedUploads
 from servers.peer import BlockingChannel, PeerLink
 from servers.sessions import Sessions
+from servers.spool import Payload, Spool
 from servers.states import Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.tuple_source import TupleSource
 
@@ -57,6 +60,8 @@ class RoundRunner:
         sessions: Sessions,
         ledger: Ledger,
         gate: Gate,
+        engine: Engine,
+        spool: Spool,
         mpc_thread: ThreadPoolExecutor,
         noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
@@ -65,11 +70,13 @@ class RoundRunner:
         self._model_bytes = convert.model_to_bytes(parameters)
         self.model_digest = convert.sha256(self._model_bytes)
         self._link, self._tuples, self._sessions, self._ledger, self._gate = link, tuples, sessions, ledger, gate
+        self._engine, self._spool = engine, spool
         self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
-        self._early_relays: list[tuple[int, str, bytes]] = []
-        link.on_relay = self._take_relay
+        self._early_relays: list[tuple[int, str, Payload]] = []
+        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, task.dim)
+        link.on_relay = RelayedUploads(spool, vector_bytes, self._take_relay).take
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
 
@@ -110,7 +117,7 @@ class RoundRunner:
             self._intake.relay(*relay)
         return self._intake
 
-    def _take_relay(self, t: int, client: str, payload: bytes) -> None:
+    def _take_relay(self, t: int, client: str, payload: Payload) -> None:
         """A masked upload from server A: of the open round, or of the one that we are about to open."""
         if self._intake is not None and t == self._intake.round:
             self._intake.relay(t, client, payload)
@@ -169,11 +176,22 @@ class RoundRunner:
     def _validate(self, state: Locked) -> validation.Validated:
         channel = self._channel(state.round)
         uploads = {client: state.intake.vector(client) for client in state.lock.active}
-        if self.task.wire_mode is Mode.SHARES:
-            opened = validation.open_masked(uploads, state.tuples, state.lock, channel)
-        else:
+        with ExitStack() as stack:
             opened = list(uploads.values())
-        return validation.validate(state.lock, opened, state.tuples, self.task.norm_bound, self._gate, channel)
+            if self.task.wire_mode is Mode.SHARES:
+                opened = [*validation.open_masked(uploads, state.tuples, state.lock, channel, self._vectors(stack))]
+            bound, gate, engine = self.task.norm_bound, self._gate, self._engine
+            return validation.validate(state.lock, opened, state.tuples, bound, gate, channel, engine)
+
+    def _vectors(self, stack: ExitStack) -> Callable[[], WritableWords]:
+        """Makes vectors of d words, where there is room for them until the stack unwinds."""
+
+        def new_vector() -> WritableWords:
+            place = self._spool.vector(self.task.dim)
+            stack.callback(place.discard)
+            return place.words(self.task.dim)
+
+        return new_vector
 
     async def charge(self, state: Validated) -> Charged:
         """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.
@@ -187,7 +205,9 @@ class RoundRunner:
         return Charged(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
 
     def _add_noise(self, share_sum: RingArray) -> RingArray:
-        return share_sum + self._noise(self.task.noise_std_on_grid, self.task.dim)
+        """In place: d words may be most of a server's memory."""
+        share_sum += self._noise(self.task.noise_std_on_grid, self.task.dim)
+        return share_sum
 
     def _pay(self, t: int, chosen: tuple[str, ...]) -> dict[View, float]:
         """Charges the round, durably. The bounds that the task has reached with it, largest over clients."""
@@ -197,16 +217,13 @@ class RoundRunner:
     async def open_sum(self, state: Charged) -> Opened:
         """Line 5, second half: both noisy shares are exchanged; their sum is public."""
         with self._phase("open"):
-            received = await self._link.exchange(
-                f"{self.task_id}/{state.round}/noisy sum", ring.to_bytes(state.noisy_share)
-            )
-            noisy_sum = state.noisy_share + ring.from_bytes(received, n_words=self.task.dim)
-        return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_sum)
+            await self._in_mpc_thread(open_in_place, state.noisy_share, "noisy sum", self._channel(state.round))
+        return Opened(state.round, state.chosen, state.accepted, state.rejected, state.noisy_share)
 
     async def commit(self, state: Opened) -> Committed:
         """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends."""
         with self._phase("commit"):
-            parameters = updated(self.parameters, state.noisy_sum, self.task)
+            parameters = await self._in_mpc_thread(updated, self.parameters, state.noisy_sum, self.task)
             model_bytes = convert.model_to_bytes(parameters)
             digest = convert.sha256(model_bytes)
             peers = await self._link.exchange(f"{self.task_id}/{state.round}/model", digest)
@@ -254,5 +271,8 @@ def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -
     Computed elementwise in float64 and rounded once to float32, so two machines get the same bits.
     Source: PRECAD, equation (2), with the divisor made independent of who took part.
     """
-    step = fixed_point.decode(noisy_sum, task.frac_bits) * (task.learning_rate / task.divisor)
-    return (parameters.astype(np.float64) + step).astype(np.float32)
+    result = np.empty_like(parameters)
+    for tile in ring.tiles(task.dim):
+        step = fixed_point.decode(noisy_sum[tile], task.frac_bits) * (task.learning_rate / task.divisor)
+        result[tile] = parameters[tile].astype(np.float64) + step
+    return result

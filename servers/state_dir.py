@@ -64,6 +64,11 @@ def open_tuple_ledger(state_dir: Path) -> TupleLedger:
     return TupleLedger(state_dir / "tuples.sqlite")
 
 
+def spool_path(state_dir: Path) -> Path:
+    """Of uploads that memory has no room for."""
+    return state_dir / "uploads.spool"
+
+
 def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:
     """A flat float32 vector, (dim,). Raises SetupError naming what was expected."""
     try:

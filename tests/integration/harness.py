@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from clients.session import parts_of
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from deploy.pki import create_authority, issue
+from mpc import engines
 from mpc.dealer import deal
 from mpc.gates import make_gate
 from mpc.ring import RingArray
@@ -35,6 +36,7 @@ from servers.intake import Intake
 from servers.peer import PeerLink, Send
 from servers.round import NoiseSource, RoundRunner
 from servers.sessions import Sessions
+from servers.spool import Spool
 from servers.state_dir import open_ledger
 from servers.states import Collecting, RoundState
 
@@ -232,6 +234,10 @@ class ServerInProcess:
             sessions=self.sessions,
             ledger=open_ledger(folder, task),
             gate=make_gate("crypten"),
+            engine=engines.CPU,
+            spool=Spool(
+                folder / "uploads.spool", slot_bytes=8 * task.dim, memory_bytes=1 << 30, max_memory_upload=1 << 30
+            ),
             mpc_thread=ThreadPoolExecutor(1),
             noise=lambda std, dim: next(noises),
             on_state=self.states.append,

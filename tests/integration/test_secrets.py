@@ -37,6 +37,7 @@ from protos.precad.v1 import common_pb2
 from protos.transport import TlsMaterial
 from servers import states
 from servers.intake import Intake
+from servers.spool import MemoryPayload
 from tests.integration.harness import small_task
 
 RECORDER = Path(__file__).parent / "recorder"
@@ -190,7 +191,7 @@ DEALT = deal(SHAPE, random_bytes=lambda size: SECRET[:size])[1]
 TUPLES = ServerTuples(1, SHAPE, DEALT)
 EQUALITY, TRIPLES, COIN = TUPLES.equality_tuple("alice"), TUPLES.binary_triples(), CoinShare(0, "challenge", SECRET * 2)
 INTAKE = Intake(task=small_task(), task_id="task", party=1, round=3, chosen=("alice",), model_digest=bytes(32))
-INTAKE.relay(3, "alice", SECRET)
+INTAKE.relay(3, "alice", MemoryPayload(SECRET))
 LOCK = validation.Locked(("alice",), COIN, bytes(32), bytes(32))
 IN_DEALT = {SECRET, *(array.tobytes() for array in (DEALT.squared_masks, DEALT.equality[0], DEALT.products))}
 

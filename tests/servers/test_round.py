@@ -16,6 +16,7 @@ import pytest
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from mpc.tuples import mask_seed
 from protos.task import Task
+from servers.spool import MemoryPayload
 from servers.states import Collecting
 from tests.integration.harness import (
     AGGREGATORS,
@@ -54,7 +55,7 @@ def upload(server: ServerInProcess, submission: Submission) -> None:
     """As the servicer takes it."""
     client, payload = submission.binding.client, submission.payloads[server.link.party]
     server.intake.begin(client, submission.binding)
-    server.intake.finish(client, submission.binding, payload)
+    server.intake.finish(client, submission.binding, MemoryPayload(payload))
     if server.link.party == 0:
         server.link.relay(submission.binding.round, client, payload)
 
