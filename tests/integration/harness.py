@@ -110,7 +110,7 @@ class Pki:
         folder = self.directory / name
         return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=self.authority)
 
-    def aggregator(self, party: int, *, listen: str, folder: Path) -> AggregatorConfig:
+    def aggregator(self, party: int, *, listen: str, folder: Path, **changes: Any) -> AggregatorConfig:
         """The configuration of one aggregator that keeps its state under `folder`, beside the initial model."""
         own, other = AGGREGATORS[party], AGGREGATORS[1 - party]
         return AggregatorConfig(
@@ -121,6 +121,7 @@ class Pki:
             initial_model=folder / "initial.npy",
             state_dir=folder / own,
             connect_timeout_s=60.0,
+            **changes,
         )
 
     def dealer(self, *, listen: str, folder: Path) -> DealerConfig:
@@ -293,15 +294,17 @@ async def running(
     *,
     noises: tuple[NoiseSource, NoiseSource],
     on_state: Callable[[int, RoundState], None] = lambda party, state: None,
+    **changes: Any,
 ) -> AsyncIterator[Deployment]:
-    """Starts all three servers and, however the test ends, leaves none behind."""
+    """Starts all three servers and, however the test ends, leaves none behind. changes: of both aggregators'
+    configurations."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     a, b, dealer = free_addresses(3)
     aggregators = [
         Aggregator(
             party=party,
             task=task,
-            config=pki.aggregator(party, listen=(a, b)[party], folder=folder),
+            config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes),
             addresses=(b, dealer),
             noise=noises[party],
             on_state=functools.partial(on_state, party),
