@@ -219,6 +219,7 @@ class Aggregator:
             noise=self._noise,
             on_state=self._note_state,
         )
+        stack.callback(runner.close)
         self._view.task_id, self._view.parameters = task_id, initial
         self._view.relay = link.relay if self.party == 0 else None
         guards = (asyncio.create_task(stays(link)), asyncio.create_task(tuples.run()))

@@ -64,9 +64,9 @@ class Dealer:
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         fingerprints = tuple(fingerprint(read_pinned(p, role)) for p, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
+            server, port = bind_server(self.config.listen, self.config.tls)
             ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
             servicer = DealerServicer(self.task, fingerprints, ledger)
-            server, port = bind_server(self.config.listen, self.config.tls)
             dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
             control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
             await server.start()

@@ -77,6 +77,7 @@ class RoundRunner:
         self._early_relays: list[tuple[int, str, Payload]] = []
         vector_bytes = convert.upload_bytes(Mode.MASKED, 0, task.dim)
         link.on_relay = RelayedUploads(spool, vector_bytes, self._take_relay).take
+        self._ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
 
@@ -96,11 +97,36 @@ class RoundRunner:
         return self._record(self._enter(committed), bytes_by_link)
 
     async def select(self, state: Selecting) -> Collecting:
-        """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples."""
+        """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples.
+
+        Both may have happened while an earlier round waited for its clients (`_draw_ahead`).
+        """
         with self._phase("select"):
-            chosen = await self._in_mpc_thread(self._draw_clients, state.round)
-            tuples = await self._tuples.batch(self._batch_shape(state.round, chosen))
+            if state.round not in self._ahead:
+                await self._draw(state.round)
+            chosen, dealing = self._ahead.pop(state.round)
+            tuples = await dealing
         return Collecting(state.round, tuple(chosen), tuples, self._open_intake(state.round, chosen), self._model_bytes)
+
+    async def _draw(self, t: int) -> None:
+        """The clients of round t, and a request for their tuples that nobody waits for yet."""
+        chosen = await self._in_mpc_thread(self._draw_clients, t)
+        dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
+        dealing.add_done_callback(_look_at)
+        self._ahead[t] = chosen, dealing
+
+    async def _draw_ahead(self, t: int) -> None:
+        """After the invitations of round t, so in the same place of both servers' steps. Who is drawn depends on no
+        round's outcome, and whether a round takes place depends on nobody who was drawn."""
+        for coming in range(t + 1, min(t + self.task.batches_ahead, self.task.rounds - 1) + 1):
+            if coming not in self._ahead:
+                await self._draw(coming)
+
+    def close(self) -> None:
+        """Lets go of what was fetched ahead; it is never used."""
+        for _, dealing in self._ahead.values():
+            dealing.cancel()
+        self._ahead.clear()
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
         """The round's intake, with what server A relayed before we were ready: its tuples may come sooner than ours."""
@@ -159,6 +185,7 @@ class RoundRunner:
         """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
         with self._phase("collect"):
             invited = await self._invite(state.tuples, state.chosen)
+            await self._draw_ahead(state.round)
             await state.intake.wait(invited=invited, peer_locked=self._link.step_arrived)
         with self._phase("lock"):
             bindings = state.intake.close()
@@ -263,6 +290,12 @@ class RoundRunner:
             yield
         finally:
             self._seconds[name] = time.perf_counter() - start
+
+
+def _look_at(task: asyncio.Task[ServerTuples]) -> None:
+    """Its error, if any, is for whoever needs the batch; when nobody does, it is not reported as forgotten."""
+    if not task.cancelled():
+        task.exception()
 
 
 def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -> NDArray[np.float32]:

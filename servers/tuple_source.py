@@ -33,6 +33,7 @@ class TupleSource:
         self._hello = hello
         self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
+        self._turn = asyncio.Lock()
         self._stub = dealer_pb2_grpc.DealerStub(channel)
         self._greeted = asyncio.Event()
         self._said_goodbye = False
@@ -87,8 +88,15 @@ class TupleSource:
         self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
 
     async def batch(self, shape: BatchShape) -> ServerTuples:
-        """This server's side of a fresh batch. Raises PeerUnreachableError, MalformedMessageError."""
+        """This server's side of a fresh batch. Several may be under way; they come in the order of the requests.
+
+        Raises PeerUnreachableError, MalformedMessageError.
+        """
         self._requests.put_nowait(dealer_pb2.DealRequest(batch=convert.batch_request(shape)))
+        async with self._turn:
+            return await self._take_batch(shape)
+
+    async def _take_batch(self, shape: BatchShape) -> ServerTuples:
         key = (await self._reply("key")).key
         if key.round != shape.round:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")

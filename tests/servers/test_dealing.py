@@ -239,6 +239,29 @@ async def test_batches_of_different_rounds_are_independent_and_may_come_late(pki
 
 
 @asynchronous
+async def test_batches_that_are_asked_for_together_come_in_order(pki: Pki) -> None:
+    async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
+        shapes = [shape_of(t, clients=tuple(f"c{i}" for i in range(t))) for t in range(4)]
+        parts_a, parts_b = await asyncio.gather(
+            asyncio.gather(*map(a.batch, shapes)), asyncio.gather(*map(b.batch, shapes))
+        )
+        for shape, part_a, part_b in zip(shapes, parts_a, parts_b, strict=True):
+            assert part_a.shape == part_b.shape == shape
+            assert_fit_together(part_a, part_b)
+
+
+@asynchronous
+async def test_a_server_that_runs_far_ahead_of_the_other_is_refused(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dealer holds a bounded number of batches."""
+    monkeypatch.setattr(dealer_module, "MAX_WAITING", 2)
+    async with dealing(pki) as desk:
+        requests = [batch(round=t) for t in range(3)]
+        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(), *requests)
+        assert code is STATUS.INVALID_ARGUMENT
+        assert "the other server is more than 2 batches behind" in text
+
+
+@asynchronous
 async def test_the_dealer_is_done_when_both_say_so(pki: Pki) -> None:
     async with dealing(pki) as desk:
         async with desk.source(0):

@@ -25,7 +25,7 @@ from numpy.testing import assert_array_equal
 from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
 from protos import convert
-from servers import memory
+from servers import intake, memory
 from servers.errors import SetupError, StoreError
 from servers.intake import RelayedUploads
 from servers.spool import MemoryPayload, Payload, Spool
@@ -214,8 +214,11 @@ LARGE = 40_000
 
 @pytest.mark.parametrize("mode", ["masked", "shares"])
 @asynchronous
-async def test_a_full_disk_costs_one_upload_and_the_round_goes_on(mode: str, tmp_path: Path) -> None:
+async def test_a_full_disk_costs_one_upload_and_the_round_goes_on(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both whole servers, over TLS, all uploads in the file: there is room for two of three."""
+    monkeypatch.setattr(intake, "PEER_LOCKED_GRACE_S", 0.1)
     pki = Pki.create(tmp_path / "pki", CLIENTS)
     task = small_task(CLIENTS, dim=LARGE, rounds=2, mode=mode)
     async with running(task, pki, tmp_path, noises=(no_noise, no_noise), max_upload_in_memory_mb=0) as deployment:
