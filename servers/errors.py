@@ -24,6 +24,7 @@ from __future__ import annotations
 import enum
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from mpc.errors import MalformedMessageError, ParameterError, PeerMismatchError
 from protos.identity import IdentityError, PinRefusedError, RoleRefusedError
@@ -122,6 +123,7 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotDealtError, grpc.StatusCode.FAILED_PRECONDITION),
     (MalformedMessageError, grpc.StatusCode.INVALID_ARGUMENT),
     (ParameterError, grpc.StatusCode.INVALID_ARGUMENT),
+    (DecodeError, grpc.StatusCode.INVALID_ARGUMENT),
 )
 """Most specific first."""
 
