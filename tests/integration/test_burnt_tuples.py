@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import numpy as np
@@ -22,6 +23,7 @@ import pytest
 from clients.submission import agree
 from mpc.burning import TupleUse
 from protos.identity import Role
+from protos.task import Task
 from servers.state_dir import open_tuple_ledger
 from tests.integration import killed_server, server_main
 from tests.integration.harness import (
@@ -39,15 +41,15 @@ POINTS = ["before-mask", "after-mask", "first-upload", "after-check"]
 
 
 @contextmanager
-def servers(folder: Path, a: list[str]) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
-    """The three servers' processes; `a` is the module and the extra argument of server A's."""
+def servers(folder: Path, module: str, *for_a: str) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
+    """The three servers' processes: this module, for server A one of its own with an argument if there is one."""
     processes = {}
     try:
         for role in (Role.DEALER, *AGGREGATORS):
-            module, *extra = a if role is Role.AGGREGATOR_A else [server_main.__name__]
+            own, *extra = for_a if for_a and role is Role.AGGREGATOR_A else [module]
             with (folder / f"{role}.log").open("wb") as log:
                 processes[role] = subprocess.Popen(
-                    [sys.executable, "-m", module, str(folder), role, *extra],
+                    [sys.executable, "-m", own, str(folder), role, *extra],
                     cwd=Path(__file__).parents[2],
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -59,9 +61,14 @@ def servers(folder: Path, a: list[str]) -> Iterator[dict[Role, subprocess.Popen[
             process.wait()
 
 
+def deployment_of(task: Task, pki: Pki, addresses: dict[str, str]) -> Any:
+    """What a leashed client needs to know of a deployment that it does not run."""
+    return SimpleNamespace(task=task, pki=pki, addresses=tuple(addresses[role] for role in AGGREGATORS))
+
+
 async def seeds_of_a_round(folder: Path, pki: Pki, addresses: dict[str, str]) -> list[tuple[str, int, str, bytes]]:
     """(task, server, client, seed) of whatever the two clients are told; they upload once they know both halves."""
-    deployment = SimpleNamespace(task=TASK, pki=pki, addresses=tuple(addresses[role] for role in AGGREGATORS))
+    deployment = deployment_of(TASK, pki, addresses)
     seeds = []
 
     async def take_part(client: LeashedClient) -> None:
@@ -104,7 +111,7 @@ def test_no_seed_reaches_a_client_twice(point: str, tmp_path: Path) -> None:
     async def one_round() -> None:
         seeds.extend(await seeds_of_a_round(tmp_path, pki, addresses))
 
-    with servers(tmp_path, [killed_server.__name__, point]) as processes:
+    with servers(tmp_path, server_main.__name__, killed_server.__name__, point) as processes:
         one_round()
         assert processes[Role.AGGREGATOR_A].wait(timeout=30) == -9
         for process in processes.values():
@@ -112,14 +119,14 @@ def test_no_seed_reaches_a_client_twice(point: str, tmp_path: Path) -> None:
     n_first = len(seeds)
     assert any(server == 0 for _, server, _, _ in seeds) == (point in POINTS[2:])
 
-    with servers(tmp_path, [server_main.__name__]) as processes:
+    with servers(tmp_path, server_main.__name__) as processes:
         for role in AGGREGATORS:
             assert processes[role].wait(timeout=30) == 1
             assert "expected no ledger of an earlier task" in (tmp_path / f"{role}.log").read_text()
 
     for role in AGGREGATORS:
         (tmp_path / role / "ledger.jsonl").unlink()
-    with servers(tmp_path, [server_main.__name__]) as processes:
+    with servers(tmp_path, server_main.__name__) as processes:
         one_round()
         assert [process.wait(timeout=30) for process in processes.values()] == [0, 0, 0]
 
