@@ -45,7 +45,7 @@ def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated
     vectors = held.vectors()
     opened: list[Words] = [vectors[client] for client in locked.active]
     if case.mode == Mode.SHARES:
-        opened = [*validation.open_masked(vectors, held.tuples, locked, channel, held.new_vector)]
+        opened = [*validation.open_masked(vectors, held.tuples, locked, channel, held.rooms)]
     check = validate_without_rows if case.implementation == UNSOUND else validation.validate
     return check(locked, opened, held.tuples, case.bound, gate, channel)
 

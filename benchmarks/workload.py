@@ -104,8 +104,8 @@ class Held:
     payloads: dict[str, Words | Seed]
     """b in the `masked` form; in the `shares` form share B, and at server A the seed of share A."""
     dealer_seconds: float
-    spool: Spool
-    """Where the vectors lie, and those that the opening of the `shares` form makes."""
+    rooms: dict[str, WritableWords]
+    """Where the opening of the `shares` form writes b: each upload's own room, as at a server."""
 
     def vectors(self) -> dict[str, Words]:
         """The payloads as the servers' intake hands them on: a seed is expanded, and that is part of the check."""
@@ -116,10 +116,6 @@ class Held:
             else payload
             for client, payload in self.payloads.items()
         }
-
-    def new_vector(self) -> WritableWords:
-        """Room for an opened vector, until the spool is closed."""
-        return self.spool.vector(self.tuples.shape.dim).words(self.tuples.shape.dim)
 
 
 def open_spool(case: Case, folder: Path) -> Spool:
@@ -143,18 +139,17 @@ def prepare(
     dealer_seconds = time.perf_counter() - start
     tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
     payloads: dict[str, Words | Seed] = {}
+    rooms: dict[str, WritableWords] = {}
     for i, client in enumerate(case.client_ids):
         upload = _upload(updates.vector(i, repetition), tuples, client, case, party, random_bytes)
-        payloads[client] = upload if isinstance(upload, Seed) else _kept(upload, spool)
+        rooms[client] = spool.new(WORD_BYTES * case.dim).room(case.dim)
+        if isinstance(upload, Seed):
+            payloads[client] = upload
+        else:
+            payloads[client] = rooms[client]
+            rooms[client][:] = upload
     bindings = {client: hashlib.sha256(client.encode()).digest() for client in case.client_ids}
-    return Held(tuples[party], bindings, payloads, dealer_seconds, spool)
-
-
-def _kept(vector: RingArray, spool: Spool) -> Words:
-    """The vector where the servers would keep it."""
-    kept = spool.vector(vector.size).words(vector.size)
-    kept[:] = vector
-    return kept
+    return Held(tuples[party], bindings, payloads, dealer_seconds, rooms)
 
 
 def _upload(

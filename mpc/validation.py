@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,12 +89,12 @@ def open_masked(
     tuples: ServerTuples,
     locked: Locked,
     channel: Channel,
-    new_vector: Callable[[], WritableWords] | None = None,
+    rooms: Mapping[str, WritableWords] | None = None,
 ) -> list[WritableWords]:
     """b = x - a of every active client, from the `shares` form. One round of 8d bytes per client and direction.
 
-    new_vector: makes the d words that b is written to, in memory unless the caller has another place; beside them
-    this holds a few pieces. Every share is read once, in order.
+    rooms: where each client's b is written, d words, in memory unless the caller has another place. It may be where the
+    share lies: every piece of that is read once, in order, and before b's. Beside them this holds a few pieces.
     Source: PRECAD, Sec. 4.3, step 1. Raises MalformedMessageError, TupleReusedError.
     """
     dim = tuples.shape.dim
@@ -112,7 +112,7 @@ def open_masked(
                 ours.append(b)
                 yield ring.to_bytes(b)
 
-    opened = [np.empty(dim, dtype=np.int64) if new_vector is None else new_vector() for _ in locked.active]
+    opened = [np.empty(dim, dtype=np.int64) if rooms is None else rooms[client] for client in locked.active]
     places = ((b, piece) for b in opened for piece in opening.pieces(dim))
     for (b, piece), received in zip(places, channel.exchange_pieces("validation/open", our_pieces()), strict=True):
         b[piece] = ours.popleft() + ring.from_bytes(received, n_words=piece.stop - piece.start)

@@ -8,7 +8,6 @@ and never gets a part of another batch of the same round, which would fit nothin
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +19,16 @@ from servers.errors import NotDealtError
 
 _MIGRATIONS: Final = (
     """
+    CREATE TABLE process (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        started_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+    ) STRICT;
     CREATE TABLE dealt (
         task TEXT NOT NULL,
         round INTEGER NOT NULL,
         party INTEGER NOT NULL CHECK (party IN (0, 1)),
         shape BLOB NOT NULL,
-        process BLOB NOT NULL,
+        process INTEGER NOT NULL REFERENCES process (number),
         dealt_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
         PRIMARY KEY (task, round, party)
     ) STRICT, WITHOUT ROWID
@@ -37,9 +40,10 @@ class DealLedger(Database):
     """The dealer's record."""
 
     def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Raises SetupError."""
+        """Raises SetupError, StoreError."""
         super().__init__(path, _MIGRATIONS, busy_timeout_s=busy_timeout_s)
-        self._process = os.urandom(16)
+        with self.transaction() as run:
+            self._process = run("INSERT INTO process DEFAULT VALUES").lastrowid
 
     def record(self, party: Party, shape: BatchShape) -> None:
         """This part of this batch is about to leave. A server's rounds go forward only.

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from mpc.local_step import Words
+from mpc.local_step import Words, WritableWords
 from mpc.prg import Label, Seed
+from mpc.ring import WORD_BYTES
 from mpc.sharing import ExpandedShare, Mode, Party
 from protos import convert
 from protos.precad.v1 import common_pb2
@@ -64,6 +65,11 @@ class Intake:
     def payload_bytes(self) -> int:
         """Exact length of an upload to this server."""
         return convert.upload_bytes(self._task.wire_mode, self._party, self._task.dim)
+
+    @property
+    def room_bytes(self) -> int:
+        """What an upload may need here until the round is over: in the `shares` form its b is written in its place."""
+        return WORD_BYTES * self._task.dim if self._task.wire_mode is Mode.SHARES else self.payload_bytes
 
     def is_chosen(self, client: str) -> bool:
         """Whether the client was drawn for this round."""
@@ -210,6 +216,10 @@ class Intake:
             label = Label(self._task_id, self.round, str(self._slots[client]))
             return ExpandedShare(Seed(payload[:]), label, self._task.dim)
         return payload.words(self._task.dim)
+
+    def room(self, client: str) -> WritableWords:
+        """A complete upload's room, (d,), for what is opened from it."""
+        return self._uploads[client].payload.room(self._task.dim)
 
 
 class RelayedUploads:

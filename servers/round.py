@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from dp.ledger import Ledger
 from mpc import fixed_point, joint_coin, ring, validation
 from mpc.errors import PeerMismatchError
 from mpc.gates import Gate
-from mpc.local_step import Engine, WritableWords
+from mpc.local_step import Engine, Words
 from mpc.opening import open_in_place
 from mpc.prg import Label, Seed
 from mpc.ring import RingArray
@@ -70,7 +70,7 @@ class RoundRunner:
         self._model_bytes = convert.model_to_bytes(parameters)
         self.model_digest = convert.sha256(self._model_bytes)
         self._link, self._tuples, self._sessions, self._ledger, self._gate = link, tuples, sessions, ledger, gate
-        self._engine, self._spool = engine, spool
+        self._engine = engine
         self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
@@ -202,23 +202,14 @@ class RoundRunner:
 
     def _validate(self, state: Locked) -> validation.Validated:
         channel = self._channel(state.round)
-        uploads = {client: state.intake.vector(client) for client in state.lock.active}
-        with ExitStack() as stack:
-            opened = list(uploads.values())
-            if self.task.wire_mode is Mode.SHARES:
-                opened = [*validation.open_masked(uploads, state.tuples, state.lock, channel, self._vectors(stack))]
-            bound, gate, engine = self.task.norm_bound, self._gate, self._engine
-            return validation.validate(state.lock, opened, state.tuples, bound, gate, channel, engine)
-
-    def _vectors(self, stack: ExitStack) -> Callable[[], WritableWords]:
-        """Makes vectors of d words, where there is room for them until the stack unwinds."""
-
-        def new_vector() -> WritableWords:
-            place = self._spool.vector(self.task.dim)
-            stack.callback(place.discard)
-            return place.words(self.task.dim)
-
-        return new_vector
+        active, intake = state.lock.active, state.intake
+        uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
+        if self.task.wire_mode is Mode.SHARES:
+            rooms = {client: intake.room(client) for client in active}
+            opened = validation.open_masked(uploads, state.tuples, state.lock, channel, rooms)
+            uploads = dict(zip(active, opened, strict=True))
+        bound, held = self.task.norm_bound, list(uploads.values())
+        return validation.validate(state.lock, held, state.tuples, bound, self._gate, channel, self._engine)
 
     async def charge(self, state: Validated) -> Charged:
         """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.

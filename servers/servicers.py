@@ -176,17 +176,18 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         if header is None or header.WhichOneof("part") != "binding":
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
         intake.begin(client, header.binding)
-        async with intake.receiving(client), self._receive(parts, intake.payload_bytes) as payload:
+        async with intake.receiving(client), self._receive(parts, intake) as payload:
             self._view.bytes_uploaded += len(payload) + header.ByteSize()
             intake.finish(client, header.binding, payload)
             if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
                 self._view.relay(intake.round, client, payload)
 
     @asynccontextmanager
-    async def _receive(self, parts: AsyncIterator[aggregator_pb2.SubmitPart], expected: int) -> AsyncIterator[Payload]:
+    async def _receive(self, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake) -> AsyncIterator[Payload]:
         """The rest of a submission. Stops at the first byte too many; keeps nothing of what is then refused."""
+        expected = intake.payload_bytes
         try:
-            payload = self._view.spool.new(expected)
+            payload = self._view.spool.new(intake.room_bytes)
         except StoreError as error:
             raise NoRoomError(str(error)) from None
         try:

@@ -39,7 +39,10 @@ class Payload(Protocol):
         """A part of what was written."""
 
     def words(self, n_words: int) -> WritableWords:
-        """As ring elements, to be read and overwritten tile by tile."""
+        """What was written, as ring elements, to be read tile by tile."""
+
+    def room(self, n_words: int) -> WritableWords:
+        """The upload's own room, to be written over tile by tile: where `words` lie, if it has as many."""
 
     def discard(self) -> None:
         """Nobody reads it any more. Twice does nothing."""
@@ -69,6 +72,12 @@ class MemoryPayload:
     def words(self, n_words: int) -> WritableWords:
         """See `Payload.words`. Raises MalformedMessageError on another length."""
         return ring.from_bytes(self._data, n_words=n_words)
+
+    def room(self, n_words: int) -> WritableWords:
+        """See `Payload.room`."""
+        if len(self._data) != WORD_BYTES * n_words:
+            self._data = bytearray(WORD_BYTES * n_words)
+        return self.words(n_words)
 
     def discard(self) -> None:
         """See `Payload.discard`."""
@@ -118,6 +127,10 @@ class FilePayload:
         """See `Payload.words`. Raises MalformedMessageError where the slot is shorter."""
         return SpooledWords(self._file, n_words, offset=self._offset)
 
+    def room(self, n_words: int) -> WritableWords:
+        """See `Payload.room`."""
+        return self.words(n_words)
+
     def discard(self) -> None:
         """See `Payload.discard`."""
         if self._is_held:
@@ -151,22 +164,12 @@ class Spool:
         return len(self._used)
 
     def new(self, n_bytes: int) -> Payload:
-        """Room for an upload of at most n_bytes, empty. Raises StoreError."""
+        """Room for an upload of at most n_bytes, empty; on disk it is reserved. Raises StoreError."""
         with self._turn:
             if n_bytes <= self._max_memory_upload and self._in_memory + n_bytes <= self._memory_bytes:
                 self._in_memory += n_bytes
                 return MemoryPayload(release=lambda: self._release_memory(n_bytes))
             return self._slot(n_bytes)
-
-    def vector(self, dim: int) -> Payload:
-        """Room for a vector that `words` will write: there at once, with its full length. Raises StoreError."""
-        if WORD_BYTES * dim <= self._max_memory_upload:
-            with self._turn:
-                if self._in_memory + WORD_BYTES * dim <= self._memory_bytes:
-                    self._in_memory += WORD_BYTES * dim
-                    return MemoryPayload(bytes(WORD_BYTES * dim), lambda: self._release_memory(WORD_BYTES * dim))
-        with self._turn:
-            return self._slot(WORD_BYTES * dim)
 
     def _slot(self, n_bytes: int) -> FilePayload:
         if n_bytes > self._slot_bytes:
@@ -176,9 +179,7 @@ class Spool:
         try:
             if self._file is None:
                 self._file = open(self._path, "x+b", buffering=0, opener=_private)  # noqa: SIM115 - ours until `close`
-            end = offset + self._slot_bytes
-            if os.fstat(self._file.fileno()).st_size < end:
-                os.ftruncate(self._file.fileno(), end)
+            os.posix_fallocate(self._file.fileno(), offset, self._slot_bytes)
         except OSError as error:
             raise StoreError(f"no room for an upload: {error.strerror}") from error
         self._used.add(slot)

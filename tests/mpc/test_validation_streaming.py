@@ -112,21 +112,17 @@ def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
     vectors = np.random.default_rng(1).integers(-(2**63), 2**63, (3, dim))
     splits = {c: sharing.split(x, shape.label(c)) for c, x in zip(clients, vectors, strict=True)}
     with (tmp_path / "spool").open("w+b", buffering=0) as spool:
-        spool.truncate(9 * 8 * dim)
-        places = iter(range(9))
-
-        def new_vector():
-            return SpooledWords(spool, dim, offset=8 * dim * next(places))
-
-        held = [{c: sharing.ExpandedShare(splits[c][0], shape.label(c), dim) for c in clients}, {}]
+        spool.truncate(6 * 8 * dim)
+        places = [SpooledWords(spool, dim, offset=8 * dim * i) for i in range(6)]
+        rooms = [dict(zip(clients, places[:3], strict=True)), dict(zip(clients, places[3:], strict=True))]
+        held = [{c: sharing.ExpandedShare(splits[c][0], shape.label(c), dim) for c in clients}, rooms[1]]
         for client in clients:
-            held[1][client] = new_vector()
-            held[1][client][:] = splits[client][1]
+            rooms[1][client][:] = splits[client][1]  # B's b is written over its share
 
         def party(channel):
             own, sent = held[channel.party], RecordingChannel(channel)
             locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
-            opened = validation.open_masked(own, tuples[channel.party], locked, sent, new_vector)
+            opened = validation.open_masked(own, tuples[channel.party], locked, sent, rooms[channel.party])
             return np.array([b[:] for b in opened]), sent.sent
 
         (a, sent_a), (b, sent_b) = run_pair(party)

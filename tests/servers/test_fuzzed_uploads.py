@@ -121,7 +121,8 @@ class Pair:
             locked = validation.lock(bindings[p], self.tuples[p].shape, channel)
             opened: Any = {client: self.intakes[p].vector(client) for client in locked.active}
             if self.task.wire_mode is Mode.SHARES:
-                opened = validation.open_masked(opened, self.tuples[p], locked, channel)
+                rooms = {client: self.intakes[p].room(client) for client in locked.active}
+                opened = validation.open_masked(opened, self.tuples[p], locked, channel, rooms)
             else:
                 opened = list(opened.values())
             checked = validation.validate(locked, opened, self.tuples[p], self.task.norm_bound, GATE, channel)

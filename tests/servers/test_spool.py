@@ -73,12 +73,20 @@ def test_what_is_written_is_read(n_bytes: int, memory_bytes: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("memory_bytes", [0, SLOT])
-def test_a_vector_is_there_at_once_and_can_be_overwritten(memory_bytes: int, tmp_path: Path) -> None:
+def test_the_room_of_an_upload_is_written_over(memory_bytes: int, tmp_path: Path) -> None:
+    """Where a vector lies, and where a seed does that a vector comes from."""
     with spool(tmp_path, memory_bytes=memory_bytes) as uploads:
-        words = uploads.vector(10).words(10)
-        words[:] = np.arange(10)
-        words[2:4] = np.array([-1, -(2**63)])
-        assert_array_equal(words[:], [0, 1, -1, -(2**63), 4, 5, 6, 7, 8, 9])
+        for data in (bytes(range(SLOT)), bytes(16), b""):
+            payload = filled(uploads.new(SLOT), data)
+            words = payload.room(10)
+            if len(data) == SLOT:
+                assert_array_equal(words[:], payload.words(10)[:])
+            words[:] = np.arange(10)
+            words[2:4] = np.array([-1, -(2**63)])
+            assert_array_equal(words[:], [0, 1, -1, -(2**63), 4, 5, 6, 7, 8, 9])
+            if len(data) == SLOT:
+                assert_array_equal(payload.words(10)[:], words[:])
+            payload.discard()
 
 
 def test_a_longer_upload_than_a_slot_is_refused(tmp_path: Path) -> None:
