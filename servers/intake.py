@@ -230,16 +230,19 @@ class RelayedUploads:
         empty."""
         self._spool, self._n_bytes, self._deliver = spool, n_bytes, deliver
         self._payload: Payload | None = None
+        self._whose: tuple[int, str] | None = None
         self._is_dropped = False
 
     def take(self, round: int, client: str, data: bytes, last: bool) -> None:
-        """The next piece. Vectors come one after the other."""
+        """The next piece. Vectors come one after the other; one without an end is dropped when another begins."""
+        if self._whose != (round, client):
+            self._drop()
+            self._whose, self._is_dropped = (round, client), False
         if not self._is_dropped:
             self._append(client, data)
         if last:
             payload = MemoryPayload() if self._payload is None else self._payload
-            self._payload = None
-            self._is_dropped = False
+            self._payload = self._whose = None
             self._deliver(round, client, payload)
 
     def _append(self, client: str, data: bytes) -> None:
@@ -250,6 +253,10 @@ class RelayedUploads:
             self._payload.write(data)
         except StoreError as error:
             log.warning("relay.dropped", client=client, reason=str(error))
-            if self._payload is not None:
-                self._payload.discard()
-            self._payload, self._is_dropped = None, True
+            self._drop()
+            self._is_dropped = True
+
+    def _drop(self) -> None:
+        if self._payload is not None:
+            self._payload.discard()
+        self._payload = None

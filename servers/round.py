@@ -196,6 +196,7 @@ class RoundRunner:
         """Line 4: one bit per client, ||update|| <= C, and the sum of the valid clients' shares."""
         with self._phase("validate"):
             checked = await self._in_mpc_thread(self._validate, state)
+        await self._link.flush()  # a relay that was too late for the lock is read to its end all the same
         state.intake.forget()
         self._intake = None
         return Validated(state.round, state.chosen, checked.accepted, checked.rejected, checked.accepted_share_sum)

@@ -212,7 +212,9 @@ def test_a_relay_without_room_comes_empty_and_the_next_one_whole(tmp_path: Path)
         relays.take(3, "bob", b"b" * (n // 2), False)
         relays.take(3, "bob", b"b" * (n // 2), True)
         relays.take(3, "mallory", bytes(n + 1), True)
+        relays.take(3, "dave", bytes(10), False)  # never ends
         relays.take(3, "carol", b"", True)
+        assert uploads.n_in_file == 2  # bob's and carol's
         assert delivered == [(3, "alice", b""), (3, "bob", b"b" * n), (3, "mallory", b""), (3, "carol", b"")]
 
 
