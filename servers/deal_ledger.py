@@ -7,13 +7,13 @@ and never gets a part of another batch of the same round, which would fit nothin
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Final
 
 from mpc.errors import PeerMismatchError
 from mpc.sharing import Party
 from mpc.tuples import BatchShape
+from protos import convert
 from servers.database import BUSY_TIMEOUT_S, Database
 from servers.errors import NotDealtError
 
@@ -72,7 +72,6 @@ class DealLedger(Database):
 
 
 def shape_digest(shape: BatchShape) -> bytes:
-    """SHA-256 of everything that two requests for one batch must have in common."""
-    blocks = ",".join(f"{block.n_words}:{block.fanout}:{int(block.is_split)}" for block in shape.and_blocks)
-    text = f"{len(shape.clients)} {shape.dim} {blocks}"
-    return hashlib.sha256(text.encode()).digest()
+    """SHA-256 of everything that two requests for one batch must have in common. For this machine's eyes only, so that
+    protobuf's own serialization will do."""
+    return convert.sha256(convert.batch_request(shape).SerializeToString(deterministic=True))
