@@ -9,6 +9,7 @@ floor      what no implementation of the sound check can leave out: masks, rows,
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +21,8 @@ from mpc import equality, joint_coin, kernels, ring, top_bits, validation
 from mpc.channel import Channel
 from mpc.correlations import Block
 from mpc.cpu_engine import BYTE_VALUES, BYTES, LANES
-from mpc.local_step import add_shares, local_sums
+from mpc.local_step import Words, add_shares, local_sums
 from mpc.norm_bound import NormBound
-from mpc.ring import RingArray
 from mpc.sharing import Mode
 from mpc.top_bits import Gate
 from mpc.tuples import ServerTuples
@@ -44,18 +44,16 @@ def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated
     """Lock, opening where the form has one, check. Run by both servers."""
     locked = validation.lock(held.bindings, held.tuples.shape, channel)
     vectors = held.vectors()
-    opened = (
-        validation.open_masked(vectors, held.tuples, locked, channel)
-        if case.mode == Mode.SHARES
-        else [vectors[client] for client in locked.active]
-    )
+    opened: list[Words] = [vectors[client] for client in locked.active]
+    if case.mode == Mode.SHARES:
+        opened = [*validation.open_masked(vectors, held.tuples, locked, channel, held.rooms)]
     check = validate_without_rows if case.implementation == UNSOUND else validation.validate
     return check(locked, opened, held.tuples, case.bound, gate, channel)
 
 
 def validate_without_rows(
     locked: Locked,
-    opened: list[RingArray],
+    opened: Sequence[Words],
     tuples: ServerTuples,
     bound: NormBound,
     gate: Gate,

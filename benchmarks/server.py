@@ -12,7 +12,9 @@ import asyncio
 import itertools
 import json
 import resource
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -23,11 +25,11 @@ import numpy as np
 
 from benchmarks.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
 from benchmarks.errors import WrongVerdictError
-from benchmarks.workload import Case, Updates, prepare
+from benchmarks.workload import Case, Updates, open_spool, prepare
 from dp import rounded_gaussian
-from mpc import ring
 from mpc.channel import Prefixed
 from mpc.gates import make_gate
+from mpc.opening import open_in_place
 from mpc.ring import RingArray
 from mpc.sharing import Party
 from mpc.top_bits import Gate
@@ -40,6 +42,7 @@ from servers.aggregator import ROLES
 from servers.lane import Lane, LaneListener, open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.servicers import PeerServicer
+from servers.spool import Spool
 
 CONNECT_TIMEOUT_S = 60.0
 GOODBYE_TIMEOUT_S = 5.0
@@ -168,6 +171,11 @@ class CountingChannel:
         self.rounds += 1
         return self._inner.exchange(label, payload)
 
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """See `mpc.channel.Channel.exchange_pieces`. One round, however many pieces."""
+        self.rounds += 1
+        return self._inner.exchange_pieces(label, pieces)
+
     def bytes_sent(self) -> int:
         """On the lane since it was opened."""
         return self._lane.bytes_sent
@@ -247,8 +255,15 @@ class CheckRun:
 
     def repeat(self, repetition: int, *, is_timed: bool) -> None:
         """See `CaseRun.repeat`. Raises WrongVerdictError."""
+        with (
+            tempfile.TemporaryDirectory(prefix="precad-bench-") as folder,
+            open_spool(self.case, Path(folder)) as spool,
+        ):
+            self._repeat(repetition, spool, is_timed=is_timed)
+
+    def _repeat(self, repetition: int, spool: Spool, *, is_timed: bool) -> None:
         case, channel, measured, updates = self.case, self._channel, self.measured, Updates(self.case)
-        held = prepare(case, updates, repetition, channel.party, self._blocks)
+        held = prepare(case, updates, repetition, channel.party, self._blocks, spool)
         channel.exchange("barrier", b"")
         sent_before, rounds_before = channel.bytes_sent(), channel.rounds
         reset_peak_rss()
@@ -272,21 +287,17 @@ class CheckRun:
 
 
 def _require_right_sum(expected: RingArray, checked: Validated, channel: CountingChannel) -> None:
-    total = checked.accepted_share_sum + _exchange(channel, "sum", checked.accepted_share_sum)
-    if not np.array_equal(total, expected):
+    open_in_place(checked.accepted_share_sum, "sum", channel)
+    if not np.array_equal(checked.accepted_share_sum, expected):
         raise WrongVerdictError("the shares of the accepted clients do not add up to their updates")
 
 
 def _aggregate(share_sum: RingArray, channel: CountingChannel) -> float:
     """Seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
     start = time.perf_counter()
-    noisy = share_sum + rounded_gaussian.sample(NOISE_STD, share_sum.size)
-    noisy += _exchange(channel, "noisy sum", noisy)
+    share_sum += rounded_gaussian.sample(NOISE_STD, share_sum.size)
+    open_in_place(share_sum, "noisy sum", channel)
     return time.perf_counter() - start
-
-
-def _exchange(channel: CountingChannel, label: str, words: RingArray) -> RingArray:
-    return ring.from_bytes(channel.exchange(label, ring.to_bytes(words)), n_words=words.size)
 
 
 def reset_peak_rss() -> None:

@@ -10,6 +10,7 @@ import hashlib
 import time
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from mpc import fixed_point, sharing
 from mpc.correlations import Block
 from mpc.dealer import deal
+from mpc.local_step import Words, WritableWords
 from mpc.norm_bound import NormBound
 from mpc.prg import Label, RandomBytes, Seed
-from mpc.ring import RingArray
+from mpc.ring import WORD_BYTES, RingArray
 from mpc.sharing import Mode, Party
 from mpc.tuples import BatchShape, ServerTuples
+from servers.spool import Spool
 
 CLIP_NORM = 16.0
+MEMORY_BYTES = 1 << 30
+"""What one batch's vectors may take of each server's memory."""
 TASK = "benchmark-0123456789abcdef"
 
 
@@ -97,22 +102,36 @@ class Held:
 
     tuples: ServerTuples
     bindings: dict[str, bytes]
-    payloads: dict[str, RingArray | Seed]
+    payloads: dict[str, Words | Seed]
     """b in the `masked` form; in the `shares` form share B, and at server A the seed of share A."""
     dealer_seconds: float
+    rooms: dict[str, WritableWords]
+    """Where the opening of the `shares` form writes b: each upload's own room, as at a server."""
 
-    def vectors(self) -> dict[str, RingArray]:
+    def vectors(self) -> dict[str, Words]:
         """The payloads as the servers' intake hands them on: a seed is expanded, and that is part of the check."""
         shape = self.tuples.shape
         return {
-            client: sharing.expand_share(payload, shape.label(client), shape.dim)
+            client: sharing.ExpandedShare(payload, shape.label(client), shape.dim)
             if isinstance(payload, Seed)
             else payload
             for client, payload in self.payloads.items()
         }
 
 
-def prepare(case: Case, updates: Updates, repetition: int, party: Party, blocks: tuple[Block, ...]) -> Held:
+def open_spool(case: Case, folder: Path) -> Spool:
+    """As a server has it: vectors of one batch beyond MEMORY_BYTES lie in a file."""
+    return Spool(
+        folder / "uploads.spool",
+        slot_bytes=WORD_BYTES * case.dim,
+        memory_bytes=MEMORY_BYTES,
+        max_memory_upload=MEMORY_BYTES,
+    )
+
+
+def prepare(
+    case: Case, updates: Updates, repetition: int, party: Party, blocks: tuple[Block, ...], spool: Spool
+) -> Held:
     """Deals one batch and makes its uploads: fresh tuples for every repetition, as one-time tuples must be."""
     random_bytes = recorded(f"{case.implementation}/{case.mode}/{case.dim}/{case.clients}/{repetition}")
     shape = BatchShape(TASK, repetition, case.client_ids, case.dim, blocks)
@@ -120,11 +139,18 @@ def prepare(case: Case, updates: Updates, repetition: int, party: Party, blocks:
     dealt = deal(shape, random_bytes)
     dealer_seconds = time.perf_counter() - start
     tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
-    payloads: dict[str, RingArray | Seed] = {}
+    payloads: dict[str, Words | Seed] = {}
+    rooms: dict[str, WritableWords] = {}
     for i, client in enumerate(case.client_ids):
-        payloads[client] = _upload(updates.vector(i, repetition), tuples, client, case, party, random_bytes)
+        upload = _upload(updates.vector(i, repetition), tuples, client, case, party, random_bytes)
+        rooms[client] = spool.new(WORD_BYTES * case.dim).room(case.dim)
+        if isinstance(upload, Seed):
+            payloads[client] = upload
+        else:
+            payloads[client] = rooms[client]
+            rooms[client][:] = upload
     bindings = {client: hashlib.sha256(client.encode()).digest() for client in case.client_ids}
-    return Held(tuples[party], bindings, payloads, dealer_seconds)
+    return Held(tuples[party], bindings, payloads, dealer_seconds, rooms)
 
 
 def _upload(

@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
@@ -228,8 +228,20 @@ def _configure_logging() -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Log(sys.stderr),
     )
+
+
+class _Log(structlog.PrintLogger):
+    """Loses lines, not rounds, when standard error cannot be written: the disk that holds it may be full."""
+
+    def msg(self, message: str) -> None:
+        """One line."""
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 @pki_app.command("init")

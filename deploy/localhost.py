@@ -30,11 +30,14 @@ from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
 from deploy.watch import LiveTable
+from mpc.engines import require_engine
 from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role
 from protos.precad.v1 import control_pb2, control_pb2_grpc
 from protos.transport import TransportError, dial, require_free
+from servers import memory
+from servers.errors import SetupError
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
@@ -86,7 +89,11 @@ def _supplied(folder: RunFolder) -> dict[str, Any]:
         "client": {"certificates": "pki", "authority": "pki/ca.pem"},
         "operator": _tls("operator"),
         "localhost": {},
-        "dealer": {**_tls("dealer"), **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()}},
+        "dealer": {
+            **_tls("dealer"),
+            **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()},
+            "state_dir": "dealer",
+        },
         "aggregator": {
             letter: {
                 **_tls(f"aggregator-{letter}"),
@@ -172,7 +179,8 @@ class LocalRun:
     def __init__(
         self, raw: Mapping[str, Any], output: Path, console: Console, *, accuracy_every_round: bool = True
     ) -> None:
-        """Validates everything, then writes the folder. Raises ConfigError, GateUnavailableError, PkiError.
+        """Validates everything, then writes the folder. Raises ConfigError, GateUnavailableError,
+        EngineUnavailableError, PkiError.
 
         `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
         is evaluated.
@@ -183,6 +191,7 @@ class LocalRun:
         resolved, self.deployment = resolve(raw, folder)
         self._require_free_ports()
         require_gate(self.deployment.task.gate)
+        self._require_engines_and_memory()
         self.folder = RunFolder.create(output)
         self._console = console
         task = self.deployment.task
@@ -205,6 +214,15 @@ class LocalRun:
                 require_free(getattr(network, name))
             except TransportError as error:
                 raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
+
+    def _require_engines_and_memory(self) -> None:
+        for letter, server in (("a", self.deployment.aggregator.a), ("b", self.deployment.aggregator.b)):
+            assert server is not None  # resolve() supplied it
+            require_engine(server.engine)
+            try:
+                memory.for_uploads(server.memory_budget_mb, self.deployment.task.dim)
+            except SetupError as error:
+                raise ConfigError(f"aggregator.{letter}.{error}") from None
 
     async def run(self) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError on Ctrl-C."""

@@ -5,7 +5,8 @@ metrics.jsonl  one line per round
 model.pt       the final model, a PyTorch state_dict
 summary.json   the summary that `--json` prints
 logs/          one file per process
-a/ b/          the aggregators' ledgers, round records and models
+a/ b/          the aggregators' ledgers, burnt tuples, round records and models
+dealer/        which batches were dealt
 pki/           the authority and the certificates of this run
 """
 

@@ -7,14 +7,16 @@ In reading order:
     prg          16-byte seeds, domain-separated, expanded by AES-128-CTR
     sharing      additive shares, and the two forms of a submission
     norm_bound   the public parameters of the norm check and the conditions its soundness rests on
+    burning      the seam to the record of tuples that are used up
     tuples       correlated randomness as a server holds it
     correlations the binary part of it, block by block
     dealer       correlated randomness as the dealer makes it (pure; no CrypTen, no torch)
     channel      the seam between a protocol and its transport, with its in-process twin
+    opening      a vector of two shares, opened piece by piece
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
     projection   64 ternary rows against modular wrap-around
     local_step   what a server computes from vectors of length d, in one pass over the uploads
-    spool        an upload on disk, read tile by tile
+    spool        a vector on disk, read and written tile by tile
     engines      where the local step runs
     cpu_engine   on one core
     kernels      its inner loops (the only module that imports Numba)

@@ -2,7 +2,8 @@
 
 A protocol step calls `exchange(label, payload)`: it sends our bytes and returns the peer's bytes of the same step. The
 order of labels depends on public values alone, so the parties cannot fall out of step unless one of them is wrong; a
-label that differs is a PeerMismatchError, never a wrong value.
+label that differs is a PeerMismatchError, never a wrong value. A step that is too long for memory is exchanged in
+pieces, `exchange_pieces`; it is one step all the same.
 
 `servers.lane` implements it over TLS; `memory_pair` is its in-process twin for tests and simulation.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -19,6 +20,9 @@ from mpc.errors import ChannelClosedError, PeerMismatchError
 from mpc.sharing import Party
 
 T = TypeVar("T")
+
+PIECE_BYTES = 1 << 20
+"""At most, of a step in pieces."""
 
 
 class Channel(Protocol):
@@ -31,6 +35,14 @@ class Channel(Protocol):
     def exchange(self, label: str, payload: bytes) -> bytes:
         """Sends `payload` and returns the peer's payload of the step with the same label.
 
+        Raises: PeerMismatchError, ChannelClosedError.
+        """
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """The same for a payload in pieces: sends ours in their order and yields the peer's, as many, in theirs.
+
+        Both parties cut alike, at most PIECE_BYTES each. Our i-th piece is taken before the peer's i-th is yielded, and
+        only a few pieces earlier than that, so neither side ever holds the whole. Read it to its end.
         Raises: PeerMismatchError, ChannelClosedError.
         """
 
@@ -49,6 +61,10 @@ class Prefixed:
     def exchange(self, label: str, payload: bytes) -> bytes:
         """See `Channel.exchange`."""
         return self._inner.exchange(f"{self._prefix}/{label}", payload)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """See `Channel.exchange_pieces`."""
+        return self._inner.exchange_pieces(f"{self._prefix}/{label}", pieces)
 
 
 class MemoryChannel:
@@ -69,12 +85,20 @@ class MemoryChannel:
 
     def exchange(self, label: str, payload: bytes) -> bytes:
         """See `Channel.exchange`."""
+        return self._swap(label, payload, n_rounds=1)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """See `Channel.exchange_pieces`."""
+        for i, piece in enumerate(pieces):
+            yield self._swap(label, piece, n_rounds=0 if i else 1)
+
+    def _swap(self, label: str, payload: bytes, *, n_rounds: int) -> bytes:
         assert self._peer is not None  # memory_pair joined both ends before handing them out
         if self._closed.is_set():
             raise ChannelClosedError(f"the channel is closed, at step {label!r}")
         self._peer._inbox.put((label, payload))
         self.bytes_sent += len(payload)
-        self.rounds += 1
+        self.rounds += n_rounds
         message = self._inbox.get()
         if message is None:
             self._inbox.put(None)  # it stays closed

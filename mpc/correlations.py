@@ -269,7 +269,9 @@ def subset_products(generate: Planes, propagate: Planes) -> tuple[list[Planes], 
 
 def subset_shares(join_masks: Planes, products: Planes) -> tuple[list[Planes], list[Planes]]:
     """Shares of all that `subset_products` gives, from shares of its inputs and of its products of two or more."""
-    with_generate, with_propagate, start = [], [], 0
+    with_generate: list[Planes] = []
+    with_propagate: list[Planes] = []
+    start = 0
     for j in reversed(range(len(join_masks))):
         n_sets = 1 << (len(join_masks) - 1 - j)
         for tables, mask, n_products in (

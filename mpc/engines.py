@@ -23,3 +23,8 @@ CPU: Engine = CpuEngine()
 def make_engine(name: str) -> Engine:
     """The engine that a configuration names. Raises EngineUnavailableError."""
     return ENGINES[name]()
+
+
+def require_engine(name: str) -> None:
+    """Raises EngineUnavailableError when this machine cannot run the engine."""
+    make_engine(name)

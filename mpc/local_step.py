@@ -33,6 +33,12 @@ class Words(Protocol):
     def __getitem__(self, tile: slice, /) -> RingArray: ...
 
 
+class WritableWords(Words, Protocol):
+    """A vector that is written tile by tile, too."""
+
+    def __setitem__(self, tile: slice, words: RingArray, /) -> None: ...
+
+
 class Masked(NamedTuple):
     """One client's vector as one server holds it."""
 

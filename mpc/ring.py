@@ -45,8 +45,8 @@ def to_bytes(x: RingArray) -> bytes:
     return np.ascontiguousarray(x, dtype="<i8").tobytes()
 
 
-def from_bytes(data: bytes, *, n_words: int) -> RingArray:
-    """The (n_words,) array that `to_bytes` wrote, read-only: it lies where `data` lies.
+def from_bytes(data: bytes | bytearray, *, n_words: int) -> RingArray:
+    """The (n_words,) array that `to_bytes` wrote: it lies where `data` lies, read-only where that is.
 
     Raises MalformedMessageError on another length.
     """

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from mpc import prg, ring
+from mpc.errors import ParameterError
 from mpc.prg import Label, Purpose, RandomBytes, Seed, Stream
 from mpc.ring import RingArray
 
@@ -65,6 +66,31 @@ def split(encoded: RingArray, label: Label, random_bytes: RandomBytes = os.urand
 def expand_share(seed: Seed, label: Label, dim: int) -> RingArray:
     """Share A of the `shares` form, shape (dim,)."""
     return prg.stream(seed, Purpose.UPLOAD_SHARE, label, dim)
+
+
+class ExpandedShare:
+    """The same, expanded as it is read: one pass from the start, tile after tile. Nothing of length d is kept."""
+
+    def __init__(self, seed: Seed, label: Label, dim: int) -> None:
+        self._stream, self._dim, self._position = prg.open_stream(seed, Purpose.UPLOAD_SHARE, label), dim, 0
+
+    def __len__(self) -> int:
+        return self._dim
+
+    def __getitem__(self, tile: slice, /) -> RingArray:
+        """The next tile. Raises ParameterError for any other."""
+        start, stop, _ = tile.indices(self._dim)
+        if start != self._position:
+            raise ParameterError(
+                f"an expanded share is read in order: expected coordinate {self._position}, got {start}"
+            )
+        words = np.empty(stop - start, dtype=np.int64)
+        self._stream.fill(words)
+        self._position = stop
+        return words
+
+    def __repr__(self) -> str:
+        return f"ExpandedShare({self._dim} words)"
 
 
 def reconstruct(share_a: RingArray, share_b: RingArray) -> RingArray:

@@ -1,4 +1,4 @@
-"""An upload on disk, read tile by tile, so that a vector of 10^8 words never lies in memory.
+"""A vector on disk, read and written tile by tile, so that 10^8 words never lie in memory.
 
 A memory map works as well; but every page of a map that was touched counts as resident until the kernel wants it back,
 and a server that has a budget would rather hold one tile.
@@ -18,7 +18,7 @@ from mpc.ring import WORD_BYTES, RingArray
 class SpooledWords:
     """`n_words` little-endian words of `file` from byte `offset` on. Many may share one open file.
 
-    The file is read by position, never moved; it stays open and unchanged for as long as this is used.
+    The file is used by position, never moved; it stays open for as long as this is used.
     """
 
     def __init__(self, file: BinaryIO, n_words: int, *, offset: int = 0) -> None:
@@ -42,5 +42,21 @@ class SpooledWords:
             unread, position = unread[n_read:], position + n_read
         return words.astype(np.int64, copy=False)
 
+    def __setitem__(self, tile: slice, words: RingArray, /) -> None:
+        """Overwrites a slice with step 1. Raises OSError as the file system gives it: the disk may be full."""
+        start, stop, _ = tile.indices(self._n_words)
+        data = np.ascontiguousarray(words, dtype="<i8")
+        if data.shape != (max(0, stop - start),):
+            raise MalformedMessageError(f"expected {max(0, stop - start)} words to write, got shape {data.shape}")
+        write_at(self._file, data.view(np.uint8).data, self._offset + start * WORD_BYTES)
+
     def __repr__(self) -> str:
         return f"SpooledWords({self._n_words} words)"
+
+
+def write_at(file: BinaryIO, data: bytes | memoryview, position: int) -> None:
+    """Writes all of `data` from byte `position` on. Raises OSError."""
+    unwritten = memoryview(data)
+    while unwritten:
+        n_written = os.pwrite(file.fileno(), unwritten, position)
+        unwritten, position = unwritten[n_written:], position + n_written

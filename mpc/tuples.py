@@ -5,19 +5,21 @@ rho * omega) over F_p; per round, the binary correlations of the comparison gate
 are streams of its key. Server B's are streams of its own key, except the products, which are corrections of
 one word each. No message of the dealer grows with d.
 
-A batch belongs to one (task, round). It lives in memory only and is dropped with the round, so a crash burns it; each
-mask seed is handed out once.
+A batch belongs to one (task, round). Its keys live in memory only and are dropped with the round; each tuple is burnt,
+in a record that outlives the process (`mpc.burning`), before its mask seed leaves and before it enters a check.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from mpc import prg, ring
+from mpc.burning import Burns, MemoryBurns, TupleUse
 from mpc.correlations import Block, Correlations
 from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
 from mpc.prg import Label, Purpose, Seed, Stream
@@ -99,7 +101,8 @@ class EqualityTuple:
 class ServerTuples:
     """One server's side of a batch. Raises MalformedMessageError when the corrections do not fit the shape."""
 
-    def __init__(self, party: Party, shape: BatchShape, dealt: Dealt) -> None:
+    def __init__(self, party: Party, shape: BatchShape, dealt: Dealt, burns: Burns | None = None) -> None:
+        """burns: the server's record of used tuples; without one, a record of this batch alone."""
         n, corrected = len(shape.clients), party == 1
         m = shape.n_products if corrected else 0
         expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,))
@@ -109,17 +112,34 @@ class ServerTuples:
         self.party: Party = party
         self.shape = shape
         self._dealt = dealt
-        self._handed_out: set[str] = set()
+        self._burns: Burns = MemoryBurns() if burns is None else burns
+        self._checked: tuple[str, ...] | None = None
         self._spent: set[str] = set()
         self._has_taken_correlations = False
 
+    def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
+        """The seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError after."""
+        self._burn(clients, TupleUse.MASK)
+        return {client: mask_seed(self._dealt.key, self.shape.label(client)) for client in clients}
+
     def hand_out_mask_seed(self, client: str) -> Seed:
-        """The seed of this server's half of `client`'s mask, for that client. Once: raises TupleReusedError after."""
-        label = self.shape.label(client)
-        if client in self._handed_out:
-            raise TupleReusedError(f"the mask seed of {client!r} in round {self.shape.round} was handed out before")
-        self._handed_out.add(client)
-        return mask_seed(self._dealt.key, label)
+        """The same for one client."""
+        return self.hand_out_mask_seeds((client,))[client]
+
+    def burn_for_check(self, active: tuple[str, ...]) -> None:
+        """Before anything that depends on these clients' shares leaves: opening and check of one round are one use.
+
+        Raises TupleReusedError when they were checked before, or others of this batch.
+        """
+        if self._checked is None:
+            self._burn(active, TupleUse.CHECK)
+            self._checked = active
+        elif self._checked != active:
+            raise TupleReusedError(f"round {self.shape.round} is checked for another set of clients already")
+
+    def _burn(self, clients: Collection[str], use: TupleUse) -> None:
+        slots = {self.shape.slot_of(client): client for client in clients}
+        self._burns.burn(self.shape.task, self.shape.round, slots, use)
 
     def mask_share(self, client: str) -> Stream:
         """a_P, from its start."""

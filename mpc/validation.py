@@ -15,17 +15,28 @@ opening that the `shares` form needs before the coin.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mpc import equality, joint_coin, ring, top_bits
+from mpc import equality, joint_coin, opening, ring, top_bits
 from mpc.channel import Channel
 from mpc.engines import CPU
 from mpc.errors import MalformedMessageError
 from mpc.joint_coin import COIN_BYTES, CoinShare
-from mpc.local_step import Engine, LocalSums, Masked, Words, add_shares, local_sums, read_tile, require_length
+from mpc.local_step import (
+    Engine,
+    LocalSums,
+    Masked,
+    Words,
+    WritableWords,
+    add_shares,
+    local_sums,
+    read_tile,
+    require_length,
+)
 from mpc.norm_bound import WINDOW, NormBound
 from mpc.prg import RandomBytes
 from mpc.projection import RowStreams
@@ -73,23 +84,39 @@ def lock(
     )
 
 
-def open_masked(shares: Mapping[str, Words], tuples: ServerTuples, locked: Locked, channel: Channel) -> list[RingArray]:
+def open_masked(
+    shares: Mapping[str, Words],
+    tuples: ServerTuples,
+    locked: Locked,
+    channel: Channel,
+    rooms: Mapping[str, WritableWords] | None = None,
+) -> list[WritableWords]:
     """b = x - a of every active client, from the `shares` form. One round of 8d bytes per client and direction.
 
-    Everything is one message, so unlike the `masked` form this holds all clients' vectors in memory, three times.
-    Source: PRECAD, Sec. 4.3, step 1. Raises MalformedMessageError.
+    rooms: where each client's b is written, d words, in memory unless the caller has another place. It may be where the
+    share lies: every piece of that is read once, in order, and before b's. Beside them this holds a few pieces.
+    Source: PRECAD, Sec. 4.3, step 1. Raises MalformedMessageError, TupleReusedError.
     """
     dim = tuples.shape.dim
     require_length([shares[client] for client in locked.active], dim)
-    opened = np.empty((len(locked.active), dim), dtype=np.int64)
-    for b, client in zip(opened, locked.active, strict=True):
-        mask_share = tuples.mask_share(client)
-        for tile in ring.tiles(dim):
-            mask_share.fill(b[tile])
-            np.subtract(read_tile(shares[client], tile), b[tile], out=b[tile])
-    received = channel.exchange("validation/open", ring.to_bytes(opened))
-    opened += ring.from_bytes(received, n_words=opened.size).reshape(opened.shape)
-    return list(opened)
+    tuples.burn_for_check(locked.active)
+    ours: deque[RingArray] = deque()
+
+    def our_pieces() -> Iterator[bytes]:
+        for client in locked.active:
+            mask_share = tuples.mask_share(client)
+            for piece in opening.pieces(dim):
+                b = np.empty(piece.stop - piece.start, dtype=np.int64)
+                mask_share.fill(b)
+                np.subtract(read_tile(shares[client], piece), b, out=b)
+                ours.append(b)
+                yield ring.to_bytes(b)
+
+    opened = [np.empty(dim, dtype=np.int64) if rooms is None else rooms[client] for client in locked.active]
+    places = ((b, piece) for b in opened for piece in opening.pieces(dim))
+    for (b, piece), received in zip(places, channel.exchange_pieces("validation/open", our_pieces()), strict=True):
+        b[piece] = ours.popleft() + ring.from_bytes(received, n_words=piece.stop - piece.start)
+    return opened
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -123,8 +150,9 @@ def validate(
     """The check of every active client and the sum of the accepted shares. Run by both servers.
 
     Shapes: opened[i] is b of active[i], (d,), read twice at most, tile by tile. Rounds: 1 coin, the gate's, 2.
-    Raises: CommitmentError, MalformedMessageError, PeerMismatchError, ChannelClosedError.
+    Raises: CommitmentError, MalformedMessageError, PeerMismatchError, ChannelClosedError, TupleReusedError.
     """
+    tuples.burn_for_check(locked.active)
     challenge = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
     if not locked.active:
         return Validated((), (), np.zeros(bound.dim, dtype=np.int64))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterable, Iterator
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,15 @@ CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
 
 
-def pieces(data: bytes) -> Iterator[bytes]:
+class Bytes(Protocol):
+    """Bytes, or what can be read like them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+def pieces(data: Bytes) -> Iterator[bytes]:
     """`data` in pieces of at most CHUNK_BYTES; one empty piece when there is none."""
     for start in range(0, max(len(data), 1), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
@@ -40,7 +48,7 @@ async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> byt
     return bytes(received)
 
 
-def sha256(data: bytes) -> bytes:
+def sha256(data: bytes | bytearray) -> bytes:
     """SHA-256 of what is uploaded or downloaded."""
     return hashlib.sha256(data).digest()
 

@@ -64,6 +64,9 @@ class Task(BaseModel):
     """Wire form of a submission."""
     gate: Literal["crypten", "native"] = "crypten"
     """Comparison gate (`mpc.gates`)."""
+    batches_ahead: Annotated[int, Field(ge=0, le=16)] = 1
+    """For how many coming rounds the servers draw the clients, and fetch the dealer's tuples, while clients train. 0:
+    each round waits for the dealer."""
     submit_timeout_s: Positive = 60.0
     """How long a round waits for uploads before it is locked without the missing ones."""
     registration_timeout_s: Positive = 120.0

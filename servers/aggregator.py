@@ -25,9 +25,12 @@ from dp import rounded_gaussian
 from dp.errors import DpError
 from dp.ledger import Ledger
 from mpc import engines
+from mpc.burning import Burns
 from mpc.errors import MpcError, PeerMismatchError
 from mpc.gates import make_gate
 from mpc.joint_coin import digest
+from mpc.local_step import Engine
+from mpc.ring import WORD_BYTES
 from mpc.sharing import Party
 from mpc.top_bits import Gate
 from protos import convert
@@ -41,6 +44,7 @@ from protos.precad.v1 import (
 )
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import bind_server, dial, read_pinned, with_port
+from servers import memory
 from servers.config import AggregatorConfig, require_own_role
 from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
 from servers.lane import Lane, LaneListener, open_lane
@@ -48,7 +52,15 @@ from servers.peer import PeerLink, dial_peer
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
-from servers.state_dir import load_initial_model, open_ledger, require_unused, write_round
+from servers.spool import Spool
+from servers.state_dir import (
+    load_initial_model,
+    open_ledger,
+    open_tuple_ledger,
+    require_unused,
+    spool_path,
+    write_round,
+)
 from servers.states import Aborted, Collecting, RoundState, Selecting
 from servers.supervision import first_error_or_result, until_stopped
 from servers.tuple_source import TupleSource
@@ -77,12 +89,18 @@ class Aggregator:
         noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
-        """addresses: of aggregator B (dialled by A) and of the dealer."""
+        """addresses: of aggregator B (dialled by A) and of the dealer. Raises SetupError."""
         self.party: Party = party
         self.task, self.config = task, config
         self._peer_address, self._dealer_address = addresses
         self._noise, self._on_state = noise, on_state
-        self._view = TaskView(task=task, party=party, sessions=Sessions(task.clients))
+        spool = Spool(
+            spool_path(config.state_dir),
+            slot_bytes=WORD_BYTES * task.dim,
+            memory_bytes=memory.for_uploads(config.memory_budget_mb, task.dim),
+            max_memory_upload=config.max_upload_in_memory_mb * memory.MIB,
+        )
+        self._view = TaskView(task=task, party=party, sessions=Sessions(task.clients), spool=spool)
         self._control = ControlServicer(self._view, ROLES[party])
         self._stop = asyncio.Event()
 
@@ -95,10 +113,11 @@ class Aggregator:
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         require_unused(self.config.state_dir)
-        gate, _ = await asyncio.gather(
-            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(engines.CPU.warm_up)
+        gate, engine = await asyncio.gather(
+            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
         )
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._view.spool)
             server, port = bind_server(self.config.listen, self.config.tls)
             listener = self._lane_listener(stack)
             peer_servicer = self._add_services(server, peer_pin)
@@ -108,7 +127,7 @@ class Aggregator:
             goodbye = common_pb2.Goodbye(finished=False)
             try:
                 link, lane, task_id = await self._until_stopped(self._start(stack, initial, peer_servicer, listener))
-                goodbye.reason = await self._run_task(stack, link, lane, task_id, initial, gate)
+                goodbye.reason = await self._run_task(stack, link, lane, task_id, initial, gate, engine)
                 goodbye.finished = True
             except Exception as error:
                 goodbye.reason = self._public_reason(error)
@@ -192,14 +211,22 @@ class Aggregator:
     # -- the task -----------------------------------------------------------------------------------------------------
 
     async def _run_task(
-        self, stack: AsyncExitStack, link: PeerLink, lane: Lane, task_id: str, initial: NDArray[np.float32], gate: Gate
+        self,
+        stack: AsyncExitStack,
+        link: PeerLink,
+        lane: Lane,
+        task_id: str,
+        initial: NDArray[np.float32],
+        gate: Gate,
+        engine: Engine,
     ) -> str:
         """Rounds until the last one, the budget, or the first error. Returns why the task is over.
 
         The other servers are told how it ended while their links still stand.
         """
         ledger = stack.enter_context(open_ledger(self.config.state_dir, self.task))
-        tuples = self._tuple_source(stack, task_id)
+        burns = stack.enter_context(open_tuple_ledger(self.config.state_dir))
+        tuples = self._tuple_source(stack, task_id, burns)
         mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
         stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
         runner = RoundRunner(
@@ -212,10 +239,13 @@ class Aggregator:
             sessions=self._view.sessions,
             ledger=ledger,
             gate=gate,
+            engine=engine,
+            spool=self._view.spool,
             mpc_thread=mpc_thread,
             noise=self._noise,
             on_state=self._note_state,
         )
+        stack.callback(runner.close)
         self._view.task_id, self._view.parameters = task_id, initial
         self._view.relay = link.relay if self.party == 0 else None
         guards = (asyncio.create_task(stays(link)), asyncio.create_task(tuples.run()))
@@ -232,11 +262,11 @@ class Aggregator:
             await self._leave(link, tuples, guards, goodbye)
         return goodbye.reason
 
-    def _tuple_source(self, stack: AsyncExitStack, task_id: str) -> TupleSource:
+    def _tuple_source(self, stack: AsyncExitStack, task_id: str, burns: Burns) -> TupleSource:
         channel = dial(self._dealer_address, Role.DEALER, self.config.tls, self.config.dealer_certificate)
         stack.push_async_callback(channel.close)
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest(), task=task_id)
-        return TupleSource(self.party, channel, hello, self._dealer_address)
+        return TupleSource(self.party, channel, hello, self._dealer_address, burns)
 
     async def _rounds(self, tuples: TupleSource, runner: RoundRunner, ledger: Ledger) -> str:
         """Runs the task's rounds. Returns why it is over."""
@@ -329,6 +359,13 @@ async def stays(link: PeerLink) -> None:
     goodbye = await link.run()
     if not goodbye.finished:
         raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")
+
+
+def _ready_engine(name: str) -> Engine:
+    """Compiled, or with its context on the device. Raises EngineUnavailableError."""
+    engine = engines.make_engine(name)
+    engine.warm_up()
+    return engine
 
 
 def _printable(value: bytes | str) -> str:

@@ -5,7 +5,7 @@ Paths are relative to the configuration file. Private keys are paths here, never
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -53,7 +53,15 @@ class AggregatorConfig(_Server):
     initial_model: ConfigPath
     """Flat float32 vector of the task's dimension (.npy). Both servers must hold the same bytes."""
     state_dir: ConfigPath
-    """Where the ledger, the round records and the model are written. One that holds a ledger is refused."""
+    """Where the ledgers, the round records and the model are written, and uploads that memory has no room for. One that
+    holds a privacy ledger is refused."""
+    memory_budget_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
+    """Resident memory that this server may take, in MiB. What the model needs comes first (24 bytes a parameter and
+    768 MiB); uploads that do not fit into the rest wait in a file of `state_dir`."""
+    max_upload_in_memory_mb: Annotated[int, Field(ge=0, le=1 << 24)] = 16
+    """An upload that is longer than this many MiB waits in the file in any case."""
+    engine: Literal["cpu", "cuda"] = "cpu"
+    """Where the check computes what grows with the model (`mpc.engines`). `cuda` needs a GPU and is refused without."""
 
     lane_listen: Annotated[str, Field(min_length=1)] | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
@@ -66,3 +74,5 @@ class DealerConfig(_Server):
     """Server A's certificate, pinned."""
     aggregator_b_certificate: ConfigPath
     """Server B's certificate, pinned."""
+    state_dir: ConfigPath
+    """Where the record of what was dealt is written. A batch in it is never dealt again: keep it for all tasks."""

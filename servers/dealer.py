@@ -1,8 +1,8 @@
 """The dealer's process: deals one batch of correlated randomness per round to both aggregators, and to nobody else.
 
 A batch is made when the first server asks for it, from fresh seeds of the operating system; the other server must ask
-for the same shape, each part leaves once, and nothing is kept afterwards. The process needs neither CrypTen nor
-torch.
+for the same shape, each part leaves once, which is on disk before it does (`servers.deal_ledger`), and no seed is kept
+afterwards. The process needs neither CrypTen nor torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import structlog
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError, PeerMismatchError
 from mpc.sharing import Party
-from mpc.tuples import BatchShape, Dealt
+from mpc.tuples import Dealt
 from protos import convert
 from protos.identity import Role, fingerprint, require_pinned, require_role
 from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from protos.task import Task
 from protos.transport import bind_server, read_pinned
 from servers.config import DealerConfig, require_own_role
+from servers.deal_ledger import DealLedger
 from servers.errors import AlreadyConnectedError, PeerUnreachableError
 from servers.servicers import Context, check_hello, refusing
 from servers.supervision import until_stopped
@@ -31,14 +32,16 @@ from servers.supervision import until_stopped
 log = structlog.get_logger(__name__)
 
 AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-MAX_CLIENTS, MAX_PRODUCTS = 1_000_000, 1 << 30
+MAX_CLIENTS, MAX_PRODUCTS, MAX_ROUND = 1_000_000, 1 << 30, 1 << 32
+LEDGER_NAME = "dealt.sqlite"
+MAX_WAITING = 64
+"""Batches that one server has and the other has not asked for yet."""
 
 
 @dataclass(slots=True)
 class _Batch:
     """A batch of which at least one part has not left yet."""
 
-    shape: BatchShape
     dealt: asyncio.Task[tuple[Dealt, Dealt]]
     asked: set[Party] = field(default_factory=set)
 
@@ -55,13 +58,15 @@ class Dealer:
         self._stop.set()
 
     async def run(self) -> None:
-        """Raises: TlsFileError, TransportError, PeerUnreachableError when an aggregator is lost, StoppedError."""
+        """Raises: TlsFileError, TransportError, SetupError, PeerUnreachableError when an aggregator is lost,
+        StoppedError."""
         require_own_role(self.config.tls, Role.DEALER)
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         fingerprints = tuple(fingerprint(read_pinned(p, role)) for p, role in zip(pinned, AGGREGATORS, strict=True))
-        servicer = DealerServicer(self.task, fingerprints)
         async with AsyncExitStack() as stack:
             server, port = bind_server(self.config.listen, self.config.tls)
+            ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
+            servicer = DealerServicer(self.task, fingerprints, ledger)
             dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
             control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
             await server.start()
@@ -73,13 +78,12 @@ class Dealer:
 class DealerServicer(dealer_pb2_grpc.DealerServicer):
     """One stream per aggregator."""
 
-    def __init__(self, task: Task, fingerprints: tuple[str, ...]) -> None:
-        self._task, self._fingerprints = task, fingerprints
+    def __init__(self, task: Task, fingerprints: tuple[str, ...], ledger: DealLedger) -> None:
+        self._task, self._fingerprints, self._ledger = task, fingerprints, ledger
         self._task_id = ""
         self._connected: set[Party] = set()
         self._finished: set[Party] = set()
         self._batches: dict[int, _Batch] = {}
-        self._next_round: list[int] = [0, 0]
         self._joined, self._over = asyncio.Event(), asyncio.Event()
         self._failure: PeerUnreachableError | None = None
 
@@ -143,25 +147,25 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         log.info("dealer.joined", role=AGGREGATORS[party], task=self._task_id)
 
     async def _part(self, party: Party, request: dealer_pb2.DealRequest) -> Dealt:
-        """This server's part of the batch it asks for. Rounds go forward only, so no part leaves twice."""
+        """This server's part of the batch it asks for, once it is on disk that it leaves."""
         if request.WhichOneof("request") != "batch":
             raise MalformedMessageError("expected a batch request or a goodbye")
         if request.batch.dim != self._task.dim:
             raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
         if request.batch.n_clients > MAX_CLIENTS:
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
+        if request.batch.round > MAX_ROUND:
+            raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
         shape = convert.batch_shape(self._task_id, request.batch)
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
-        if shape.round < self._next_round[party]:
-            raise MalformedMessageError(f"round {shape.round} was dealt to {AGGREGATORS[party]} before")
-        self._next_round[party] = shape.round + 1
+        if shape.round not in self._batches and len(self._batches) >= MAX_WAITING:
+            raise MalformedMessageError(f"the other server is more than {MAX_WAITING} batches behind")
+        await asyncio.to_thread(self._ledger.record, party, shape)
         batch = self._batches.get(shape.round)
         if batch is None:
             making = asyncio.create_task(asyncio.to_thread(deal, shape))
-            batch = self._batches[shape.round] = _Batch(shape, making)
-        if batch.shape != shape:
-            raise PeerMismatchError(f"batch of round {shape.round}", ours="the other server's", peers="another shape")
+            batch = self._batches[shape.round] = _Batch(making)
         batch.asked.add(party)
         if len(batch.asked) == 2:
             del self._batches[shape.round]

@@ -4,16 +4,19 @@
     ├── PeerUnreachableError        another process of the deployment is gone          exit code 4
     ├── SetupError                  a file or folder of this server cannot be used     exit code 2
     ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
+    ├── StoreError                  what must be on disk first cannot be written       exit code 3
     ├── StoppedError                the operator asked this process to stop
     └── CallRefusedError            one call is refused; the round goes on
         ├── WrongStateError
         ├── AlreadyConnectedError
         ├── NotEnrolledError
         ├── ParametersDifferError
+        ├── NotDealtError
         └── SubmissionRefusedError  with a RefusalReason
+            └── NoRoomError
 
-`STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of a CallRefusedError or of
-an IdentityError, which hold public values only; of anything else they see that it failed, and the log has the detail.
+`STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of what is listed there,
+which holds public values only; of anything else they see that it failed, and the log has the detail.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 import enum
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from mpc.errors import MalformedMessageError, ParameterError, PeerMismatchError
 from protos.identity import IdentityError, PinRefusedError, RoleRefusedError
@@ -40,6 +44,10 @@ class SetupError(ServerError):
 
 class TaskRefusedError(ServerError):
     """The task cannot go on as configured: parameters differ, too few clients, the budget is spent."""
+
+
+class StoreError(ServerError):
+    """Something that must be recorded before the protocol may go on could not be recorded."""
 
 
 class StoppedError(ServerError):
@@ -66,6 +74,10 @@ class ParametersDifferError(CallRefusedError):
     """The caller runs another protocol version or other task parameters."""
 
 
+class NotDealtError(CallRefusedError):
+    """The dealer has given this part away before, or no longer has what it would have to fit."""
+
+
 class RefusalReason(enum.StrEnum):
     """Why an upload never reached validation. Shared by code, logs and metrics."""
 
@@ -78,6 +90,7 @@ class RefusalReason(enum.StrEnum):
     DUPLICATE = "duplicate"
     LATE = "late"
     MALFORMED = "malformed"
+    NO_ROOM = "no_room"
 
 
 class SubmissionRefusedError(CallRefusedError):
@@ -88,6 +101,13 @@ class SubmissionRefusedError(CallRefusedError):
         self.reason = reason
 
 
+class NoRoomError(SubmissionRefusedError):
+    """This server has no room for the upload."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(RefusalReason.NO_ROOM, detail)
+
+
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (RoleRefusedError, grpc.StatusCode.PERMISSION_DENIED),
     (PinRefusedError, grpc.StatusCode.PERMISSION_DENIED),
@@ -96,10 +116,14 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS),
     (ParametersDifferError, grpc.StatusCode.FAILED_PRECONDITION),
     (WrongStateError, grpc.StatusCode.FAILED_PRECONDITION),
+    (NoRoomError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (SubmissionRefusedError, grpc.StatusCode.INVALID_ARGUMENT),
+    (StoreError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (PeerMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (NotDealtError, grpc.StatusCode.FAILED_PRECONDITION),
     (MalformedMessageError, grpc.StatusCode.INVALID_ARGUMENT),
     (ParameterError, grpc.StatusCode.INVALID_ARGUMENT),
+    (DecodeError, grpc.StatusCode.INVALID_ARGUMENT),
 )
 """Most specific first."""
 

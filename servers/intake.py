@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mpc import ring
+import structlog
+
+from mpc.local_step import Words, WritableWords
 from mpc.prg import Label, Seed
-from mpc.ring import RingArray
-from mpc.sharing import Mode, Party, expand_share
+from mpc.ring import WORD_BYTES
+from mpc.sharing import ExpandedShare, Mode, Party
 from protos import convert
 from protos.precad.v1 import common_pb2
 from protos.task import Task
-from servers.errors import RefusalReason, SubmissionRefusedError
+from servers.errors import RefusalReason, StoreError, SubmissionRefusedError
+from servers.spool import MemoryPayload, Payload, Spool
+
+log = structlog.get_logger(__name__)
 
 PEER_LOCKED_GRACE_S = 2.0
 """How long uploads under way may still arrive after the other server has locked."""
@@ -31,7 +36,7 @@ PEER_LOCKED_GRACE_S = 2.0
 @dataclass(frozen=True, slots=True, repr=False)
 class _Upload:
     binding: bytes
-    payload: bytes
+    payload: Payload
 
 
 class Intake:
@@ -47,7 +52,7 @@ class Intake:
         self._started: set[str] = set()
         self._uploads: dict[str, _Upload] = {}
         self._announced: dict[str, common_pb2.Binding] = {}
-        self._relayed: dict[str, bytes] = {}
+        self._relayed: dict[str, Payload] = {}
         self._receiving: set[asyncio.Timeout] = set()
         self._closed = False
         self._changed = asyncio.Event()
@@ -60,6 +65,11 @@ class Intake:
     def payload_bytes(self) -> int:
         """Exact length of an upload to this server."""
         return convert.upload_bytes(self._task.wire_mode, self._party, self._task.dim)
+
+    @property
+    def room_bytes(self) -> int:
+        """What an upload may need here until the round is over: in the `shares` form its b is written in its place."""
+        return WORD_BYTES * self._task.dim if self._task.wire_mode is Mode.SHARES else self.payload_bytes
 
     def is_chosen(self, client: str) -> bool:
         """Whether the client was drawn for this round."""
@@ -117,8 +127,8 @@ class Intake:
             self._expected.discard(client)
             self._changed.set()
 
-    def finish(self, client: str, binding: common_pb2.Binding, payload: bytes) -> None:
-        """Takes a complete upload. Raises SubmissionRefusedError."""
+    def finish(self, client: str, binding: common_pb2.Binding, payload: Payload) -> None:
+        """Takes and keeps a complete upload. Raises SubmissionRefusedError; then the payload is still the caller's."""
         if self._closed:
             raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
         if len(payload) != self.payload_bytes:
@@ -126,7 +136,7 @@ class Intake:
                 RefusalReason.WRONG_LENGTH, f"expected {self.payload_bytes} bytes, got {len(payload)}"
             )
         announced = binding.digest_b if self._party else binding.digest_a
-        if not hmac.compare_digest(convert.sha256(payload), announced):
+        if not hmac.compare_digest(payload.digest(), announced):
             raise SubmissionRefusedError(RefusalReason.WRONG_DIGEST, "the bytes do not have the announced digest")
         if self._awaits_relay:
             self._announced[client] = binding
@@ -135,11 +145,15 @@ class Intake:
             self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
             self._no_longer_expected(client)
 
-    def relay(self, round: int, client: str, payload: bytes) -> None:
-        """Takes a masked vector from server A. What belongs to another round or client is dropped."""
-        if round == self.round and client in self._slots and not self._closed:
-            self._relayed[client] = payload
-            self._join_relay(client)
+    def relay(self, round: int, client: str, payload: Payload) -> None:
+        """Takes a masked vector from server A. What belongs to another round or client, or comes twice, is dropped."""
+        if round != self.round or client not in self._slots or self._closed or client in self._uploads:
+            payload.discard()
+            return
+        if (earlier := self._relayed.get(client)) is not None:
+            earlier.discard()
+        self._relayed[client] = payload
+        self._join_relay(client)
 
     def _join_relay(self, client: str) -> None:
         """An upload is complete at B when the client's statement and A's relay agree."""
@@ -147,8 +161,10 @@ class Intake:
             return
         binding, payload = self._announced[client], self._relayed.pop(client)
         expected_bytes = convert.upload_bytes(Mode.MASKED, 0, self._task.dim)
-        if len(payload) == expected_bytes and hmac.compare_digest(convert.sha256(payload), binding.digest_a):
+        if len(payload) == expected_bytes and hmac.compare_digest(payload.digest(), binding.digest_a):
             self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
+        else:
+            payload.discard()
         self._expected.discard(client)
         self._changed.set()
 
@@ -188,13 +204,59 @@ class Intake:
 
     def forget(self) -> None:
         """Drops the uploads, which have been used. (The error of a refused call may keep the intake itself a while.)"""
+        for payload in (*(upload.payload for upload in self._uploads.values()), *self._relayed.values()):
+            payload.discard()
         self._uploads.clear()
         self._relayed.clear()
 
-    def vector(self, client: str) -> RingArray:
-        """A complete upload as ring elements, (d,): b in the `masked` form, our share in the `shares` form."""
+    def vector(self, client: str) -> Words:
+        """A complete upload as ring elements, (d,): b in the `masked` form, our share, to be read once, in `shares`."""
         payload = self._uploads[client].payload
         if self._task.wire_mode is Mode.SHARES and self._party == 0:
             label = Label(self._task_id, self.round, str(self._slots[client]))
-            return expand_share(Seed(payload), label, self._task.dim)
-        return ring.from_bytes(payload, n_words=self._task.dim)
+            return ExpandedShare(Seed(payload[:]), label, self._task.dim)
+        return payload.words(self._task.dim)
+
+    def room(self, client: str) -> WritableWords:
+        """A complete upload's room, (d,), for what is opened from it."""
+        return self._uploads[client].payload.room(self._task.dim)
+
+
+class RelayedUploads:
+    """Server B: the masked vectors that come from A over the link, put together piece by piece."""
+
+    def __init__(self, spool: Spool, n_bytes: int, deliver: Callable[[int, str, Payload], None]) -> None:
+        """n_bytes: of every vector. deliver: takes (round, client, payload); what was too long, or had no room, comes
+        empty."""
+        self._spool, self._n_bytes, self._deliver = spool, n_bytes, deliver
+        self._payload: Payload | None = None
+        self._whose: tuple[int, str] | None = None
+        self._is_dropped = False
+
+    def take(self, round: int, client: str, data: bytes, last: bool) -> None:
+        """The next piece. Vectors come one after the other; one without an end is dropped when another begins."""
+        if self._whose != (round, client):
+            self._drop()
+            self._whose, self._is_dropped = (round, client), False
+        if not self._is_dropped:
+            self._append(client, data)
+        if last:
+            payload = MemoryPayload() if self._payload is None else self._payload
+            self._payload = self._whose = None
+            self._deliver(round, client, payload)
+
+    def _append(self, client: str, data: bytes) -> None:
+        try:
+            self._payload = self._payload if self._payload is not None else self._spool.new(self._n_bytes)
+            if len(self._payload) + len(data) > self._n_bytes:
+                raise StoreError(f"expected {self._n_bytes} bytes, got more")
+            self._payload.write(data)
+        except StoreError as error:
+            log.warning("relay.dropped", client=client, reason=str(error))
+            self._drop()
+            self._is_dropped = True
+
+    def _drop(self) -> None:
+        if self._payload is not None:
+            self._payload.discard()
+        self._payload = None

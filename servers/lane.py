@@ -17,6 +17,7 @@ import socket
 import ssl
 import struct
 import threading
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -83,6 +84,11 @@ class Lane:
         if incoming.label != label:
             raise PeerMismatchError("protocol step", ours=label, peers=incoming.label)
         return bytes(incoming.payload)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """See `Channel.exchange_pieces`. A frame for each."""
+        for piece in pieces:
+            yield self.exchange(label, piece)
 
     def _write(self, data: memoryview, incoming: _Incoming) -> None:
         while data:

@@ -27,8 +27,8 @@ from servers.errors import PeerUnreachableError, TaskRefusedError
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
 """The next message, or None at the end of the stream."""
-OnRelay: TypeAlias = Callable[[int, str, bytes], None]
-"""(round, client, masked vector)."""
+OnRelay: TypeAlias = Callable[[int, str, bytes, bool], None]
+"""(round, client, next piece of its masked vector, whether it is the last). Clients' pieces never mix."""
 
 RETRY_S = 0.2
 WORTH_ASKING_AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL})
@@ -78,16 +78,13 @@ class PeerLink:
                 self._outbox.task_done()
 
     async def _take_in(self) -> common_pb2.Goodbye:
-        relay = bytearray()
         while (message := await self._receive()) is not None:
             match message.WhichOneof("message"):
                 case "closed":
                     self.closed_by_peer(message.closed.round).set()
                 case "relay":
-                    relay += message.relay.data
-                    if message.relay.last:
-                        self.on_relay(message.relay.round, message.relay.client, bytes(relay))
-                        relay.clear()
+                    relay = message.relay
+                    self.on_relay(relay.round, relay.client, relay.data, relay.last)
                 case "goodbye":
                     return message.goodbye
                 case other:
@@ -110,8 +107,11 @@ class PeerLink:
             event.set()
         return event
 
-    def relay(self, round: int, client: str, payload: bytes) -> None:
-        """Hands a masked upload over for the other server; it arrives before the close of its round."""
+    def relay(self, round: int, client: str, payload: convert.Bytes) -> None:
+        """Hands a masked upload over for the other server; it arrives before the close of its round.
+
+        It is read, piece by piece, when its turn comes.
+        """
         self._outbox.put_nowait(_relay_messages(round, client, payload))
 
     async def flush(self) -> None:
@@ -167,17 +167,17 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
     return receive
 
 
-def _relay_messages(round: int, client: str, payload: bytes) -> Iterator[peer_pb2.PeerMessage]:
+def _relay_messages(round: int, client: str, payload: convert.Bytes) -> Iterator[peer_pb2.PeerMessage]:
     for data, is_last in _with_last(payload):
         yield peer_pb2.PeerMessage(relay=peer_pb2.Relay(round=round, client=client, data=data, last=is_last))
 
 
-def _with_last(payload: bytes) -> Iterator[tuple[bytes, bool]]:
+def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
     end = 0
     for piece in convert.pieces(payload):
         end += len(piece)
         yield piece, end == len(payload)
 
 
-def _refuse_relay(round: int, client: str, payload: bytes) -> None:
+def _refuse_relay(round: int, client: str, data: bytes, last: bool) -> None:
     raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {client} in round {round}")

@@ -23,7 +23,9 @@ from dp.ledger import Ledger
 from mpc import fixed_point, joint_coin, ring, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError
-from mpc.prg import Label
+from mpc.local_step import Engine, Words
+from mpc.opening import open_in_place
+from mpc.prg import Label, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
 from mpc.top_bits import Gate
@@ -31,10 +33,11 @@ from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
-from servers.intake import Intake
+from servers.intake import Intake, RelayedUploads
 from servers.lane import CountedChannel
 from servers.peer import PeerLink
 from servers.sessions import Sessions
+from servers.spool import Payload, Spool
 from servers.states import Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.tuple_source import TupleSource
 
@@ -60,6 +63,8 @@ class RoundRunner:
         sessions: Sessions,
         ledger: Ledger,
         gate: Gate,
+        engine: Engine,
+        spool: Spool,
         mpc_thread: ThreadPoolExecutor,
         noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
@@ -68,12 +73,14 @@ class RoundRunner:
         self._model_bytes = convert.model_to_bytes(parameters)
         self.model_digest = convert.sha256(self._model_bytes)
         self._link, self._lane, self._tuples = link, lane, tuples
-        self._sessions, self._ledger, self._gate = sessions, ledger, gate
+        self._sessions, self._ledger, self._gate, self._engine = sessions, ledger, gate, engine
         self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
-        self._early_relays: list[tuple[int, str, bytes]] = []
-        link.on_relay = self._take_relay
+        self._early_relays: list[tuple[int, str, Payload]] = []
+        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, task.dim)
+        link.on_relay = RelayedUploads(spool, vector_bytes, self._take_relay).take
+        self._ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
 
@@ -93,11 +100,36 @@ class RoundRunner:
         return self._record(self._enter(committed), bytes_by_link)
 
     async def select(self, state: Selecting) -> Collecting:
-        """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples."""
+        """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples.
+
+        Both may have happened while an earlier round waited for its clients (`_draw_ahead`).
+        """
         with self._phase("select"):
-            chosen = await self._in_mpc_thread(self._draw_clients, state.round)
-            tuples = await self._tuples.batch(self._batch_shape(state.round, chosen))
+            if state.round not in self._ahead:
+                await self._draw(state.round)
+            chosen, dealing = self._ahead.pop(state.round)
+            tuples = await dealing
         return Collecting(state.round, tuple(chosen), tuples, self._open_intake(state.round, chosen), self._model_bytes)
+
+    async def _draw(self, t: int) -> None:
+        """The clients of round t, and a request for their tuples that nobody waits for yet."""
+        chosen = await self._in_mpc_thread(self._draw_clients, t)
+        dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
+        dealing.add_done_callback(_look_at)
+        self._ahead[t] = chosen, dealing
+
+    async def _draw_ahead(self, t: int) -> None:
+        """After the invitations of round t, so in the same place of both servers' steps. Who is drawn depends on no
+        round's outcome, and whether a round takes place depends on nobody who was drawn."""
+        for coming in range(t + 1, min(t + self.task.batches_ahead, self.task.rounds - 1) + 1):
+            if coming not in self._ahead:
+                await self._draw(coming)
+
+    def close(self) -> None:
+        """Lets go of what was fetched ahead; it is never used."""
+        for _, dealing in self._ahead.values():
+            dealing.cancel()
+        self._ahead.clear()
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
         """The round's intake, with what server A relayed before we were ready: its tuples may come sooner than ours."""
@@ -114,7 +146,7 @@ class RoundRunner:
             self._intake.relay(*relay)
         return self._intake
 
-    def _take_relay(self, t: int, client: str, payload: bytes) -> None:
+    def _take_relay(self, t: int, client: str, payload: Payload) -> None:
         """A masked upload from server A: of the open round, or of the one that we are about to open."""
         if self._intake is not None and t == self._intake.round:
             self._intake.relay(t, client, payload)
@@ -130,8 +162,18 @@ class RoundRunner:
         blocks = top_bits.blocks(self._gate, len(chosen), self.task.norm_bound.low_bits)
         return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, blocks)
 
-    def _invitation(self, tuples: ServerTuples, client: str) -> aggregator_pb2.Invitation:
-        is_masked = self.task.wire_mode is Mode.MASKED
+    async def _invite(self, tuples: ServerTuples, chosen: tuple[str, ...]) -> frozenset[str]:
+        """Invites the chosen ones that are connected, and says who they are. Their tuples are burnt before."""
+        invited, seeds = self._sessions.connected.intersection(chosen), dict[str, Seed]()
+        if self.task.wire_mode is Mode.MASKED:
+            seeds = await asyncio.to_thread(tuples.hand_out_mask_seeds, sorted(invited))
+            invited &= self._sessions.connected  # who has hung up meanwhile wastes a tuple
+        for client in invited:
+            invitation = self._invitation(tuples, client, seeds.get(client))
+            self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
+        return invited
+
+    def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
         return aggregator_pb2.Invitation(
             task=self.task_id,
             round=tuples.shape.round,
@@ -139,16 +181,14 @@ class RoundRunner:
             dim=self.task.dim,
             model_digest=self.model_digest,
             deadline_s=self.task.submit_timeout_s,
-            mask_seed=tuples.hand_out_mask_seed(client).reveal() if is_masked else b"",
+            mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
         )
 
     async def collect(self, state: Collecting) -> Locked:
         """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
         with self._phase("collect"):
-            invited = self._sessions.connected.intersection(state.chosen)
-            for client in invited:
-                invitation = self._invitation(state.tuples, client)
-                self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
+            invited = await self._invite(state.tuples, state.chosen)
+            await self._draw_ahead(state.round)
             await state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
             self._link.close_round(state.round)
         with self._phase("lock"):
@@ -160,18 +200,21 @@ class RoundRunner:
         """Line 4: one bit per client, ||update|| <= C, and the sum of the valid clients' shares."""
         with self._phase("validate"):
             checked = await self._in_mpc_thread(self._validate, state)
+        await self._link.flush()  # a relay that was too late for the lock is read to its end all the same
         state.intake.forget()
         self._intake = None
         return Validated(state.round, state.chosen, checked.accepted, checked.rejected, checked.accepted_share_sum)
 
     def _validate(self, state: Locked) -> validation.Validated:
         channel = self._channel(state.round)
-        uploads = {client: state.intake.vector(client) for client in state.lock.active}
+        active, intake = state.lock.active, state.intake
+        uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
         if self.task.wire_mode is Mode.SHARES:
-            opened = validation.open_masked(uploads, state.tuples, state.lock, channel)
-        else:
-            opened = list(uploads.values())
-        return validation.validate(state.lock, opened, state.tuples, self.task.norm_bound, self._gate, channel)
+            rooms = {client: intake.room(client) for client in active}
+            opened = validation.open_masked(uploads, state.tuples, state.lock, channel, rooms)
+            uploads = dict(zip(active, opened, strict=True))
+        bound, held = self.task.norm_bound, list(uploads.values())
+        return validation.validate(state.lock, held, state.tuples, bound, self._gate, channel, self._engine)
 
     async def charge(self, state: Validated) -> Charged:
         """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.
@@ -185,7 +228,9 @@ class RoundRunner:
         return Charged(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
 
     def _add_noise(self, share_sum: RingArray) -> RingArray:
-        return share_sum + self._noise(self.task.noise_std_on_grid, self.task.dim)
+        """In place: d words may be most of a server's memory."""
+        share_sum += self._noise(self.task.noise_std_on_grid, self.task.dim)
+        return share_sum
 
     def _pay(self, t: int, chosen: tuple[str, ...]) -> dict[View, float]:
         """Charges the round, durably. The bounds that the task has reached with it, largest over clients."""
@@ -195,16 +240,13 @@ class RoundRunner:
     async def open_sum(self, state: Charged) -> Opened:
         """Line 5, second half: both noisy shares are exchanged; their sum is public."""
         with self._phase("open"):
-            received = await self._in_mpc_thread(
-                self._channel(state.round).exchange, "noisy sum", ring.to_bytes(state.noisy_share)
-            )
-            noisy_sum = state.noisy_share + ring.from_bytes(received, n_words=self.task.dim)
-        return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_sum)
+            await self._in_mpc_thread(open_in_place, state.noisy_share, "noisy sum", self._channel(state.round))
+        return Opened(state.round, state.chosen, state.accepted, state.rejected, state.noisy_share)
 
     async def commit(self, state: Opened) -> Committed:
         """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends."""
         with self._phase("commit"):
-            parameters = updated(self.parameters, state.noisy_sum, self.task)
+            parameters = await self._in_mpc_thread(updated, self.parameters, state.noisy_sum, self.task)
             model_bytes = convert.model_to_bytes(parameters)
             digest = convert.sha256(model_bytes)
             peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", digest)
@@ -250,11 +292,20 @@ class RoundRunner:
             self._seconds[name] = time.perf_counter() - start
 
 
+def _look_at(task: asyncio.Task[ServerTuples]) -> None:
+    """Its error, if any, is for whoever needs the batch; when nobody does, it is not reported as forgotten."""
+    if not task.cancelled():
+        task.exception()
+
+
 def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -> NDArray[np.float32]:
     """theta + eta / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
 
     Computed elementwise in float64 and rounded once to float32, so two machines get the same bits.
     Source: PRECAD, equation (2), with the divisor made independent of who took part.
     """
-    step = fixed_point.decode(noisy_sum, task.frac_bits) * (task.learning_rate / task.divisor)
-    return (parameters.astype(np.float64) + step).astype(np.float32)
+    result = np.empty_like(parameters)
+    for tile in ring.tiles(task.dim):
+        step = fixed_point.decode(noisy_sum[tile], task.frac_bits) * (task.learning_rate / task.divisor)
+        result[tile] = parameters[tile].astype(np.float64) + step
+    return result

@@ -37,10 +37,12 @@ from protos.precad.v1 import (
 from protos.task import PROTOCOL_VERSION, Task
 from servers.errors import (
     AlreadyConnectedError,
+    NoRoomError,
     NotEnrolledError,
     ParametersDifferError,
     PeerUnreachableError,
     RefusalReason,
+    StoreError,
     SubmissionRefusedError,
     WrongStateError,
     status_of,
@@ -48,6 +50,7 @@ from servers.errors import (
 from servers.intake import Intake
 from servers.peer import PeerLink
 from servers.sessions import Sessions, events_of
+from servers.spool import Payload, Spool
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +67,8 @@ class TaskView:
     task: Task
     party: Party
     sessions: Sessions
+    spool: Spool
+    """Where uploads are kept."""
     state: str = "starting"
     task_id: str = ""
     round: int = 0
@@ -75,7 +80,7 @@ class TaskView:
     ended: common_pb2.Goodbye | None = None
     model_of_round: bytes = b""
     """What the round's chosen clients download."""
-    relay: Callable[[int, str, bytes], None] | None = None
+    relay: Callable[[int, str, Payload], None] | None = None
     """Server A, `masked` form: passes an upload on to B."""
 
 
@@ -171,27 +176,34 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         if header is None or header.WhichOneof("part") != "binding":
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
         intake.begin(client, header.binding)
-        async with intake.receiving(client):
-            payload = await _receive(parts, intake.payload_bytes)
+        async with intake.receiving(client), self._receive(parts, intake) as payload:
             self._view.bytes_uploaded += len(payload) + header.ByteSize()
             intake.finish(client, header.binding, payload)
             if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
                 self._view.relay(intake.round, client, payload)
 
-
-async def _receive(parts: AsyncIterator[aggregator_pb2.SubmitPart], expected: int) -> bytes:
-    """The rest of a submission. Stops at the first byte too many."""
-    received = bytearray()
-    try:
-        async for part in parts:
-            if part.WhichOneof("part") != "chunk":
-                raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
-            if len(received) + len(part.chunk.data) > expected:
-                raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
-            received += part.chunk.data
-        return bytes(received)
-    finally:
-        received.clear()  # an error's traceback keeps this frame until the next garbage collection
+    @asynccontextmanager
+    async def _receive(self, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake) -> AsyncIterator[Payload]:
+        """The rest of a submission. Stops at the first byte too many; keeps nothing of what is then refused."""
+        expected = intake.payload_bytes
+        try:
+            payload = self._view.spool.new(intake.room_bytes)
+        except StoreError as error:
+            raise NoRoomError(str(error)) from None
+        try:
+            async for part in parts:
+                if part.WhichOneof("part") != "chunk":
+                    raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
+                if len(payload) + len(part.chunk.data) > expected:
+                    raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+                payload.write(part.chunk.data)
+            yield payload
+        except StoreError as error:
+            payload.discard()
+            raise NoRoomError(str(error)) from None
+        except BaseException:
+            payload.discard()
+            raise
 
 
 class PeerServicer(peer_pb2_grpc.PeerServicer):

@@ -1,4 +1,7 @@
-"""What an aggregator keeps on disk: the ledger, the records of its rounds, the model; and the model it starts from."""
+"""What an aggregator keeps on disk: the ledger, the record of burnt tuples, the records of its rounds, the model.
+
+And the model that it starts from.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from dp.ledger import Ledger
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 from servers.errors import SetupError
+from servers.tuple_ledger import TupleLedger
 
 
 def require_unused(state_dir: Path) -> None:
@@ -53,6 +57,16 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
     }
     budgets = {view: limit for view, limit in limits.items() if limit is not None}
     return Ledger(ledger_path(state_dir), events=events, delta=task.delta, budgets=budgets)
+
+
+def open_tuple_ledger(state_dir: Path) -> TupleLedger:
+    """The record of burnt tuples, of every task that this folder has seen. Raises SetupError."""
+    return TupleLedger(state_dir / "tuples.sqlite")
+
+
+def spool_path(state_dir: Path) -> Path:
+    """Of uploads that memory has no room for."""
+    return state_dir / "uploads.spool"
 
 
 def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:

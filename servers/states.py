@@ -53,7 +53,10 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One bit per client is known, and this server's share of the accepted sum."""
+    """One bit per client is known, and this server's share of the accepted sum.
+
+    That vector is the next states' too: noise and the peer's share are added to it where it lies.
+    """
 
     round: int
     chosen: tuple[str, ...]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from mpc.burning import Burns
 from mpc.errors import MalformedMessageError
 from mpc.sharing import Party
 from mpc.tuples import BatchShape, ServerTuples
@@ -23,12 +24,16 @@ RETRY_S = 0.2
 class TupleSource:
     """One aggregator's end. `run` must be running for anything to arrive."""
 
-    def __init__(self, party: Party, channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str) -> None:
+    def __init__(
+        self, party: Party, channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str, burns: Burns
+    ) -> None:
+        """burns: where the tuples of every batch are recorded as used up."""
         self._party: Party = party
-        self._address = address
+        self._address, self._burns = address, burns
         self._hello = hello
         self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
+        self._turn = asyncio.Lock()
         self._stub = dealer_pb2_grpc.DealerStub(channel)
         self._greeted = asyncio.Event()
         self._said_goodbye = False
@@ -83,8 +88,15 @@ class TupleSource:
         self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
 
     async def batch(self, shape: BatchShape) -> ServerTuples:
-        """This server's side of a fresh batch. Raises PeerUnreachableError, MalformedMessageError."""
+        """This server's side of a fresh batch. Several may be under way; they come in the order of the requests.
+
+        Raises PeerUnreachableError, MalformedMessageError.
+        """
         self._requests.put_nowait(dealer_pb2.DealRequest(batch=convert.batch_request(shape)))
+        async with self._turn:
+            return await self._take_batch(shape)
+
+    async def _take_batch(self, shape: BatchShape) -> ServerTuples:
         key = (await self._reply("key")).key
         if key.round != shape.round:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
@@ -96,7 +108,7 @@ class TupleSource:
             if sum(map(len, parts.values())) > limit:
                 raise MalformedMessageError(f"the dealer's corrections exceed {limit} bytes")
         dealt = convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
-        return ServerTuples(self._party, shape, dealt)
+        return ServerTuples(self._party, shape, dealt, self._burns)
 
     async def _reply(self, kind: str) -> dealer_pb2.DealReply:
         reply = await self._replies.get()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import checks
-from benchmarks.workload import Case, Updates, prepare
+from benchmarks.workload import Case, Updates, open_spool, prepare
 from mpc import top_bits
 from mpc.channel import run_pair
 from mpc.correlations import BitBlock
@@ -16,6 +17,8 @@ from mpc.fixed_point import exact_squared_norm
 from mpc.gates import make_gate
 from mpc.sharing import Mode, reconstruct
 
+NOWHERE = Path("/nonexistent")
+"""Of a spool that is never written: the cases here are small."""
 CASE = Case(implementation="native", mode="masked", dim=50, clients=3, repetitions=2)
 
 
@@ -34,7 +37,9 @@ def both(case, updates, repetition=1, gate_name="native"):
     gate = make_gate(gate_name)
 
     def party(channel):
-        held = prepare(case, updates, repetition, channel.party, checks.gate_blocks(case, gate))
+        held = prepare(
+            case, updates, repetition, channel.party, checks.gate_blocks(case, gate), open_spool(case, NOWHERE)
+        )
         return checks.run_check(case, held, gate, channel)
 
     a, b = run_pair(party)
@@ -84,7 +89,10 @@ def test_every_repetition_has_tuples_of_its_own():
     gate = make_gate("native")
     updates = Updates(CASE)
     blocks = checks.gate_blocks(CASE, gate)
-    masks = [prepare(CASE, updates, r, 0, blocks).tuples.mask_share(CASE.client_ids[0]) for r in (0, 1)]
+    masks = [
+        prepare(CASE, updates, r, 0, blocks, open_spool(CASE, NOWHERE)).tuples.mask_share(CASE.client_ids[0])
+        for r in (0, 1)
+    ]
 
     assert not np.array_equal(*masks)
 

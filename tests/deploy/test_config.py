@@ -131,13 +131,19 @@ NAN, INF = float("nan"), float("inf")
         ("localhost.clients_per_process", 0, "greater than or equal to 1", "0"),
         ("localhost.clients_per_process", 1.5, "valid integer", "1.5"),
         ("aggregator.c", {}, "no such key", "{}"),
+        ("aggregator.a.engine", "tpu", "'cpu' or 'cuda'", "'tpu'"),
+        ("aggregator.a.memory_budget_mb", 0, "greater than or equal to 1", "0"),
+        ("aggregator.b.memory_budget_mb", "4 GB", "valid integer", "'4 GB'"),
+        ("aggregator.b.max_upload_in_memory_mb", -1, "greater than or equal to 0", "-1"),
+        ("task.batches_ahead", -1, "greater than or equal to 0", "-1"),
+        ("task.batches_ahead", 17, "less than or equal to 16", "17"),
     ],
 )
 def test_a_bad_value_is_reported_with_field_expected_and_found(
     field: str, value: object, expected: str, found: str
 ) -> None:
     """One line about this field says both."""
-    (line,) = parse_faults({field: value})
+    (line,) = [line for line in parse_faults({field: value}) if not line.endswith("expected a value, found none")]
     section, _, name = field.rpartition(".")
     assert line.startswith((f"{field}: ", f"{field}.")) or (line.startswith(f"{section}: ") and name in line), line
     assert expected in line
@@ -424,6 +430,27 @@ def test_a_role_with_a_bad_configuration_does_not_start(
     change(folder, changes)
     before = sorted(folder.rglob("*"))
     assert_refused(precad(*command, str(folder / "config.toml")), *patterns)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("letter", "command"), [("a", A), ("b", B)])
+def test_an_engine_without_its_device_does_not_start(
+    folder: Path, letter: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything else, on any machine without a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    change(folder, {f"aggregator.{letter}.engine": "cuda"})
+    before = sorted(folder.rglob("*"))
+    result = precad(*command, str(folder / "config.toml"))
+    assert_refused(result, "engine 'cuda' needs a GPU that PyTorch can use; it finds none")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_budget_that_the_model_exceeds_does_not_start(folder: Path) -> None:
+    change(folder, {"aggregator.a.memory_budget_mb": 700})
+    before = sorted(folder.rglob("*"))
+    result = precad(*A, str(folder / "config.toml"))
+    assert_refused(result, "memory_budget_mb: expected at least 769 for 4810 parameters, found 700")
     assert sorted(folder.rglob("*")) == before
 
 

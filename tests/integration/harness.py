@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from clients.session import parts_of
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from deploy.pki import create_authority, issue
+from mpc import engines
 from mpc.channel import MemoryChannel
 from mpc.dealer import deal
 from mpc.gates import make_gate
@@ -36,6 +37,7 @@ from servers.intake import Intake
 from servers.peer import PeerLink, Send
 from servers.round import NoiseSource, RoundRunner
 from servers.sessions import Sessions
+from servers.spool import Spool
 from servers.state_dir import open_ledger
 from servers.states import Collecting, RoundState
 
@@ -109,7 +111,7 @@ class Pki:
         folder = self.directory / name
         return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=self.authority)
 
-    def aggregator(self, party: int, *, listen: str, folder: Path) -> AggregatorConfig:
+    def aggregator(self, party: int, *, listen: str, folder: Path, **changes: Any) -> AggregatorConfig:
         """The configuration of one aggregator that keeps its state under `folder`, beside the initial model."""
         own, other = AGGREGATORS[party], AGGREGATORS[1 - party]
         return AggregatorConfig(
@@ -120,13 +122,15 @@ class Pki:
             initial_model=folder / "initial.npy",
             state_dir=folder / own,
             connect_timeout_s=60.0,
+            **changes,
         )
 
-    def dealer(self, *, listen: str) -> DealerConfig:
-        """The configuration of the dealer."""
+    def dealer(self, *, listen: str, folder: Path) -> DealerConfig:
+        """The configuration of the dealer, which keeps its state under `folder`."""
         a, b = (self.tls(role).certificate for role in AGGREGATORS)
         shown = self._shown_and_trusted(Role.DEALER)
-        return DealerConfig(listen=listen, **shown, aggregator_a_certificate=a, aggregator_b_certificate=b)
+        pins = {"aggregator_a_certificate": a, "aggregator_b_certificate": b}
+        return DealerConfig(listen=listen, **shown, **pins, state_dir=folder / Role.DEALER)
 
     def _shown_and_trusted(self, name: str) -> dict[str, Path]:
         tls = self.tls(name)
@@ -239,6 +243,10 @@ class ServerInProcess:
             sessions=self.sessions,
             ledger=open_ledger(folder, task),
             gate=make_gate("crypten"),
+            engine=engines.CPU,
+            spool=Spool(
+                folder / "uploads.spool", slot_bytes=8 * task.dim, memory_bytes=1 << 30, max_memory_upload=1 << 30
+            ),
             mpc_thread=ThreadPoolExecutor(1),
             noise=lambda std, dim: next(noises),
             on_state=self.states.append,
@@ -294,22 +302,24 @@ async def running(
     *,
     noises: tuple[NoiseSource, NoiseSource],
     on_state: Callable[[int, RoundState], None] = lambda party, state: None,
+    **changes: Any,
 ) -> AsyncIterator[Deployment]:
-    """Starts all three servers and, however the test ends, leaves none behind."""
+    """Starts all three servers and, however the test ends, leaves none behind. changes: of both aggregators'
+    configurations."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     a, b, dealer = free_addresses(3)
     aggregators = [
         Aggregator(
             party=party,
             task=task,
-            config=pki.aggregator(party, listen=(a, b)[party], folder=folder),
+            config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes),
             addresses=(b, dealer),
             noise=noises[party],
             on_state=functools.partial(on_state, party),
         )
         for party in (0, 1)
     ]
-    servers = (Dealer(task=task, config=pki.dealer(listen=dealer)), *aggregators)
+    servers = (Dealer(task=task, config=pki.dealer(listen=dealer, folder=folder)), *aggregators)
     runs = [asyncio.create_task(server.run()) for server in servers]
     try:
         yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer, runs)

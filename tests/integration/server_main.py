@@ -29,13 +29,13 @@ def main(folder: Path, role: Role) -> None:
     deployment = json.loads((folder / "deployment.json").read_text())
     task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
     if role is Role.DEALER:
-        asyncio.run(_deal(task, pki, addresses[Role.DEALER]))
+        asyncio.run(_deal(task, pki, addresses[Role.DEALER], folder))
     else:
         asyncio.run(_aggregate(task, pki, addresses, folder, AGGREGATORS.index(role)))
 
 
-async def _deal(task: Task, pki: Pki, address: str) -> None:
-    await Dealer(task=task, config=pki.dealer(listen=address)).run()
+async def _deal(task: Task, pki: Pki, address: str, folder: Path) -> None:
+    await Dealer(task=task, config=pki.dealer(listen=address, folder=folder)).run()
 
 
 async def _aggregate(task: Task, pki: Pki, addresses: dict[str, str], folder: Path, party: int) -> None:

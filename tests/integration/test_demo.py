@@ -142,12 +142,14 @@ def test_the_run_folder_holds_what_the_manual_lists(demo: Finished) -> None:
     """Exactly these, and one log for each process."""
     assert {path.name for path in demo.folder.iterdir()} == {
         *("config.toml", "metrics.jsonl", "model.pt", "summary.json", "initial_model.npy"),
-        *("logs", "a", "b", "pki"),
+        *("logs", "a", "b", "dealer", "pki"),
     }
     processes = {"dealer", "aggregator-a", "aggregator-b", *HONEST, *MALICIOUS}
     assert {path.name for path in (demo.folder / "logs").iterdir()} == {f"{name}.log" for name in processes}
+    kept = {"ledger.jsonl", "tuples.sqlite", "rounds.jsonl", "model.npy"}
     for letter in "ab":
-        assert {path.name for path in (demo.folder / letter).iterdir()} == {"ledger.jsonl", "rounds.jsonl", "model.npy"}
+        assert {path.name for path in (demo.folder / letter).iterdir()} == kept
+    assert {path.name for path in (demo.folder / "dealer").iterdir()} == {"dealt.sqlite"}
 
 
 def test_the_summary_file_is_what_was_printed(demo: Finished) -> None:

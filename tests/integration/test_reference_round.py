@@ -35,6 +35,7 @@ from mpc.sharing import Mode
 from protos import convert
 from protos.identity import Role
 from protos.task import Task
+from servers.spool import MemoryPayload
 from servers.states import Collecting, Committed, Opened
 from tests.integration.harness import (
     AGGREGATORS,
@@ -190,7 +191,7 @@ async def upload_all_rounds(client: str, servers: tuple[ServerInProcess, ServerI
         submission = make_submission(encoded, invitation, task=task, client=client)
         for party in (1, 0):
             servers[party].intake.begin(client, submission.binding)
-            servers[party].intake.finish(client, submission.binding, submission.payloads[party])
+            servers[party].intake.finish(client, submission.binding, MemoryPayload(submission.payloads[party]))
         if task.wire_mode is Mode.MASKED:
             servers[0].link.relay(invitation.round, client, submission.payloads[0])
 

@@ -26,7 +26,7 @@ from mpc.tuples import BatchShape, ServerTuples, mask_seed
 from protos import convert
 from protos.precad.v1 import aggregator_pb2
 from servers import intake as intake_module
-from servers import servicers
+from servers import servicers, spool
 from servers.round import RoundRunner
 from servers.tuple_source import TupleSource
 from tests.integration.harness import (
@@ -178,9 +178,9 @@ async def parts_until(
 
 
 def bytes_kept() -> int:
-    """What the servicers of this process have taken in and still hold."""
-    only_servicers = tracemalloc.Filter(inclusive=True, filename_pattern=servicers.__file__)
-    statistics = tracemalloc.take_snapshot().filter_traces([only_servicers]).statistics("filename")
+    """What the servers of this process have taken in and still hold in memory."""
+    only_uploads = tracemalloc.Filter(inclusive=True, filename_pattern=spool.__file__)
+    statistics = tracemalloc.take_snapshot().filter_traces([only_uploads]).statistics("filename")
     return sum(statistic.size for statistic in statistics)
 
 

@@ -1,5 +1,7 @@
 """A channel that keeps what its party sent, for tests of what a protocol shows to the other party."""
 
+from collections.abc import Iterable, Iterator
+
 from mpc.channel import Channel
 
 
@@ -17,3 +19,15 @@ class RecordingChannel:
     def exchange(self, label: str, payload: bytes) -> bytes:
         self.sent.append((label, payload))
         return self._inner.exchange(label, payload)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Logged as one message, as it is one step."""
+        sent = bytearray()
+
+        def noted() -> Iterator[bytes]:
+            for piece in pieces:
+                sent.extend(piece)
+                yield piece
+
+        yield from self._inner.exchange_pieces(label, noted())
+        self.sent.append((label, bytes(sent)))

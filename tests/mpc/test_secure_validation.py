@@ -437,7 +437,7 @@ def test_an_opening_of_another_length_is_malformed(gate):
         locked = validation.lock(bindings, shape, channel)
         if channel.party == 0:
             return validation.open_masked({"c0": np.zeros(20, dtype=np.int64)}, sides[0], locked, channel)
-        return channel.exchange("validation/open", bytes(8 * 19))
+        return list(channel.exchange_pieces("validation/open", [bytes(8 * 19)]))
 
     with pytest.raises(MalformedMessageError, match="expected 160 bytes of ring elements, got 152"):
         run_pair(party)

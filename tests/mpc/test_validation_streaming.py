@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from mpc import ring, sharing, top_bits, validation
+from mpc import opening, ring, sharing, top_bits, validation
 from mpc.channel import memory_pair, run_pair
 from mpc.dealer import deal
-from mpc.errors import MalformedMessageError
+from mpc.errors import MalformedMessageError, ParameterError
 from mpc.gates import make_gate
 from mpc.joint_coin import CoinShare
 from mpc.norm_bound import NormBound
+from mpc.prg import Label, Seed
 from mpc.spool import SpooledWords
-from mpc.tuples import BatchShape, ServerTuples
+from mpc.tuples import BatchShape, ServerTuples, mask_seed
 from tests.mpc import stream_large
+from tests.mpc.recording import RecordingChannel
 
 LONG, SHORT = 1 << 40, 1000
 
@@ -97,3 +99,72 @@ def test_resident_memory_is_bounded_at_ten_million_coordinates(tmp_path):
     assert verdicts == "++-"
     assert n_wrong == "0"
     assert int(grown) <= 2 * 8 * dim + (32 << 20)
+
+
+@pytest.mark.parametrize("dim", [1, 1000, 1024, 2500])
+def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
+    """b = X - a_A - a_B for every client, from a seed that is expanded on the way and a share on disk to vectors on
+    disk; one round of 8d bytes per client, of which nobody holds more than some pieces."""
+    monkeypatch.setattr(opening, "PIECE_WORDS", 1024)
+    clients = ("ada", "bob", "eve")
+    shape = BatchShape("task", 1, clients, dim, ())
+    tuples = [ServerTuples(party, shape, part) for party, part in enumerate(deal(shape))]
+    vectors = np.random.default_rng(1).integers(-(2**63), 2**63, (3, dim))
+    splits = {c: sharing.split(x, shape.label(c)) for c, x in zip(clients, vectors, strict=True)}
+    with (tmp_path / "spool").open("w+b", buffering=0) as spool:
+        spool.truncate(6 * 8 * dim)
+        places = [SpooledWords(spool, dim, offset=8 * dim * i) for i in range(6)]
+        rooms = [dict(zip(clients, places[:3], strict=True)), dict(zip(clients, places[3:], strict=True))]
+        held = [{c: sharing.ExpandedShare(splits[c][0], shape.label(c), dim) for c in clients}, rooms[1]]
+        for client in clients:
+            rooms[1][client][:] = splits[client][1]  # B's b is written over its share
+
+        def party(channel):
+            own, sent = held[channel.party], RecordingChannel(channel)
+            locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
+            opened = validation.open_masked(own, tuples[channel.party], locked, sent, rooms[channel.party])
+            return np.array([b[:] for b in opened]), sent.sent
+
+        (a, sent_a), (b, sent_b) = run_pair(party)
+    expected = [
+        sharing.mask(x, tuple(mask_seed(t._dealt.key, shape.label(c)) for t in tuples), shape.label(c))
+        for c, x in zip(clients, vectors, strict=True)
+    ]
+    assert_array_equal(a, expected)
+    assert_array_equal(b, expected)
+    assert [(label, len(data)) for label, data in sent_a + sent_b] == [("validation/open", 3 * 8 * dim)] * 2
+
+
+@pytest.mark.parametrize("dim", [1, 1024, 1025, 3000])
+def test_a_share_becomes_the_sum_in_place(dim, monkeypatch):
+    monkeypatch.setattr(opening, "PIECE_WORDS", 1024)
+    shares = np.random.default_rng(2).integers(-(2**63), 2**63, (2, dim))
+    expected = shares[0] + shares[1]
+
+    def party(channel):
+        opening.open_in_place(shares[channel.party], "sum", channel)
+        return channel.rounds, channel.bytes_sent
+
+    assert run_pair(party) == ((1, 8 * dim), (1, 8 * dim))
+    assert_array_equal(shares, [expected, expected])
+
+
+def test_an_expanded_share_is_read_in_order_only():
+    words = sharing.ExpandedShare(Seed(bytes(16)), Label("task", 0, "1"), 100)
+    whole = sharing.expand_share(Seed(bytes(16)), Label("task", 0, "1"), 100)
+    assert_array_equal(np.concatenate([words[:64], words[64:]]), whole)
+    with pytest.raises(ParameterError, match="expected coordinate 100, got 0"):
+        words[:64]
+
+
+def test_what_is_written_to_a_spool_is_read_and_nothing_else(tmp_path):
+    with (tmp_path / "spool").open("w+b", buffering=0) as spool:
+        spool.truncate(8 * 30)
+        first, second = SpooledWords(spool, 10), SpooledWords(spool, 10, offset=8 * 20)
+        first[:] = np.arange(10)
+        second[2:5] = np.array([-1, -(2**63), 7])
+        first[3:5] = np.arange(20, 40)[::10]
+        assert_array_equal(first[:], [0, 1, 2, 20, 30, 5, 6, 7, 8, 9])
+        assert_array_equal(second[:], [0, 0, -1, -(2**63), 7, 0, 0, 0, 0, 0])
+        with pytest.raises(MalformedMessageError, match=r"expected 2 words to write, got shape \(3,\)"):
+            first[8:10] = np.zeros(3, dtype=np.int64)

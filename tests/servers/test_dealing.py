@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,6 +22,7 @@ import pytest
 
 from deploy.pki import issue
 from mpc import ring
+from mpc.burning import MemoryBurns
 from mpc.correlations import (
     AndBlock,
     BitBlock,
@@ -40,6 +43,7 @@ from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
 from protos.transport import TlsFiles, bind_server, dial
 from servers import dealer as dealer_module
+from servers.deal_ledger import DealLedger
 from servers.dealer import Dealer, DealerServicer
 from servers.errors import PeerUnreachableError, TaskRefusedError
 from servers.tuple_source import TupleSource
@@ -157,7 +161,9 @@ async def serving(
 async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]:
     """The real dealer service."""
     pins = tuple(fingerprint(pki.tls(role).certificate.read_bytes()) for role in AGGREGATORS)
-    servicer = DealerServicer(TASK, pins)
+    state = tempfile.TemporaryDirectory(prefix="precad-dealer-")
+    ledger = DealLedger(Path(state.name) / "dealt.sqlite")
+    servicer = DealerServicer(TASK, pins, ledger)
     over = asyncio.create_task(servicer.deal_until_over(60.0))
     try:
         async with serving(servicer, pki, address) as bound:
@@ -165,6 +171,8 @@ async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]
     finally:
         over.cancel()
         await asyncio.gather(over, return_exceptions=True)
+        ledger.close()
+        state.cleanup()
 
 
 @contextlib.asynccontextmanager
@@ -174,7 +182,7 @@ async def source_at(
     """A server's link to whatever is at this address, and the task that runs it."""
     channel = dial(address, Role.DEALER, pki.tls(AGGREGATORS[party]), pki.tls(Role.DEALER).certificate)
     async with channel:
-        source = TupleSource(party, channel, hello, address)
+        source = TupleSource(party, channel, hello, address, MemoryBurns())
         run = asyncio.create_task(source.run())
         try:
             yield source, run
@@ -271,6 +279,29 @@ async def test_batches_of_different_rounds_are_independent_and_may_come_late(pki
 
 
 @asynchronous
+async def test_batches_that_are_asked_for_together_come_in_order(pki: Pki) -> None:
+    async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
+        shapes = [shape_of(t, clients=tuple(f"c{i}" for i in range(t))) for t in range(4)]
+        parts_a, parts_b = await asyncio.gather(
+            asyncio.gather(*map(a.batch, shapes)), asyncio.gather(*map(b.batch, shapes))
+        )
+        for shape, part_a, part_b in zip(shapes, parts_a, parts_b, strict=True):
+            assert part_a.shape == part_b.shape == shape
+            assert_fit_together(part_a, part_b)
+
+
+@asynchronous
+async def test_a_server_that_runs_far_ahead_of_the_other_is_refused(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dealer holds a bounded number of batches."""
+    monkeypatch.setattr(dealer_module, "MAX_WAITING", 2)
+    async with dealing(pki) as desk:
+        requests = [batch(round=t) for t in range(3)]
+        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(), *requests)
+        assert code is STATUS.INVALID_ARGUMENT
+        assert "the other server is more than 2 batches behind" in text
+
+
+@asynchronous
 async def test_the_dealer_is_done_when_both_say_so(pki: Pki) -> None:
     async with dealing(pki) as desk:
         async with desk.source(0):
@@ -313,10 +344,10 @@ async def test_a_batch_survives_one_server_hanging_up(party: int, pki: Pki, monk
 
 @pytest.mark.parametrize("n_joined", [0, 1])
 @asynchronous
-async def test_a_dealer_that_is_not_joined_by_both_gives_up(n_joined: int, pki: Pki) -> None:
+async def test_a_dealer_that_is_not_joined_by_both_gives_up(n_joined: int, pki: Pki, tmp_path: Path) -> None:
     """The whole process: it ends, and says what it waited for."""
     (address,) = free_addresses(1)
-    config = pki.dealer(listen=address).model_copy(update={"connect_timeout_s": 0.5})
+    config = pki.dealer(listen=address, folder=tmp_path).model_copy(update={"connect_timeout_s": 0.5})
     async with contextlib.AsyncExitStack() as stack:
         if n_joined:
             await stack.enter_async_context(source_at(pki, address, 0))
@@ -333,12 +364,12 @@ async def test_a_part_is_handed_out_once(pki: Pki) -> None:
     async with dealing(pki) as desk:
         tls = pki.tls(Role.AGGREGATOR_A)
         assert await desk.refusal(tls, hello(), batch(), batch()) == (
-            STATUS.INVALID_ARGUMENT,
-            "round 0 was dealt to aggregator-a before",
+            STATUS.FAILED_PRECONDITION,
+            "round 0 was dealt to this server before",
         )
         assert await desk.refusal(tls, hello(), batch()) == (
-            STATUS.INVALID_ARGUMENT,
-            "round 0 was dealt to aggregator-a before",
+            STATUS.FAILED_PRECONDITION,
+            "round 0 was dealt to this server before",
         )
 
 
@@ -346,8 +377,8 @@ async def test_a_part_is_handed_out_once(pki: Pki) -> None:
 async def test_a_round_never_goes_backwards(pki: Pki) -> None:
     async with dealing(pki) as desk:
         assert await desk.refusal(pki.tls(Role.AGGREGATOR_B), hello(), batch(round=3), batch(round=2)) == (
-            STATUS.INVALID_ARGUMENT,
-            "round 2 was dealt to aggregator-b before",
+            STATUS.FAILED_PRECONDITION,
+            "round 2 was dealt to this server before",
         )
 
 

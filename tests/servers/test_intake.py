@@ -25,6 +25,7 @@ from protos.precad.v1 import common_pb2
 from servers import intake as intake_module
 from servers.errors import RefusalReason, SubmissionRefusedError
 from servers.intake import Intake
+from servers.spool import MemoryPayload
 from tests.integration.harness import asynchronous, small_task
 
 MODEL_DIGEST = bytes(range(32))
@@ -65,7 +66,7 @@ def state_of(intake: Intake) -> dict[str, Any]:
 
 def submit(intake: Intake, upload: Submission, party: int) -> None:
     intake.begin(upload.binding.client, upload.binding)
-    intake.finish(upload.binding.client, upload.binding, upload.payloads[party])
+    intake.finish(upload.binding.client, upload.binding, MemoryPayload(upload.payloads[party]))
 
 
 async def fail(intake: Intake, client: str) -> None:
@@ -94,14 +95,14 @@ async def test_an_honest_upload_comes_out_as_this_servers_vector(mode: str, part
     intake, upload = open_intake(mode, party, chosen=("alice", "bob")), submission("bob", mode, slot=1)
     submit(intake, upload, party)
     if (mode, party) == ("masked", 1):
-        intake.relay(ROUND, "bob", upload.payloads[0])
+        intake.relay(ROUND, "bob", MemoryPayload(upload.payloads[0]))
     assert intake.close() == {"bob": convert.binding_digest(upload.binding)}
     expected: RingArray
     if (mode, party) == ("shares", 0):
         expected = sharing.expand_share(Seed(upload.payloads[0]), Label("small-1", ROUND, "1"), 24)
     else:
         expected = ring.from_bytes(upload.payloads[0 if mode == "masked" else 1], n_words=24)
-    assert_array_equal(intake.vector("bob"), expected)
+    assert_array_equal(intake.vector("bob")[:], expected)
     with pytest.raises(KeyError):
         intake.vector("alice")
 
@@ -115,7 +116,7 @@ async def test_both_shares_of_an_upload_sum_to_the_clients_vector() -> None:
         intake = open_intake("shares", party, chosen=("alice", "bob"))
         submit(intake, upload, party)
         intake.close()
-        total += intake.vector("bob")
+        total += intake.vector("bob")[:]
     assert_array_equal(total, np.arange(24))
 
 
@@ -124,7 +125,7 @@ async def test_both_shares_of_an_upload_sum_to_the_clients_vector() -> None:
 async def test_b_joins_statement_and_relay_in_either_order(relay_first: bool) -> None:
     """Neither half alone is an upload."""
     intake, upload = open_intake(party=1), submission()
-    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", upload.payloads[0])]
+    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", MemoryPayload(upload.payloads[0]))]
     for step in reversed(steps) if relay_first else steps:
         assert not intake._uploads
         step()
@@ -139,7 +140,7 @@ async def test_a_relay_that_differs_from_the_clients_statement_is_not_an_upload(
 ) -> None:
     """Neither is it waited for any longer."""
     intake, upload = open_intake(party=1, chosen=("alice",)), submission()
-    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", other)]
+    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", MemoryPayload(other))]
     for step in reversed(steps) if relay_first else steps:
         step()
     await asyncio.wait_for(intake.wait(invited={"alice"}, peer_locked=asyncio.Event()), 1)
@@ -153,7 +154,7 @@ async def test_half_an_upload_at_b_is_none() -> None:
         if step == "statement":
             submit(intake, upload, 1)
         else:
-            intake.relay(ROUND, "alice", upload.payloads[0])
+            intake.relay(ROUND, "alice", MemoryPayload(upload.payloads[0]))
         assert intake.close() == {}
 
 
@@ -161,7 +162,7 @@ async def test_half_an_upload_at_b_is_none() -> None:
 def test_a_relay_of_another_round_or_client_is_dropped(round: int, client: str) -> None:
     intake = open_intake(party=1)
     before = state_of(intake)
-    intake.relay(round, client, submission().payloads[0])
+    intake.relay(round, client, MemoryPayload(submission().payloads[0]))
     assert state_of(intake) == before
 
 
@@ -171,7 +172,7 @@ async def test_a_relay_after_the_lock_is_dropped() -> None:
     submit(intake, upload, 1)
     intake.close()
     before = state_of(intake)
-    intake.relay(ROUND, "alice", upload.payloads[0])
+    intake.relay(ROUND, "alice", MemoryPayload(upload.payloads[0]))
     assert state_of(intake) == before
 
 
@@ -228,7 +229,7 @@ async def test_a_second_upload_is_refused_while_and_after_the_first() -> None:
     intake, upload = open_intake(), submission()
     intake.begin("alice", upload.binding)
     assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
-    intake.finish("alice", upload.binding, upload.payloads[0])
+    intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
     assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
     intake.begin("bob", submission("bob").binding)
     await fail(intake, "bob")
@@ -244,7 +245,7 @@ async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
     assert refusal(intake, "bob", submission("bob").binding).reason is RefusalReason.LATE
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", upload.binding, upload.payloads[0])
+        intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
     assert caught.value.reason is RefusalReason.LATE
     assert state_of(intake) == before
 
@@ -265,7 +266,7 @@ def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
     intake.begin("alice", binding)
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", binding, payload)
+        intake.finish("alice", binding, MemoryPayload(payload))
     assert caught.value.reason is RefusalReason.WRONG_LENGTH
     assert state_of(intake) == before
 
@@ -282,7 +283,7 @@ def test_other_bytes_than_announced_are_refused(mode: str, party: int) -> None:
     intake.begin("alice", binding)
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", binding, bytes(payload))
+        intake.finish("alice", binding, MemoryPayload(bytes(payload)))
     assert caught.value.reason is RefusalReason.WRONG_DIGEST
     assert state_of(intake) == before
 
@@ -336,7 +337,7 @@ async def test_the_last_relay_ends_the_wait_at_b() -> None:
     intake, upload = open_intake(party=1, chosen=("alice",)), submission()
     submit(intake, upload, 1)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", upload.payloads[0]))
+        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", MemoryPayload(upload.payloads[0])))
         assert 0.04 < await wait(intake, {"alice"}) < 2
 
 
@@ -383,10 +384,10 @@ async def test_b_waits_for_the_relay_of_a_client_that_has_made_its_statement_and
     intake, upload = open_intake(party=1, chosen=("alice",)), submission()
     intake.begin("alice", upload.binding)
     async with intake.receiving("alice"):
-        intake.finish("alice", upload.binding, b"")
+        intake.finish("alice", upload.binding, MemoryPayload(b""))
     intake.left("alice")
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", upload.payloads[0]))
+        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", MemoryPayload(upload.payloads[0])))
         assert 0.04 < await wait(intake, {"alice"}) < 2
     assert intake.close().keys() == {"alice"}
 
@@ -468,6 +469,6 @@ async def test_an_upload_that_is_complete_at_the_lock_is_not_cut_off() -> None:
     intake, upload = open_intake(chosen=("alice",)), submission()
     intake.begin("alice", upload.binding)
     async with intake.receiving("alice"):
-        intake.finish("alice", upload.binding, upload.payloads[0])
+        intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
     assert intake.close().keys() == {"alice"}
     await asyncio.sleep(0.01)  # a cancellation would arrive here

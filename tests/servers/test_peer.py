@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -17,7 +17,7 @@ from mpc.errors import PeerMismatchError
 from protos import convert
 from protos.precad.v1 import common_pb2, peer_pb2
 from servers.errors import PeerUnreachableError
-from servers.peer import PeerLink
+from servers.peer import OnRelay, PeerLink
 from tests.integration.harness import OnMessage, asynchronous, link_pair, until
 
 BIG = 2 * convert.CHUNK_BYTES + 5
@@ -105,13 +105,26 @@ async def test_rounds_that_are_over_are_forgotten() -> None:
 # Relays
 
 
+def whole(on_relay: Callable[[int, str, bytes], None]) -> OnRelay:
+    """Hands on vectors, not pieces."""
+    received = bytearray()
+
+    def take(round: int, client: str, data: bytes, last: bool) -> None:
+        received.extend(data)
+        if last:
+            on_relay(round, client, bytes(received))
+            received.clear()
+
+    return take
+
+
 @asynchronous
 async def test_relays_arrive_whole_and_in_front_of_the_close_that_follows() -> None:
     """Also when they are longer than one message."""
     payloads = {"alice": os.urandom(BIG), "bob": os.urandom(8)}
     relayed: list[tuple[int, str, bytes]] = []
     async with running_pair() as (a, b, _):
-        b.on_relay = lambda *relay: relayed.append(relay)
+        b.on_relay = whole(lambda *relay: relayed.append(relay))
         for client, payload in payloads.items():
             a.relay(7, client, payload)
         a.close_round(7)
@@ -125,7 +138,7 @@ async def test_relays_of_two_clients_at_once_do_not_mix() -> None:
     payloads = {"alice": os.urandom(BIG), "bob": os.urandom(BIG)}
     relayed: dict[str, bytes] = {}
     async with running_pair() as (a, b, _):
-        b.on_relay = lambda round, client, payload: relayed.__setitem__(client, payload)
+        b.on_relay = whole(lambda round, client, payload: relayed.__setitem__(client, payload))
         for client, payload in payloads.items():
             a.relay(7, client, payload)
             await asyncio.sleep(0)  # its first piece is on the way when the next one is handed over
@@ -140,7 +153,7 @@ async def test_a_relay_under_way_arrives_in_front_of_the_close() -> None:
     """The word that a round is closed is not taken in before the upload's last piece, `servers.peer` says."""
     arrived: list[str] = []
     async with running_pair() as (a, b, _):
-        b.on_relay = lambda round, client, payload: arrived.append("relay")
+        b.on_relay = whole(lambda round, client, payload: arrived.append("relay"))
         a.relay(7, "alice", bytes(BIG))
         await asyncio.sleep(0)  # its first piece is on the way
 

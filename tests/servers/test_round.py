@@ -1,6 +1,7 @@
-"""A round at both servers, over an in-memory link: what reaches B before B is ready for it.
+"""A round at both servers, over an in-memory link: what reaches B before B is ready for it, and what is fetched ahead.
 
-Failure means: a client that is faster than server B ends the task, or loses its upload.
+Failure means: a client that is faster than server B ends the task, or loses its upload; or a batch that is fetched
+twice, too late, or for nobody.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import pytest
 
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from mpc.channel import memory_pair
-from mpc.tuples import mask_seed
+from mpc.tuples import BatchShape, ServerTuples, mask_seed
 from protos.task import Task
+from servers.errors import PeerUnreachableError
+from servers.spool import MemoryPayload
 from servers.states import Collecting
 from tests.integration.harness import (
     AGGREGATORS,
     DealerInMemory,
     ServerInProcess,
+    TuplesInMemory,
     asynchronous,
     link_pair,
     small_task,
@@ -55,7 +59,7 @@ def upload(server: ServerInProcess, submission: Submission) -> None:
     """As the servicer takes it."""
     client, payload = submission.binding.client, submission.payloads[server.link.party]
     server.intake.begin(client, submission.binding)
-    server.intake.finish(client, submission.binding, payload)
+    server.intake.finish(client, submission.binding, MemoryPayload(payload))
     if server.link.party == 0:
         server.link.relay(submission.binding.round, client, payload)
 
@@ -113,3 +117,71 @@ async def test_a_relay_that_comes_before_the_first_round_does_not_end_the_task(c
             upload(a, submission)
         for record in await asyncio.gather(*rounds):
             assert list(record.accepted) == honest
+
+
+async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess]) -> None:
+    """An honest client in every round that it is invited to."""
+    queues = [server.sessions.enter(client) for server in servers]
+    while True:
+        from_a, from_b = [(await queue.get()).invitation for queue in queues]
+        submission = make_submission(
+            np.ones(TASK.dim, dtype=np.int64),
+            agree(from_a, from_b, servers[0].task),
+            task=servers[0].task,
+            client=client,
+        )
+        upload(servers[1], submission)
+        upload(servers[0], submission)
+
+
+@pytest.mark.parametrize(("ahead", "client_rate"), [(0, 1.0), (1, 1.0), (3, 1.0), (16, 0.5)])
+@asynchronous
+async def test_batches_are_fetched_ahead_each_once(
+    ahead: int, client_rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While round t waits for its clients, those of the next rounds are drawn and their tuples are on their way."""
+    task = small_task(rounds=4, batches_ahead=ahead, client_rate=client_rate)
+    asked: dict[int, list[int]] = {0: [], 1: []}
+    batch = TuplesInMemory.batch
+
+    async def noted(self: TuplesInMemory, shape: BatchShape) -> ServerTuples:
+        asked[self._party].append(shape.round)
+        return await batch(self, shape)
+
+    monkeypatch.setattr(TuplesInMemory, "batch", noted)
+    async with both_servers(task, tmp_path) as servers:
+        rounds = [asyncio.create_task(server.runner.run_round(0)) for server in servers]
+        if client_rate == 1.0:  # nobody is connected, so the round ends as soon as it may
+            await until(lambda: all(len(found) == min(1 + ahead, 4) for found in asked.values()))
+        await asyncio.gather(*rounds)
+        clients = [asyncio.create_task(take_part(client, servers)) for client in CLIENTS]
+        for t in range(1, 4):
+            records = await asyncio.gather(*(server.runner.run_round(t) for server in servers))
+            assert list(records[0].accepted) == list(records[0].chosen) == list(records[1].accepted)
+            assert all(found == list(range(min(t + ahead, 3) + 1)) for found in asked.values())
+            assert all(len(server.runner._ahead) == min(ahead, 3 - t) for server in servers)
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+
+@asynchronous
+async def test_a_batch_that_fails_ahead_ends_the_round_that_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one before; and closing forgets what nobody will use."""
+    batch = TuplesInMemory.batch
+
+    async def failing(self: TuplesInMemory, shape: BatchShape) -> ServerTuples:
+        if shape.round == 1:
+            raise PeerUnreachableError("the dealer is gone")
+        return await batch(self, shape)
+
+    monkeypatch.setattr(TuplesInMemory, "batch", failing)
+    async with both_servers(small_task(rounds=4, batches_ahead=2), tmp_path) as servers:
+        await asyncio.gather(*(server.runner.run_round(0) for server in servers))
+        for server in servers:
+            with pytest.raises(PeerUnreachableError, match="the dealer is gone"):
+                await server.runner.run_round(1)
+            server.runner.close()
+            assert not server.runner._ahead

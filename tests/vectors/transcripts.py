@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -65,6 +65,20 @@ class RecordingChannel:
         """See `mpc.channel.Channel`."""
         self.messages.append(f"{label} {len(payload)} {hashlib.sha256(payload).hexdigest()}")
         return self._channel.exchange(label, payload)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """See `mpc.channel.Channel`. Noted as one message, however it is cut."""
+        length, hasher = 0, hashlib.sha256()
+
+        def noted() -> Iterator[bytes]:
+            nonlocal length
+            for piece in pieces:
+                length += len(piece)
+                hasher.update(piece)
+                yield piece
+
+        yield from self._channel.exchange_pieces(label, noted())
+        self.messages.append(f"{label} {length} {hasher.hexdigest()}")
 
 
 def transcript(dim: int, *, gate_name: str, mode: Mode, n_rows: int) -> dict[str, object]:

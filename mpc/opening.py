@@ -1,0 +1,26 @@
+"""Opening a vector of two additive shares: both servers send theirs and add, piece by piece, one round.
+
+Of a vector that may be most of a server's memory only a piece is held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpc import ring
+from mpc.channel import PIECE_BYTES, Channel
+from mpc.ring import RingArray
+
+PIECE_WORDS = PIECE_BYTES // ring.WORD_BYTES
+
+
+def pieces(dim: int) -> Iterator[slice]:
+    """Consecutive slices of at most PIECE_WORDS that cover range(dim)."""
+    return (slice(start, min(start + PIECE_WORDS, dim)) for start in range(0, dim, PIECE_WORDS))
+
+
+def open_in_place(share: RingArray, label: str, channel: Channel) -> None:
+    """x = [x]_A + [x]_B, (d,): the share becomes the sum, at both servers. Raises MalformedMessageError."""
+    ours = (ring.to_bytes(share[piece]) for piece in pieces(share.size))
+    for piece, received in zip(pieces(share.size), channel.exchange_pieces(label, ours), strict=True):
+        share[piece] += ring.from_bytes(received, n_words=piece.stop - piece.start)

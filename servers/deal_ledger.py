@@ -1,0 +1,77 @@
+"""Which parts of which batches the dealer has given away, on disk before they leave.
+
+One row per part: (task, round, party), with the shape of the batch and the process that made it. A batch lives in the
+memory of one process, so when that is gone the part that has not left yet is gone as well: the other server is told so
+and never gets a part of another batch of the same round, which would fit nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from mpc.errors import PeerMismatchError
+from mpc.sharing import Party
+from mpc.tuples import BatchShape
+from protos import convert
+from servers.database import BUSY_TIMEOUT_S, Database
+from servers.errors import NotDealtError
+
+_MIGRATIONS: Final = (
+    """
+    CREATE TABLE process (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        started_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+    ) STRICT;
+    CREATE TABLE dealt (
+        task TEXT NOT NULL,
+        round INTEGER NOT NULL,
+        party INTEGER NOT NULL CHECK (party IN (0, 1)),
+        shape BLOB NOT NULL,
+        process INTEGER NOT NULL REFERENCES process (number),
+        dealt_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+        PRIMARY KEY (task, round, party)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+
+class DealLedger(Database):
+    """The dealer's record."""
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """Raises SetupError, StoreError."""
+        super().__init__(path, _MIGRATIONS, busy_timeout_s=busy_timeout_s)
+        with self.transaction() as run:
+            self._process = run("INSERT INTO process DEFAULT VALUES").lastrowid
+
+    def record(self, party: Party, shape: BatchShape) -> None:
+        """This part of this batch is about to leave. A server's rounds go forward only.
+
+        Raises: NotDealtError when it has left before, or cannot fit what has left; PeerMismatchError when the other
+        server has asked for another shape; StoreError.
+        """
+        digest = shape_digest(shape)
+        with self.transaction() as run:
+            (last,) = run("SELECT MAX(round) FROM dealt WHERE task = ? AND party = ?", (shape.task, party)).fetchone()
+            if last is not None and shape.round <= last:
+                raise NotDealtError(f"round {shape.round} was dealt to this server before")
+            other = run(
+                "SELECT shape, process FROM dealt WHERE task = ? AND round = ?", (shape.task, shape.round)
+            ).fetchone()
+            if other is not None and other[0] != digest:
+                raise PeerMismatchError(
+                    f"batch of round {shape.round}", ours="the other server's", peers="another shape"
+                )
+            if other is not None and other[1] != self._process:
+                raise NotDealtError(f"the batch of round {shape.round} is gone with the dealer that made it")
+            run(
+                "INSERT INTO dealt (task, round, party, shape, process) VALUES (?, ?, ?, ?, ?)",
+                (shape.task, shape.round, party, digest, self._process),
+            )
+
+
+def shape_digest(shape: BatchShape) -> bytes:
+    """SHA-256 of everything that two requests for one batch must have in common. For this machine's eyes only, so that
+    protobuf's own serialization will do."""
+    return convert.sha256(convert.batch_request(shape).SerializeToString(deterministic=True))

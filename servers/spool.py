@@ -1,0 +1,215 @@
+"""Where a server's uploads lie until their round is over: in memory while there is room, else in one file.
+
+The file is cut into slots of equal length, is made when the first upload needs it, shrinks to nothing when no slot is
+in use, and goes with the process; one that a crash left is deleted at the next start. What lies in it is uniformly
+random to whoever lacks the other server's half. A slot is read by position: one open file serves any number of uploads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol, Self
+
+from mpc import ring
+from mpc.local_step import WritableWords
+from mpc.ring import WORD_BYTES
+from mpc.spool import SpooledWords, write_at
+from protos import convert
+from servers.errors import SetupError, StoreError
+
+
+class Payload(Protocol):
+    """Bytes of one upload: written once, from the start; then read."""
+
+    def __len__(self) -> int:
+        """Bytes written so far."""
+
+    def write(self, data: bytes) -> None:
+        """Appends. Raises StoreError when there is no room for it."""
+
+    def digest(self) -> bytes:
+        """SHA-256 of what was written."""
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        """A part of what was written."""
+
+    def words(self, n_words: int) -> WritableWords:
+        """What was written, as ring elements, to be read tile by tile."""
+
+    def room(self, n_words: int) -> WritableWords:
+        """The upload's own room, to be written over tile by tile: where `words` lie, if it has as many."""
+
+    def discard(self) -> None:
+        """Nobody reads it any more. Twice does nothing."""
+
+
+class MemoryPayload:
+    """In memory."""
+
+    def __init__(self, data: bytes = b"", release: Callable[[], None] = lambda: None) -> None:
+        """release: called once, when it is discarded."""
+        self._data, self._release, self._is_held = bytearray(data), release, True
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def write(self, data: bytes) -> None:
+        """See `Payload.write`."""
+        self._data += data
+
+    def digest(self) -> bytes:
+        """See `Payload.digest`."""
+        return convert.sha256(self._data)
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        return bytes(self._data[part])
+
+    def words(self, n_words: int) -> WritableWords:
+        """See `Payload.words`. Raises MalformedMessageError on another length."""
+        return ring.from_bytes(self._data, n_words=n_words)
+
+    def room(self, n_words: int) -> WritableWords:
+        """See `Payload.room`."""
+        if len(self._data) != WORD_BYTES * n_words:
+            self._data = bytearray(WORD_BYTES * n_words)
+        return self.words(n_words)
+
+    def discard(self) -> None:
+        """See `Payload.discard`."""
+        if self._is_held:
+            self._is_held, self._data = False, bytearray()
+            self._release()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemoryPayload) and self._data == other._data
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"MemoryPayload({len(self)} bytes)"
+
+
+class FilePayload:
+    """In a slot of the spool's file. Hashed as it is written."""
+
+    def __init__(self, file: BinaryIO, offset: int, n_bytes: int, release: Callable[[], None]) -> None:
+        self._file, self._offset, self._n_bytes, self._release = file, offset, n_bytes, release
+        self._n_written, self._hasher, self._is_held = 0, hashlib.sha256(), True
+
+    def __len__(self) -> int:
+        return self._n_written
+
+    def write(self, data: bytes) -> None:
+        """See `Payload.write`."""
+        if self._n_written + len(data) > self._n_bytes:
+            raise StoreError(f"an upload to the spool has at most {self._n_bytes} bytes")
+        try:
+            write_at(self._file, data, self._offset + self._n_written)
+        except OSError as error:
+            raise StoreError(f"no room for an upload: {error.strerror}") from error
+        self._hasher.update(data)
+        self._n_written += len(data)
+
+    def digest(self) -> bytes:
+        """See `Payload.digest`."""
+        return self._hasher.digest()
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        start, stop, _ = part.indices(self._n_written)
+        return os.pread(self._file.fileno(), max(0, stop - start), self._offset + start)
+
+    def words(self, n_words: int) -> WritableWords:
+        """See `Payload.words`. Raises MalformedMessageError where the slot is shorter."""
+        return SpooledWords(self._file, n_words, offset=self._offset)
+
+    def room(self, n_words: int) -> WritableWords:
+        """See `Payload.room`."""
+        return self.words(n_words)
+
+    def discard(self) -> None:
+        """See `Payload.discard`."""
+        if self._is_held:
+            self._is_held, self._n_written = False, 0
+            self._release()
+
+    def __repr__(self) -> str:
+        return f"FilePayload({len(self)} bytes)"
+
+
+class Spool:
+    """Of one server. For the event loop and the MPC thread."""
+
+    def __init__(self, path: Path, *, slot_bytes: int, memory_bytes: int, max_memory_upload: int) -> None:
+        """slot_bytes: of the longest upload. memory_bytes: for all uploads in memory together; one that is longer than
+        max_memory_upload never lies there. Raises SetupError."""
+        self._path, self._slot_bytes = path, slot_bytes
+        self._memory_bytes, self._max_memory_upload = memory_bytes, max_memory_upload
+        self._turn = threading.Lock()
+        self._file: BinaryIO | None = None
+        self._in_memory = 0
+        self._used: set[int] = set()
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SetupError(f"{path}: expected a spool file that can be deleted: {error.strerror}") from None
+
+    @property
+    def n_in_file(self) -> int:
+        """Uploads that lie in the file now."""
+        return len(self._used)
+
+    def new(self, n_bytes: int) -> Payload:
+        """Room for an upload of at most n_bytes, empty; on disk it is reserved. Raises StoreError."""
+        with self._turn:
+            if n_bytes <= self._max_memory_upload and self._in_memory + n_bytes <= self._memory_bytes:
+                self._in_memory += n_bytes
+                return MemoryPayload(release=lambda: self._release_memory(n_bytes))
+            return self._slot(n_bytes)
+
+    def _slot(self, n_bytes: int) -> FilePayload:
+        if n_bytes > self._slot_bytes:
+            raise StoreError(f"an upload to the spool has at most {self._slot_bytes} bytes, got {n_bytes}")
+        slot = next(i for i in range(len(self._used) + 1) if i not in self._used)
+        offset = slot * self._slot_bytes
+        try:
+            if self._file is None:
+                self._file = open(self._path, "x+b", buffering=0, opener=_private)  # noqa: SIM115 - ours until `close`
+            os.posix_fallocate(self._file.fileno(), offset, self._slot_bytes)
+        except OSError as error:
+            raise StoreError(f"no room for an upload: {error.strerror}") from error
+        self._used.add(slot)
+        return FilePayload(self._file, offset, n_bytes, lambda: self._release_slot(slot))
+
+    def _release_memory(self, n_bytes: int) -> None:
+        with self._turn:
+            self._in_memory -= n_bytes
+
+    def _release_slot(self, slot: int) -> None:
+        with self._turn:
+            self._used.discard(slot)
+            if not self._used and self._file is not None and not self._file.closed:
+                with suppress(OSError):  # then it is only longer than it need be
+                    os.ftruncate(self._file.fileno(), 0)
+
+    def close(self) -> None:
+        """Deletes the file. Whoever still reads gets an error."""
+        with self._turn:
+            if self._file is not None:
+                self._file.close()
+                with suppress(OSError):  # the next start deletes it
+                    self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

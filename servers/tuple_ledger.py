@@ -1,0 +1,72 @@
+"""Which tuples an aggregator has used up, on disk before a seed of theirs leaves or they enter a check.
+
+One row per use: (task, round, slot, client, use). A slot's tuple belongs to one client, a client has one slot in a
+round, and each use happens once; whoever asks again, in whatever process, gets TupleReusedError. A row is there before
+its use, so after a crash a burnt tuple may be one that nobody ever saw: it is wasted, and its round cannot be repeated
+with the same batch.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from mpc.burning import TupleUse, bound_otherwise, reused
+from servers.database import BUSY_TIMEOUT_S, Database
+
+_MIGRATIONS: Final = (
+    """
+    CREATE TABLE burnt (
+        task TEXT NOT NULL,
+        round INTEGER NOT NULL,
+        slot INTEGER NOT NULL,
+        client TEXT NOT NULL,
+        use TEXT NOT NULL,
+        burnt_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+        PRIMARY KEY (task, round, slot, use)
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX burnt_client ON burnt (task, round, client, use)
+    """,
+)
+
+
+class TupleLedger(Database):
+    """`mpc.burning.Burns` on disk."""
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """Raises SetupError."""
+        super().__init__(path, _MIGRATIONS, busy_timeout_s=busy_timeout_s)
+
+    def burn(self, task: str, round: int, clients: Mapping[int, str], use: TupleUse) -> None:
+        """See `Burns.burn`. Raises TupleReusedError, StoreError."""
+        if not clients:
+            return
+        with self.transaction() as run:
+            for slot, client in clients.items():
+                _require_bound_alike(run, task, round, slot, client)
+                try:
+                    run(
+                        "INSERT INTO burnt (task, round, slot, client, use) VALUES (?, ?, ?, ?, ?)",
+                        (task, round, slot, client, use.value),
+                    )
+                except sqlite3.IntegrityError:
+                    raise reused(round, slot, use) from None
+
+    def burnt(self, task: str) -> list[tuple[int, int, str, TupleUse]]:
+        """(round, slot, client, use) of every row of a task, in order."""
+        with self.transaction() as run:
+            rows = run(
+                "SELECT round, slot, client, use FROM burnt WHERE task = ? ORDER BY round, slot, use DESC", (task,)
+            ).fetchall()
+        return [(round, slot, client, TupleUse(use)) for round, slot, client, use in rows]
+
+
+def _require_bound_alike(run: Callable[..., sqlite3.Cursor], task: str, round: int, slot: int, client: str) -> None:
+    """Raises TupleReusedError when the slot belongs to another client, or the client to another slot."""
+    other = run(
+        "SELECT 1 FROM burnt WHERE task = ? AND round = ? AND (slot = ?) <> (client = ?)", (task, round, slot, client)
+    ).fetchone()
+    if other is not None:
+        raise bound_otherwise(round, slot)

@@ -1,0 +1,140 @@
+"""Server A's process is killed around the use of its tuples, and everything is started again.
+
+Failure means: a mask seed that reaches a client twice, one that does and is not in the ledger, or a restarted server
+that goes on with the round that its tuples were burnt for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from clients.submission import agree
+from mpc.burning import TupleUse
+from protos.identity import Role
+from protos.task import Task
+from servers.state_dir import open_tuple_ledger
+from tests.integration import killed_server, server_main
+from tests.integration.harness import (
+    AGGREGATORS,
+    LeashedClient,
+    Pki,
+    asynchronous,
+    free_addresses,
+    small_task,
+)
+
+CLIENTS = ("alice", "bob")
+TASK = small_task(CLIENTS, rounds=1)
+POINTS = ["before-mask", "after-mask", "first-upload", "after-check"]
+
+
+@contextmanager
+def servers(folder: Path, module: str, *for_a: str) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
+    """The three servers' processes: this module, for server A one of its own with an argument if there is one."""
+    processes = {}
+    try:
+        for role in (Role.DEALER, *AGGREGATORS):
+            own, *extra = for_a if for_a and role is Role.AGGREGATOR_A else [module]
+            with (folder / f"{role}.log").open("wb") as log:
+                processes[role] = subprocess.Popen(
+                    [sys.executable, "-m", own, str(folder), role, *extra],
+                    cwd=Path(__file__).parents[2],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def deployment_of(task: Task, pki: Pki, addresses: dict[str, str]) -> Any:
+    """What a leashed client needs to know of a deployment that it does not run."""
+    return SimpleNamespace(task=task, pki=pki, addresses=tuple(addresses[role] for role in AGGREGATORS))
+
+
+async def seeds_of_a_round(folder: Path, pki: Pki, addresses: dict[str, str]) -> list[tuple[str, int, str, bytes]]:
+    """(task, server, client, seed) of whatever the two clients are told; they upload once they know both halves."""
+    deployment = deployment_of(TASK, pki, addresses)
+    seeds = []
+
+    async def take_part(client: LeashedClient) -> None:
+        await client.join()
+        with suppress(grpc.aio.AioRpcError):
+            events = []
+            for server, stream in enumerate(client.streams):
+                events.append((await stream.read()).invitation)
+                if events[-1].mask_seed:
+                    seeds.append((events[-1].task, server, client.client, events[-1].mask_seed))
+            if all(event.mask_seed for event in events):
+                from_a, from_b = events
+                invitation = agree(from_a, from_b, TASK)
+                await client.submit(client.make(np.ones(TASK.dim, dtype=np.int64), invitation))
+                for stream in client.streams:
+                    await stream.read()
+        await client.leave()
+
+    await asyncio.gather(*(take_part(LeashedClient(name, deployment)) for name in CLIENTS))
+    return seeds
+
+
+@pytest.mark.parametrize(
+    "point", [POINTS[1], *(pytest.param(p, marks=pytest.mark.slow) for p in (POINTS[0], *POINTS[2:]))]
+)
+def test_no_seed_reaches_a_client_twice(point: str, tmp_path: Path) -> None:
+    """The same commands again are refused: the folders are those of a task that was begun. A new task in the same
+    folders, which its operators allow by taking the privacy ledger away, has other seeds, and one record holds both."""
+    pki, addresses = (
+        Pki.create(tmp_path / "pki", CLIENTS),
+        dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True)),
+    )
+    deployment = {"task": TASK.model_dump(), "pki": str(pki.directory), "addresses": addresses}
+    (tmp_path / "deployment.json").write_text(json.dumps(deployment))
+    np.save(tmp_path / "initial.npy", np.zeros(TASK.dim, dtype=np.float32))
+    np.save(tmp_path / "noise.npy", np.zeros((2, 1, TASK.dim), dtype=np.int64))
+    seeds: list[tuple[str, int, str, bytes]] = []
+
+    @asynchronous
+    async def one_round() -> None:
+        seeds.extend(await seeds_of_a_round(tmp_path, pki, addresses))
+
+    with servers(tmp_path, server_main.__name__, killed_server.__name__, point) as processes:
+        one_round()
+        assert processes[Role.AGGREGATOR_A].wait(timeout=30) == -9
+        for process in processes.values():
+            process.wait(timeout=30)
+    n_first = len(seeds)
+    assert any(server == 0 for _, server, _, _ in seeds) == (point in POINTS[2:])
+
+    with servers(tmp_path, server_main.__name__) as processes:
+        for role in AGGREGATORS:
+            assert processes[role].wait(timeout=30) == 1
+            assert "expected no ledger of an earlier task" in (tmp_path / f"{role}.log").read_text()
+
+    for role in AGGREGATORS:
+        (tmp_path / role / "ledger.jsonl").unlink()
+    with servers(tmp_path, server_main.__name__) as processes:
+        one_round()
+        assert [process.wait(timeout=30) for process in processes.values()] == [0, 0, 0]
+
+    assert len(seeds) == n_first + 4
+    assert len({seed for *_, seed in seeds}) == len(seeds)
+    for server, role in enumerate(AGGREGATORS):
+        with open_tuple_ledger(tmp_path / role) as ledger:
+            for task, _, client, _ in (entry for entry in seeds if entry[1] == server):
+                burnt = [(name, use) for _, _, name, use in ledger.burnt(task)]
+                assert len(burnt) == len(set(burnt))
+                assert (client, TupleUse.MASK) in burnt

@@ -1,0 +1,48 @@
+"""A server process that hands out mask seeds of one batch, and may be killed on the way, with SIGKILL.
+
+    python -m tests.servers.hand_out STATE_DIR before|burnt|replied|nowhere CLIENT
+
+The batch is the same in every process: the worst case, in which a restarted server has its old keys again. A line per
+reply: `CLIENT SEED` or `CLIENT refused`. It kills itself at CLIENT's turn: before the tuple is burnt, between the
+burning and the reply, or after the reply.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from mpc.errors import TupleReusedError
+from mpc.prg import Seed
+from mpc.tuples import AndBlock, BatchShape, Dealt, ServerTuples
+from servers.state_dir import open_tuple_ledger
+
+CLIENTS = ("alice", "bob", "carol", "dave")
+SHAPE = BatchShape("small-0123456789abcdef", 3, CLIENTS, 24, (AndBlock(130),))
+KEY = Seed(bytes(range(16)))
+
+
+def main(state_dir: Path, point: str, victim: str) -> None:
+    """See the module."""
+
+    def die(here: str, client: str) -> None:
+        if (here, client) == (point, victim):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with open_tuple_ledger(state_dir) as ledger:
+        tuples = ServerTuples(0, SHAPE, Dealt(KEY), ledger)
+        for client in CLIENTS:
+            die("before", client)
+            try:
+                reply = tuples.hand_out_mask_seed(client).reveal().hex()
+            except TupleReusedError:
+                reply = "refused"
+            die("burnt", client)
+            os.write(1, f"{client} {reply}\n".encode())
+            die("replied", client)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
