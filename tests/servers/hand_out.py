@@ -14,9 +14,10 @@ import signal
 import sys
 from pathlib import Path
 
+from mpc.correlations import AndBlock
 from mpc.errors import TupleReusedError
 from mpc.prg import Seed
-from mpc.tuples import AndBlock, BatchShape, Dealt, ServerTuples
+from mpc.tuples import BatchShape, Dealt, ServerTuples
 from servers.state_dir import open_tuple_ledger
 
 CLIENTS = ("alice", "bob", "carol", "dave")

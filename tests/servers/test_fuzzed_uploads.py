@@ -22,7 +22,7 @@ from numpy.testing import assert_array_equal
 
 from clients.session import parts_of
 from clients.submission import RoundInvitation, Submission, make_submission
-from mpc import opening, validation
+from mpc import opening, top_bits, validation
 from mpc.channel import MemoryChannel, run_pair
 from mpc.dealer import deal
 from mpc.gates import make_gate
@@ -70,7 +70,7 @@ class Pair:
     def __init__(self, mode: str, folder: Path, *, in_memory: bool) -> None:
         self.task = small_task(CLIENTS, mode=mode, gate="native")
         bound = self.task.norm_bound
-        shape = BatchShape("small-1", ROUND, CLIENTS, DIM, GATE.and_blocks(len(CLIENTS) * bound.words_per_client))
+        shape = BatchShape("small-1", ROUND, CLIENTS, DIM, top_bits.blocks(GATE, len(CLIENTS), bound.low_bits))
         self.tuples = [ServerTuples(party, shape, part) for party, part in enumerate(deal(shape))]
         memory = 1 << 20 if in_memory else 0
         self.spools = [

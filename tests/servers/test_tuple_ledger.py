@@ -21,15 +21,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpc import validation
+from mpc import top_bits, validation
 from mpc.burning import Burns, MemoryBurns, TupleUse
 from mpc.channel import memory_pair
+from mpc.correlations import AndBlock, BitBlock, Block
 from mpc.dealer import deal
 from mpc.errors import PeerMismatchError, TupleReusedError
 from mpc.gates import make_gate
 from mpc.joint_coin import CoinShare
 from mpc.norm_bound import NormBound
-from mpc.tuples import AndBlock, BatchShape, Dealt, ServerTuples
+from mpc.tuples import BatchShape, Dealt, ServerTuples
 from servers import database
 from servers.deal_ledger import DealLedger
 from servers.errors import NotDealtError, SetupError, StoreError
@@ -133,7 +134,7 @@ def test_a_tuple_belongs_to_one_client(clients: dict[int, str], path: Path) -> N
 def test_a_check_is_burnt_before_anything_of_it_leaves(path: Path) -> None:
     """A second check with the same batch, as after a restart, sends nothing: neither an opening nor a coin."""
     gate, bound = make_gate("native"), NormBound(clip_norm=1.0, dim=24)
-    shape = BatchShape("task", 0, ("alice",), 24, gate.and_blocks(bound.words_per_client))
+    shape = BatchShape("task", 0, ("alice",), 24, top_bits.blocks(gate, 1, bound.low_bits))
     locked = validation.Locked(("alice",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
     dealt, vector = deal(shape)[0], np.zeros(24, dtype=np.int64)
     with TupleLedger(path) as ledger:
@@ -264,8 +265,8 @@ def test_transactions_are_synced(path: Path) -> None:
 # The dealer's
 
 
-def shape(n_clients: int = 2, round: int = 0, and_blocks: tuple[AndBlock, ...] = (AndBlock(130),)) -> BatchShape:
-    return BatchShape.anonymous("task", round, n_clients, 24, and_blocks)
+def shape(n_clients: int = 2, round: int = 0, blocks: tuple[Block, ...] = (AndBlock(130),)) -> BatchShape:
+    return BatchShape.anonymous("task", round, n_clients, 24, blocks)
 
 
 def test_a_part_leaves_once_also_after_a_restart(path: Path) -> None:
@@ -291,7 +292,7 @@ def test_a_restarted_dealer_does_not_deal_the_other_half_of_a_lost_batch(path: P
         ledger.record(0, shape(round=1))
 
 
-@pytest.mark.parametrize("other", [shape(3), shape(and_blocks=()), shape(and_blocks=(AndBlock(130, fanout=2),))])
+@pytest.mark.parametrize("other", [shape(3), shape(blocks=()), shape(blocks=(BitBlock(130),))])
 def test_a_round_has_one_shape(other: BatchShape, path: Path) -> None:
     with DealLedger(path) as ledger:
         ledger.record(0, shape())
