@@ -66,7 +66,9 @@ class TupleLedger(Database):
 def _require_bound_alike(run: Callable[..., sqlite3.Cursor], task: str, round: int, slot: int, client: str) -> None:
     """Raises TupleReusedError when the slot belongs to another client, or the client to another slot."""
     other = run(
-        "SELECT 1 FROM burnt WHERE task = ? AND round = ? AND (slot = ?) <> (client = ?)", (task, round, slot, client)
+        "SELECT 1 FROM burnt WHERE task = ?1 AND round = ?2 AND slot = ?3 AND client <> ?4 "
+        "UNION ALL SELECT 1 FROM burnt WHERE task = ?1 AND round = ?2 AND client = ?4 AND slot <> ?3",  # by each index
+        (task, round, slot, client),
     ).fetchone()
     if other is not None:
         raise bound_otherwise(round, slot)
