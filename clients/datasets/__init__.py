@@ -1,0 +1,24 @@
+"""Labelled records, where they come from, and how an experiment spreads them over clients."""
+
+from clients.datasets.cifar10 import cifar10
+from clients.datasets.digits import digits
+from clients.datasets.idx import fashion_mnist, mnist
+from clients.datasets.partitions import partition
+from clients.datasets.records import N_CLASSES, Records, Split, example_of, model_inputs
+from clients.datasets.source import DataSource
+from clients.datasets.tweets import airline_tweets
+
+__all__ = [
+    "N_CLASSES",
+    "DataSource",
+    "Records",
+    "Split",
+    "airline_tweets",
+    "cifar10",
+    "digits",
+    "example_of",
+    "fashion_mnist",
+    "mnist",
+    "model_inputs",
+    "partition",
+]
