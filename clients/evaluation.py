@@ -27,7 +27,7 @@ def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records)
     n_correct = 0
     with torch.inference_mode():
         for start in range(0, len(records), _BATCH):
-            features = model_inputs(torch.from_numpy(records.features[start : start + _BATCH]), torch.float32)
+            features = model_inputs(torch.tensor(records.features[start : start + _BATCH]), torch.float32)
             if features.dim() == _IMAGE_AXES:  # pooling is several times faster
                 features = features.contiguous(memory_format=torch.channels_last)
             predicted = functional_call(model, weights, (features,)).argmax(dim=1).numpy()

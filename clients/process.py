@@ -67,7 +67,15 @@ class Trainer:
         self._engine.clipped_sums(models.flatten(model), [some], self._clip)
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
-        """The global model (d,) to this client's encoded update (d,). Called by one thread per client."""
+        """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
+
+        Raises: ClientError; nothing may be uploaded then.
+        """
+        attack = self._attacks[client]
+        return attack.on_encoded(self._encode(attack.on_update(self.update(client, parameters)), attack))
+
+    def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The same before attack and encoding: norm at most C."""
         request = _Request(client, parameters)
         with self._waiting_lock:
             self._waiting.append(request)
@@ -77,8 +85,7 @@ class Trainer:
         if isinstance(request.result, ClientError):
             raise request.result
         assert request.result is not None  # `_train_waiting` filled it
-        attack = self._attacks[client]
-        return attack.on_encoded(self._encode(attack.on_update(request.result), attack))
+        return request.result
 
     def _train_waiting(self, first: _Request) -> None:
         with self._waiting_lock:
