@@ -85,7 +85,7 @@ class Plan:
 def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """The report: `{"rows": [...], "dataset": .., "machine": {...}}`. Raises RunFailedError, BenchmarkError.
 
-    Every gate is followed by a local-DP run of its own, with the same clients chosen: ratios compare neighbours in time.
+    Every gate is followed by a local-DP run with the same clients chosen: ratios compare neighbours in time.
     """
     facts = machine.facts()
     rows: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch.func import functional_call
 
 from clients import models
-from clients.datasets import Records, model_inputs
+from clients.datasets import Records, channels_last, model_inputs
 from clients.errors import ArgumentError
 
 _BATCH: Final = 256
@@ -29,7 +29,7 @@ def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records)
         for start in range(0, len(records), _BATCH):
             features = model_inputs(torch.tensor(records.features[start : start + _BATCH]), torch.float32)
             if features.dim() == _IMAGE_AXES:  # pooling is several times faster
-                features = features.contiguous(memory_format=torch.channels_last)
+                features = channels_last(features)
             predicted = functional_call(model, weights, (features,)).argmax(dim=1).numpy()
             n_correct += int(np.count_nonzero(predicted == records.labels[start : start + _BATCH]))
     return n_correct / len(records)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from clients.datasets.records import Records, example_of, model_inputs
+from clients.datasets.records import Records, channels_last, example_of, model_inputs
 from clients.errors import (
     ArgumentError,
     ModelInputError,
@@ -105,7 +105,7 @@ class RecordEngine:
         if self._is_image and self._device.type == "cpu":  # pooling and patches are several times faster
             for parameter in self._model.parameters():
                 if parameter.dim() == _IMAGE_AXES:
-                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+                    parameter.data = channels_last(parameter.data)
 
     @property
     def n_layers(self) -> int:
@@ -148,7 +148,7 @@ class RecordEngine:
         dtype = next(self._model.parameters()).dtype
         features = model_inputs(features.to(self._device), dtype)
         if self._is_image and self._device.type == "cpu":
-            features = features.contiguous(memory_format=torch.channels_last)
+            features = channels_last(features)
         take = {Path.ONE_PASS: _one_pass, Path.VMAP: _by_vmap, Path.ONE_BY_ONE: _one_by_one}[self.path]
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             return take(self._model, features, labels.to(self._device))

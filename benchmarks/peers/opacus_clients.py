@@ -3,7 +3,8 @@
 .venv-peers/bin/python benchmarks/peers/opacus_clients.py JOB.npz RESULT.npz
 
 JOB holds features (clients, records, 1, 28, 28), labels, parameters (d,), clip_norm, repetitions, threads, device;
-RESULT gets `seconds` and the clipped sums (clients, d), so that both sides can be compared.
+RESULT gets `seconds` (2, repetitions), of the wall and of the processor, and the clipped sums (clients, d), so that
+both sides can be compared.
 """
 
 from __future__ import annotations
@@ -54,17 +55,25 @@ def main() -> None:
     )
     features = torch.from_numpy(job["features"]).to(device)
     labels = torch.from_numpy(job["labels"]).to(device)
-    seconds, sums = [], []
+    seconds: list[float] = []
+    cpu_seconds: list[float] = []
+    sums: list[torch.Tensor] = []
     for _ in range(2 + int(job["repetitions"])):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         sums = []
         for own, expected in zip(features, labels, strict=True):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(hooked(own), expected, reduction="sum").backward()
+            loss: Any = nn.functional.cross_entropy(hooked(own), expected, reduction="sum")
+            loss.backward()
             optimizer.clip_and_accumulate()
             sums.append(torch.cat([p.summed_grad.reshape(-1) for p in hooked.parameters()]).cpu())
         seconds.append(time.perf_counter() - start)
-    np.savez(sys.argv[2], seconds=np.array(seconds[2:]), sums=torch.stack(sums).numpy())
+        cpu_seconds.append(time.process_time() - cpu_start)
+    np.savez(
+        sys.argv[2],
+        seconds=np.array([seconds[2:], cpu_seconds[2:]]),
+        sums=torch.stack(sums).numpy(),
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from clients.datasets.cifar10 import cifar10
 from clients.datasets.digits import digits
 from clients.datasets.idx import fashion_mnist, mnist
 from clients.datasets.partitions import partition
-from clients.datasets.records import N_CLASSES, Records, Split, example_of, model_inputs
+from clients.datasets.records import N_CLASSES, Records, Split, channels_last, example_of, model_inputs
 from clients.datasets.source import DataSource
 from clients.datasets.tweets import airline_tweets
 
@@ -14,6 +14,7 @@ __all__ = [
     "Records",
     "Split",
     "airline_tweets",
+    "channels_last",
     "cifar10",
     "digits",
     "example_of",
