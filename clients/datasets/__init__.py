@@ -1,8 +1,8 @@
 """Labelled records, where they come from, and how an experiment spreads them over clients."""
 
-from clients.datasets.cifar10 import cifar10
 from clients.datasets.digits import digits
 from clients.datasets.idx import fashion_mnist, mnist
+from clients.datasets.mosaics import cifar10
 from clients.datasets.partitions import partition
 from clients.datasets.records import N_CLASSES, Records, Split, channels_last, example_of, model_inputs
 from clients.datasets.source import DataSource

@@ -8,9 +8,9 @@ from typing import Self, get_args
 
 from clients.config import ClientConfig, DatasetName, PartitionName
 from clients.datasets import partitions
-from clients.datasets.cifar10 import cifar10
 from clients.datasets.digits import DIGITS_SIDE, digits
 from clients.datasets.idx import fashion_mnist, mnist
+from clients.datasets.mosaics import cifar10
 from clients.datasets.partitions import Parts
 from clients.datasets.records import Records, Split
 from clients.datasets.tweets import airline_tweets
