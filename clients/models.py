@@ -7,6 +7,8 @@ flattened in row-major order. d is `dimension(name)`.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -183,6 +185,8 @@ def build(name: str, *, seed: int = 0) -> nn.Module:
 
 def _imported(path: str) -> Callable[[], object]:
     module, _, factory = path.partition(":")
+    if (here := os.getcwd()) not in sys.path:  # an installed command does not look beside the configuration by itself
+        sys.path.append(here)
     try:
         found = getattr(importlib.import_module(module), factory)
     except (ImportError, AttributeError, ValueError) as error:

@@ -26,7 +26,8 @@ from rich.console import Console
 from clients import evaluation, models
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Split
-from clients.errors import ArgumentError, ModelInputError, UnknownNameError
+from clients.errors import ArgumentError, ModelInputError, RecordMixingLayerError, UnknownNameError
+from clients.per_record import refuse_record_mixing
 from deploy import pki
 from deploy.config import Deployment, parse, parse_section
 from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
@@ -154,8 +155,10 @@ def _load(source: DataSource, model: str) -> Split:
     """The data set, once it is sure that the model takes its records. Raises ConfigError, DataError."""
     split = source.load(side=models.image_side(model))
     try:
-        models.require_fit(models.build(model), split.train.shape, is_text=split.train.features.dtype == np.int64)
-    except ModelInputError as error:
+        built = models.build(model)
+        refuse_record_mixing(built)
+        models.require_fit(built, split.train.shape, is_text=split.train.features.dtype == np.int64)
+    except (ModelInputError, RecordMixingLayerError) as error:
         raise ConfigError(f"task.model: {error} (client.dataset = {source.dataset!r})") from None
     return split
 

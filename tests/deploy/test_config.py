@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+import torch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -50,6 +51,13 @@ def changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         else:
             table[name] = value
     return new
+
+
+def batch_normalised() -> torch.nn.Module:
+    """A model of the user's own that mixes records."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten(), torch.nn.Linear(72, 10)
+    )
 
 
 def simple() -> dict[str, Any]:
@@ -224,6 +232,8 @@ def assert_refused(result: Result, *patterns: str) -> None:
     ("changes", "pattern"),
     [
         ({"task.model": "resnet"}, "task.model: expected one of cifar, cnn, .*, found 'resnet'"),
+        ({"task.model": "torch.nn:Identity"}, "task.model: .*there must be some"),
+        ({"task.model": f"{__name__}:batch_normalised"}, r"task.model: layer '1' \(BatchNorm2d\) mixes"),
         ({"task.model": "nowhere:Net"}, "task.model: .*No module named 'nowhere'"),
         ({"task.model": "cifar"}, r"task.model: the model does not fit records of shape \(1, 32, 32\)"),
         ({"task.model": ["mlp"]}, r"task.model: expected .*, found \['mlp'\]"),
