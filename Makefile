@@ -42,13 +42,18 @@ test-slow: $(INSTALLED)  ## Run all tests, the long ones too
 bench: $(INSTALLED)  ## Measure the norm check beside its peers (two minutes; `make peers` adds peers)
 	$(BIN)/precad bench validation --quick
 
-peers: $(PEERS)/.installed  ## Make the virtual environment of the benchmarks' peers (SPU, OpenDP)
+peers: $(PEERS)/.installed  ## Make the virtual environment of the benchmarks' peers (SPU, OpenDP, Opacus)
 
-# Their requirements conflict with our lock file, so they get an environment of their own.
-$(PEERS)/.installed: benchmarks/peers.txt
+# Their requirements conflict with our lock file, so they get an environment of their own; Opacus runs on our torch.
+$(PEERS)/.installed: benchmarks/peers.txt requirements-cpu.lock requirements-cuda.lock
 	@test -n "$(PYTHON)" || { echo "the peers need Python 3.11: make peers PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r benchmarks/peers.txt
+	if command -v nvidia-smi > /dev/null || ! $(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install \
+	    --no-deps --require-hashes -r requirements-cpu.lock 2> /dev/null; then \
+	  $(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps torch==2.13.0 \
+	    && $(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes \
+	      -r requirements-cuda.lock; fi
 	@touch $@
 
 lint: $(INSTALLED)  ## Check style and types

@@ -20,6 +20,7 @@ from benchmarks.workload import CLIP_NORM
 from deploy.processes import Children
 
 CRYPTEN_TTP, SPU_SEMI2K, SPU_CHEETAH, OPENDP = "crypten-ttp", "spu-semi2k", "spu-cheetah", "opendp"
+OPACUS = "opacus"
 PEERS_PYTHON = Path(".venv-peers/bin/python")
 SCRIPTS = Path(__file__).parent / "peers"
 TIMEOUT_S = 3600.0
@@ -56,11 +57,13 @@ def missing(peer: str, peers_python: Path) -> str | None:
         if importlib.util.find_spec("crypten") is None:
             return "CrypTen is not installed: pip install --no-deps crypten==0.4.1"
         return None
-    package = "opendp" if peer == OPENDP else "spu"
+    package = peer if peer in (OPENDP, OPACUS) else "spu"
     if not peers_python.exists():
         return f"{package} is not installed: no {peers_python}; make peers"
     probe = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
-    if subprocess.run([str(peers_python), "-c", probe], check=False).returncode:
+    if peer == OPACUS:
+        probe = "import opacus"  # its torch may be there and lack its libraries
+    if subprocess.run([str(peers_python), "-c", probe], check=False, capture_output=True).returncode:
         return f"{package} is not installed in {peers_python.parent.parent}: make peers"
     return None
 

@@ -1,10 +1,8 @@
-"""The same federated training without PRECAD: one server that sees every update, and the same four client processes.
+"""Federated training with nothing around it: one server that sees every update, the same client processes, pipes.
 
-For `precad bench overhead`. Records, model and gradients come from `clients`, as in a deployment. Updates travel
-through the pipes of a process pool instead of TLS and gRPC, which is in this baseline's favour.
-
-    no-privacy   the sum of the sampled records' gradients, clipped by nothing
-    local-dp     Algorithm 2's clipped update; each client adds the noise that protects it alone
+For `precad bench overhead`: the cost of training alone. Records, model and gradient engine come from `clients`, as in a
+deployment. Parameters and updates travel through the pipes of a process pool, without TLS or gRPC, so this is no
+federation that anybody could deploy; `benchmarks.plain_federation` is.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients import datasets, models
-from clients.datasets import Records
-from clients.local_update import local_update, sample_records
-from clients.per_record import clipped_gradient_sum
+from clients import models
+from clients.config import ClientConfig
+from clients.datasets import Records, example_of
+from clients.local_update import local_updates
+from clients.per_record import RecordClip, RecordEngine
+from clients.process import load_records
 from dp import rounded_gaussian
 from protos.task import Task
 
-NO_PRIVACY, LOCAL_DP = "no-privacy", "local-dp"
-NO_CLIP = 1e12
-"""A bound on a record's gradient that none reaches."""
+LOCAL_DP_PIPES = "local-dp-pipes"
 
 
 @dataclass(slots=True)
@@ -40,61 +38,55 @@ class Hosted:
 
     task: Task
     records: dict[str, Records]
-    model: torch.nn.Module
+    engine: RecordEngine
 
 
 _hosted: Hosted | None = None
 """Of this worker process; set once, when it starts."""
 
 
-def host(fields: dict[str, Any], ids: Sequence[str]) -> None:
+def host(fields: dict[str, Any], client: dict[str, Any], ids: Sequence[str]) -> None:
     """Loads what one client process holds. The first pass loads kernels, as in `clients.process.Trainer`."""
     global _hosted  # noqa: PLW0603 - a process pool gives its workers no other place
     torch.set_num_threads(1)
     task = Task.model_validate(fields)
-    parts = datasets.partition(datasets.digits(side=models.IMAGE_SIDE[task.model]).train, len(task.clients), seed=0)
-    everybody = sorted(task.clients)
-    records = {client: parts[everybody.index(client)] for client in ids}
-    _hosted = Hosted(task, records, models.build(task.model, seed=task.model_seed))
-    train(LOCAL_DP, models.flatten(_hosted.model), ids[:1])
+    config = ClientConfig.model_validate({**client, "certificates": "/", "authority": "/"}, context={"base": "/"})
+    records = load_records(task, config, ids)
+    model = models.build(task.model, seed=task.model_seed)
+    _hosted = Hosted(task, records, RecordEngine(model, example_of(records[ids[0]]), device=config.device))
+    train(models.flatten(model), ids[:1])
 
 
-def train(setting: str, parameters: NDArray[np.float32], ids: Sequence[str]) -> list[NDArray[np.float32]]:
-    """The updates of some hosted clients, one after the other."""
+def train(parameters: NDArray[np.float32], ids: Sequence[str]) -> list[NDArray[np.float32]]:
+    """The noisy updates of some hosted clients, in one pass."""
     assert _hosted is not None  # the pool's initializer has run
-    return [_update(setting, parameters, _hosted.records[client], _hosted) for client in ids]
-
-
-def _update(setting: str, parameters: NDArray[np.float32], records: Records, hosted: Hosted) -> NDArray[np.float32]:
-    task = hosted.task
-    if setting == NO_PRIVACY:
-        sample = records.take(sample_records(len(records), task.record_rate))
-        update = -clipped_gradient_sum(parameters, sample, model=hosted.model, record_clip_norm=NO_CLIP)
-    else:
-        update = local_update(
-            parameters,
-            records,
-            model=hosted.model,
-            sample_rate=task.record_rate,
-            record_clip_norm=task.record_clip,
-            client_clip_norm=task.client_clip,
-        )
-        noise = rounded_gaussian.sample(task.noise_std_on_grid, task.dim)
-        update += noise * math.ldexp(1.0, -task.frac_bits)
-    return update.astype(np.float32)
+    task = _hosted.task
+    updates = local_updates(
+        parameters,
+        [_hosted.records[client] for client in ids],
+        engine=_hosted.engine,
+        sample_rate=task.record_rate,
+        record_clip=RecordClip(task.record_clip),
+        client_clip_norm=task.client_clip,
+    )
+    step = math.ldexp(1.0, -task.frac_bits)
+    return [
+        (update + step * rounded_gaussian.sample(task.noise_std_on_grid, task.dim)).astype(np.float32)
+        for update in updates
+    ]
 
 
 class PlainTraining:
     """The server, with its client processes; a context manager."""
 
-    def __init__(self, task: Task, clients_per_process: int) -> None:
+    def __init__(self, task: Task, client: dict[str, Any], clients_per_process: int) -> None:
         ids = sorted(task.clients)
-        self._task, self._random = task, np.random.default_rng(0)
+        self._task = task
         groups = [ids[i : i + clients_per_process] for i in range(0, len(ids), clients_per_process)]
         spawn = multiprocessing.get_context("spawn")
         fields = task.model_dump(mode="json")
         self._pools = [
-            (group, ProcessPoolExecutor(1, mp_context=spawn, initializer=host, initargs=(fields, group)))
+            (group, ProcessPoolExecutor(1, mp_context=spawn, initializer=host, initargs=(fields, client, group)))
             for group in groups
         ]
 
@@ -107,14 +99,13 @@ class PlainTraining:
         for _, pool in self._pools:
             pool.shutdown(cancel_futures=True)
 
-    def rounds(self, setting: str, n: int) -> list[dict[str, float]]:
-        """Seconds of each phase, round by round: `collect` (training and transport), `update`."""
+    def rounds(self, chosen: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+        """Seconds of each phase, a round for every set of chosen clients: `collect` (training, transport), `update`."""
         parameters = models.initial_parameters(self._task.model, seed=self._task.model_seed)
         measured = []
-        for _ in range(n):
+        for clients in chosen:
             start = time.perf_counter()
-            chosen = [c for c in sorted(self._task.clients) if self._random.random() < self._task.client_rate]
-            updates = self._collect(setting, parameters, chosen)
+            updates = self._collect(parameters, clients)
             collected = time.perf_counter()
             total = np.zeros(self._task.dim)
             for update in updates:
@@ -124,12 +115,10 @@ class PlainTraining:
             measured.append({"collect": collected - start, "update": time.perf_counter() - collected})
         return measured
 
-    def _collect(
-        self, setting: str, parameters: NDArray[np.float32], chosen: Sequence[str]
-    ) -> list[NDArray[np.float32]]:
+    def _collect(self, parameters: NDArray[np.float32], chosen: Sequence[str]) -> list[NDArray[np.float32]]:
         """Every process trains its chosen clients, all processes at once."""
         futures = [
-            pool.submit(train, setting, parameters, own)
+            pool.submit(train, parameters, own)
             for group, pool in self._pools
             if (own := [client for client in group if client in chosen])
         ]

@@ -98,6 +98,19 @@ def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
     _save(pyplot, figure, path)
 
 
+def plot_training(report: Mapping[str, Any], path: Path) -> None:
+    """Samples per second, one bar per implementation."""
+    pyplot = require_matplotlib()
+    figure, axis = pyplot.subplots(figsize=SIZE, layout="constrained")
+    rows = report["rows"]
+    bars = axis.barh([row["implementation"] for row in rows], [row["samples_per_s"] for row in rows])
+    axis.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
+    axis.set_xlabel("samples per second")
+    axis.margins(x=0.15)
+    axis.invert_yaxis()
+    _save(pyplot, figure, path)
+
+
 def _order(line: tuple[str, str | None]) -> tuple[bool, str, str]:
     """Ours first."""
     return line[0] not in GATES, line[0], line[1] or ""

@@ -90,6 +90,7 @@ def print_scale(console: Console, report: Mapping[str, Any]) -> None:
 
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     """One line per setting; the phases' medians need not add up to the median of the round."""
+    console.print(f"records: {report['dataset']}", highlight=False)
     table = _table(["setting", "gate", "s/round", "q1..q3", "/ local DP", "phases, ms"])
     for row in report["rows"]:
         table.add_row(
@@ -99,6 +100,29 @@ def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
             f"{row['seconds_per_round_q1']:.3g}..{row['seconds_per_round_q3']:.3g}",
             f"{row['ratio']['local-dp']:.3g}",
             ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items()),
+        )
+    _print(console, table)
+
+
+def print_training(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per implementation; ratios are theirs over this one's time, so larger is better."""
+    row = report["rows"][0]
+    size = (
+        f"{row['clients']} clients x {row['records_per_client']} records, {row['threads']} thread(s), {row['device']}"
+    )
+    console.print(size, highlight=False)
+    others = [name for name in ("opacus", "plain-batch") if name in report["rows"][0]["ratio"]]
+    heads = ["implementation", "ms/round", "q1..q3", "CPU ms/round", "samples/s", "error / float64"]
+    table = _table([*heads, *(f"x {name}" for name in others)])
+    for row in report["rows"]:
+        table.add_row(
+            row["implementation"],
+            f"{row['ms_per_round']:.4g}",
+            f"{row['ms_per_round_q1']:.4g}..{row['ms_per_round_q3']:.4g}",
+            f"{row['cpu_ms_per_round']:.4g}",
+            f"{row['samples_per_s']:,.0f}",
+            "" if row["relative_error"] is None else f"{row['relative_error']:.1e}",
+            *(f"{row['ratio'][name]:.3g}" for name in others),
         )
     _print(console, table)
 

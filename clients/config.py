@@ -6,13 +6,16 @@ and its own connections.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from clients.attacks import ATTACKS
 from protos.config_path import ConfigPath
 from protos.transport import TlsFiles
+
+DatasetName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets"]
+PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
 
 
 class ClientConfig(BaseModel):
@@ -24,11 +27,22 @@ class ClientConfig(BaseModel):
     """Folder with one sub-folder per client id, holding `cert.pem` and `key.pem`."""
     authority: ConfigPath
     """The authority's certificate (PEM)."""
-    dataset: Literal["digits"] = "digits"
-    """Where the records come from. `digits`: scikit-learn's bundled handwritten digits, dealt i.i.d. to the task's
-    clients in the order of their ids."""
+    dataset: DatasetName = "digits"
+    """Where the records come from. `digits` are bundled; the others lie in the folder that the environment variable
+    PRECAD_DATA names (docs/data.md), or are downloaded where `download` allows it."""
+    partition: PartitionName = "iid"
+    """How they are spread over the task's clients, in the order of their ids: `iid`; `shards`, of records sorted by
+    label; `dirichlet`, proportions of each class at random; `user`, whole users."""
     partition_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of that deal. Protects nobody."""
+    shards_per_client: Annotated[int, Field(ge=1)] = 4
+    """Of partition `shards`; 100 clients then share 400 shards."""
+    dirichlet_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    """Of partition `dirichlet`; the smaller, the fewer classes a client has."""
+    download: bool = False
+    """Whether a data set that is not there may be downloaded, through torchvision."""
+    memory_mb: Annotated[int, Field(ge=1)] | None = None
+    """What a tile of per-record gradients may take, in MiB; 32 on a CPU and 2048 on a GPU unless set."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """Where gradients are computed; `auto` takes CUDA when there is one."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0

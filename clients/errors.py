@@ -3,7 +3,12 @@
 ClientError
 ├── ArgumentError (also a ValueError)
 │   ├── UnknownNameError
-│   └── DimensionError
+│   ├── DimensionError
+│   ├── ModelImportError
+│   ├── ModelInputError
+│   └── DataError             a data set
+│       ├── MissingDataError  is not there; says what helps
+│       └── CorruptDataError  is not what its authors published
 ├── RecordMixingLayerError
 ├── NonFiniteGradientError
 ├── ProtocolError            the servers say something that honest ones do not
@@ -36,6 +41,21 @@ class DimensionError(ArgumentError):
         super().__init__(f"a flat parameter vector must have shape ({expected},), got {got}")
 
 
+class DataError(ArgumentError):
+    """Base of what goes wrong with the files of a data set."""
+
+
+class MissingDataError(DataError):
+    """A data set is not there; the message says what helps."""
+
+
+class CorruptDataError(DataError):
+    """A file is not the one that its authors published."""
+
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__(f"{path}: {why}; the file is damaged or another one: get it again")
+
+
 class RecordMixingLayerError(ClientError):
     """A layer's output for one record depends on the other records, so one record has no gradient of its own."""
 
@@ -44,6 +64,20 @@ class RecordMixingLayerError(ClientError):
             f"layer {layer_name!r} ({layer_type}) mixes the records of a batch; "
             "use a normalisation within one record, such as GroupNorm"
         )
+
+
+class ModelImportError(ArgumentError):
+    """What a configuration names as the user's own model cannot be imported, or is none."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"model {path!r}: expected package.module:factory of a torch.nn.Module; {why}")
+
+
+class ModelInputError(ArgumentError):
+    """The model cannot be applied to records of the data set's shape, or gives something that is no logits."""
+
+    def __init__(self, shape: tuple[int, ...], why: str) -> None:
+        super().__init__(f"the model does not fit records of shape {shape}: {why}")
 
 
 class NonFiniteGradientError(ClientError):

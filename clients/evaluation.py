@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from torch.func import functional_call
 
 from clients import models
-from clients.datasets import Records
+from clients.datasets import Records, channels_last, model_inputs
 from clients.errors import ArgumentError
 
-_BATCH: Final = 1024
+_BATCH: Final = 256
+_IMAGE_AXES: Final = 4
 
 
 def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records) -> float:
@@ -26,7 +27,9 @@ def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records)
     n_correct = 0
     with torch.inference_mode():
         for start in range(0, len(records), _BATCH):
-            features = torch.from_numpy(records.features[start : start + _BATCH])
+            features = model_inputs(torch.tensor(records.features[start : start + _BATCH]), torch.float32)
+            if features.dim() == _IMAGE_AXES:  # pooling is several times faster
+                features = channels_last(features)
             predicted = functional_call(model, weights, (features,)).argmax(dim=1).numpy()
             n_correct += int(np.count_nonzero(predicted == records.labels[start : start + _BATCH]))
     return n_correct / len(records)

@@ -1,52 +1,49 @@
 """Algorithm 2 of PRECAD, lines 1 to 7: what a client computes before it encodes and shares.
 
-`local_update` reads like the algorithm; `clients.per_record` holds lines 2 to 5.
+`local_updates` reads like the algorithm; `clients.per_record` holds lines 2 to 6.
 """
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from clients.datasets import Records
 from clients.errors import ArgumentError
-from clients.per_record import clipped_gradient_sum
+from clients.per_record import RecordClip, RecordEngine
 
 _WORD_BITS: Final = 64
 _ROUNDING_SLACK: Final = 2.0**-40
 """Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46."""
 
 
-def local_update(
+def local_updates(
     parameters: NDArray[np.float32],
-    records: Records,
+    clients: Sequence[Records],
     *,
-    model: nn.Module,
+    engine: RecordEngine,
     sample_rate: float,
-    record_clip_norm: float,
+    record_clip: RecordClip,
     client_clip_norm: float,
-    device: str = "auto",
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> NDArray[np.float64]:
-    """Delta theta of one client in one round, in units of the aggregate before encoding; shape (d,), norm <= C.
+    """Delta theta of several clients of one round, in units of the aggregate before encoding; (len(clients), d).
 
-    The negative sum of the sampled records' gradients, each clipped to R = `record_clip_norm`, projected onto the ball
-    of radius C = `client_clip_norm`. Each record is in the sample with probability p = `sample_rate`, independently.
+    Of each client: the negative sum of the sampled records' gradients, each clipped to R, projected onto the ball of
+    radius C = `client_clip_norm`. Each record is in the sample with probability p = `sample_rate`, independently.
     Adding or removing one record of the sample moves the result by at most min(R, 2C), the others' draws held fixed.
-    `parameters` is the global model theta_t (d,); `model` gives its architecture and is not changed.
-    Raises: ArgumentError (also UnknownNameError, DimensionError), RecordMixingLayerError, NonFiniteGradientError. Then
-    nothing may be uploaded.
+    `parameters` is the global model theta_t (d,). Clients share no randomness; their samples are drawn in their order.
+    Raises: ArgumentError (also DimensionError), NonFiniteGradientError. Then nothing may be uploaded.
     Source: PRECAD, Algorithm 2, lines 1-7.
     """
-    sample = records.take(sample_records(len(records), sample_rate, random_bytes))  # line 1
-    gradient_sum = clipped_gradient_sum(  # lines 2-5
-        parameters, sample, model=model, record_clip_norm=record_clip_norm, device=device
-    )
-    return project(-gradient_sum, client_clip_norm)  # lines 6-7
+    samples = [records.take(sample_records(len(records), sample_rate, random_bytes)) for records in clients]  # line 1
+    updates = -engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
+    for i, update in enumerate(updates):
+        updates[i] = project(update, client_clip_norm)  # line 7
+    return updates
 
 
 def sample_records(

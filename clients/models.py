@@ -4,7 +4,13 @@ A model travels as one float32 vector of shape (d,): its parameters in the order
 flattened in row-major order. d is `dimension(name)`.
 """
 
+from __future__ import annotations
+
+import importlib
+import os
+import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -13,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.datasets import N_CLASSES
-from clients.errors import DimensionError, UnknownNameError
+from clients.datasets.records import N_CLASSES, example
+from clients.datasets.tweets import LENGTH, VOCABULARY
+from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 
 
 def _mlp() -> nn.Module:
@@ -51,24 +58,161 @@ def _cnn() -> nn.Module:
     )
 
 
-_BUILDERS: Final[Mapping[str, Callable[[], nn.Module]]] = MappingProxyType({"mlp": _mlp, "cnn": _cnn})
+def _cnn_rgb() -> nn.Module:
+    """The same layers on 32x32 colour images: d = 37 274. (batch, 3, 32, 32) -> logits (batch, 10).
 
-IMAGE_SIDE: Final[Mapping[str, int]] = MappingProxyType({"mlp": 8, "cnn": 28})
-"""Side in pixels of the square one-channel images that each model takes."""
+    It is the small CNN of tensorflow/privacy's tutorial, whose layers are also those of `cnn`.
+    Source: tensorflow/privacy, tutorials/mnist_dpsgd_tutorial.py.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 16, kernel_size=8, stride=2, padding=3),  # (batch, 16, 16, 16)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 16, 15, 15)
+        nn.Conv2d(16, 32, kernel_size=4, stride=2),  # (batch, 32, 6, 6)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 32, 5, 5)
+        nn.Flatten(),
+        nn.Linear(32 * 5 * 5, 32),
+        nn.ReLU(),
+        nn.Linear(32, N_CLASSES),
+    )
+
+
+def _cifar() -> nn.Module:
+    """The CNN of TensorFlow's tutorial on CIFAR-10: d = 122 570. (batch, 3, 32, 32) -> logits (batch, 10).
+
+    Source: tensorflow.org/tutorials/images/cnn, which PRECAD uses for CIFAR-10.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 32, kernel_size=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # (batch, 32, 15, 15)
+        nn.Conv2d(32, 64, kernel_size=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # (batch, 64, 6, 6)
+        nn.Conv2d(64, 64, kernel_size=3),  # (batch, 64, 4, 4)
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, N_CLASSES),
+    )
+
+
+class LstmClassifier(nn.Module):
+    """Two LSTM layers on 32 embedded words: d = 122 506. (batch, 32) tokens -> logits (batch, 10).
+
+    Its gates are plain linear layers, so that the per-record engine knows their gradients. The words' padding, token 0,
+    comes last; the classifier reads the mean of the second layer's states.
+    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997, with forget gates (Gers et al., 2000).
+    """
+
+    EMBEDDING, HIDDEN = 32, 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, self.EMBEDDING)
+        sizes = (self.EMBEDDING, self.HIDDEN)
+        self.reads = nn.ModuleList(nn.Linear(size, 4 * self.HIDDEN) for size in sizes)
+        self.recalls = nn.ModuleList(nn.Linear(self.HIDDEN, 4 * self.HIDDEN, bias=False) for _ in sizes)
+        self.classifier = nn.Linear(self.HIDDEN, N_CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, 32) int64 -> (batch, 10)."""
+        sequence = self.embedding(tokens)
+        for read, recall in zip(self.reads, self.recalls, strict=True):
+            inputs = read(sequence).unbind(dim=1)
+            hidden = inputs[0].new_zeros((len(tokens), self.HIDDEN))
+            cell, states = hidden, []
+            for step in inputs:
+                take, forget, value, show = (step + recall(hidden)).chunk(4, dim=1)
+                cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(value)
+                hidden = torch.sigmoid(show) * torch.tanh(cell)
+                states.append(hidden)
+            sequence = torch.stack(states, dim=1)
+        logits: Tensor = self.classifier(sequence.mean(dim=1))
+        return logits
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model that has a name here."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    """Of one record's features."""
+    is_text: bool = False
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
+    {
+        "mlp": Architecture(_mlp, (1, 8, 8)),
+        "cnn": Architecture(_cnn, (1, 28, 28)),
+        "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
+        "cifar": Architecture(_cifar, (3, 32, 32)),
+        "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
+    }
+)
+
+
+def image_side(name: str) -> int | None:
+    """The side in pixels of the images that a named model takes; None for texts and for models of the user's own."""
+    architecture = ARCHITECTURES.get(name)
+    return None if architecture is None or architecture.is_text else architecture.shape[-1]
 
 
 def build(name: str, *, seed: int = 0) -> nn.Module:
     """The model of that name, on the CPU, with PyTorch's default initialisation drawn from `seed`.
 
+    A name with a colon, `package.module:factory`, imports the user's own: a class or function that takes no argument
+    and gives a `torch.nn.Module`.
     The same seed gives the same parameters in every process, and the global generator of torch is left as it was.
     The start of training is public, so this generator need not be cryptographic.
-    Raises: UnknownNameError.
+    Raises: UnknownNameError, ModelImportError.
     """
-    if name not in _BUILDERS:
-        raise UnknownNameError("model", name, known=sorted(_BUILDERS))
+    if ":" not in name and name not in ARCHITECTURES:
+        raise UnknownNameError("model", name, known=[*sorted(ARCHITECTURES), "package.module:factory"])
+    make = _imported(name) if ":" in name else ARCHITECTURES[name].make
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _BUILDERS[name]()
+        model = make()
+    if not isinstance(model, nn.Module):
+        raise ModelImportError(name, f"it gave a {type(model).__name__}, not a torch.nn.Module")
+    if any(parameter.dtype != torch.float32 for parameter in model.parameters()) or not parameter_count(model):
+        raise ModelImportError(name, "its parameters must be float32, and there must be some")
+    return model
+
+
+def _imported(path: str) -> Callable[[], object]:
+    module, _, factory = path.partition(":")
+    if (here := os.getcwd()) not in sys.path:  # an installed command does not look beside the configuration by itself
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ModelImportError(path, str(error)) from None
+    if not callable(found):
+        raise ModelImportError(path, f"{factory} cannot be called")
+
+    def make() -> object:
+        try:
+            return found()
+        except TypeError as error:
+            raise ModelImportError(path, f"calling it without arguments fails: {error}") from None
+
+    return make
+
+
+def require_fit(model: nn.Module, shape: tuple[int, ...], *, is_text: bool) -> None:
+    """Raise ModelInputError unless `model` gives N_CLASSES logits for a record of that shape."""
+    try:
+        with torch.no_grad():
+            logits = model(example(shape, is_text=is_text).unsqueeze(0))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ModelInputError(shape, str(error).splitlines()[0]) from None
+    if not isinstance(logits, Tensor) or logits.shape != (1, N_CLASSES):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelInputError(shape, f"expected logits of shape (1, {N_CLASSES}), got {found}")
 
 
 def dimension(name: str) -> int:

@@ -1,7 +1,23 @@
-"""Per-record gradients, clipped and summed: Algorithm 2, lines 2 to 6 without the sign."""
+"""Per-record gradients of many clients in one pass: clipped record by record, summed client by client.
 
+Clients of a round share the model, so the records of all of them form one batch. The batch is cut into tiles that fit a
+memory budget; a tile may hold the end of one client and the beginning of the next.
+
+    one pass      forward and backward once, layers by `clients.layer_gradients`
+    vmap          torch.func, for models with layers that have no rule
+    one by one    a loop over records, for what torch.func cannot batch
+
+Which one a model takes is decided when the engine is made, by comparing with the loop on two records in float64.
+"""
+
+from __future__ import annotations
+
+import copy
 import math
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -9,11 +25,133 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from clients.datasets import Records
-from clients.errors import ArgumentError, NonFiniteGradientError, RecordMixingLayerError, UnknownNameError
+from clients.datasets.records import Records, channels_last, example_of, model_inputs
+from clients.errors import (
+    ArgumentError,
+    ModelInputError,
+    NonFiniteGradientError,
+    RecordMixingLayerError,
+    UnknownNameError,
+)
+from clients.layer_gradients import RULES, LayerGradients, Rows, Segments, handles, owners
 from clients.models import parameter_count, unflatten
 
-_DEFAULT_MEMORY_BYTES: Final = 256 * 2**20
+_CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
+"""Of a tile, unless told otherwise. On a CPU a tile that stays near the caches is also the fastest."""
+_IMAGE_AXES: Final = 4
+_PROBE_TOLERANCE: Final = 1e-9
+"""Relative, in float64; two correct ways differ by rounding, below 1e-12."""
+
+
+class Path(StrEnum):
+    """How an engine takes gradients of single records."""
+
+    ONE_PASS = "one-pass"  # noqa: S105 - no password
+    VMAP = "vmap"
+    ONE_BY_ONE = "one-by-one"
+
+
+class Clipping(StrEnum):
+    """What a record's bound R limits."""
+
+    FLAT = "flat"
+    """The norm over all parameters, by R."""
+    PER_LAYER = "per-layer"
+    """The norm over each of the L layers' parameters, by R / sqrt(L); together at most R."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordClip:
+    """R, and what it limits."""
+
+    norm: float
+    """R: L2 bound on one record's clipped gradient. Infinity clips nothing, for training without privacy."""
+    kind: Clipping = Clipping.FLAT
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0:  # this form refuses NaN too
+            raise ArgumentError(f"record_clip_norm must be positive, got {self.norm}")
+
+
+class RecordEngine:
+    """Clipped gradient sums of one model. Keeps a copy of it; not for two threads at once."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Tensor,
+        *,
+        device: str = "auto",
+        dtype: torch.dtype = torch.float32,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`example` is one record's features, without the batch axis; its values do not matter. A tile takes as many
+        records as fit in `memory_bytes` (activations, patches and formed gradients), at least one.
+
+        Raises: RecordMixingLayerError, ModelInputError, ArgumentError, UnknownNameError.
+        """
+        if memory_bytes is not None and not memory_bytes > 0:
+            raise ArgumentError(f"memory_bytes must be > 0, got {memory_bytes}")
+        refuse_record_mixing(model)
+        self.dim = parameter_count(model)
+        self._device = resolve_device(device)
+        template = _quiet_copy(model)
+        self.path, self._bytes_per_record = _probe(template, example)
+        self._model = template.to(self._device, dtype)
+        self._layers = [layer for _, layer in owners(self._model)]
+        default = _CUDA_MEMORY_BYTES if self._device.type == "cuda" else _CPU_MEMORY_BYTES
+        self._n_tile = max(1, (memory_bytes or default) // self._bytes_per_record)
+        self._is_image = example.dim() == 3
+        if self._is_image and self._device.type == "cpu":  # pooling and patches are several times faster
+            for parameter in self._model.parameters():
+                if parameter.dim() == _IMAGE_AXES:
+                    parameter.data = channels_last(parameter.data)
+
+    @property
+    def n_layers(self) -> int:
+        """L, the number of modules with parameters of their own."""
+        return len(self._layers)
+
+    def clipped_sums(
+        self, parameters: NDArray[np.float32] | NDArray[np.float64], clients: Sequence[Records], clip: RecordClip
+    ) -> NDArray[np.float64]:
+        """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
+
+        g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
+        has the precision of the engine. The same arguments on the same device give the same bits.
+        Raises: DimensionError, NonFiniteGradientError; nothing may be uploaded then.
+        Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
+        """
+        self._load(parameters)
+        sums = np.zeros((len(clients), self.dim))
+        sizes = [len(records) for records in clients]
+        if sum(sizes) == 0:
+            return sums
+        features = torch.from_numpy(np.concatenate([records.features for records in clients]))
+        labels = torch.from_numpy(np.concatenate([records.labels for records in clients]))
+        for tile, part in _tiles(sizes, self._n_tile):
+            gradients = self._gradients(features[tile], labels[tile])
+            factors = clip_factors(gradients, clip)
+            segments = [segment for _, segment in part]
+            parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
+            sums[[client for client, _ in part]] += torch.cat(parts, dim=1).cpu().numpy()
+        return sums
+
+    def _load(self, parameters: NDArray[np.float32] | NDArray[np.float64]) -> None:
+        with torch.no_grad():
+            weights = unflatten(torch.tensor(parameters), self._model)
+            for name, parameter in self._model.named_parameters():
+                parameter.copy_(weights[name])
+
+    def _gradients(self, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+        """Of the records of one tile, layer by layer."""
+        dtype = next(self._model.parameters()).dtype
+        features = model_inputs(features.to(self._device), dtype)
+        if self._is_image and self._device.type == "cpu":
+            features = channels_last(features)
+        take = {Path.ONE_PASS: _one_pass, Path.VMAP: _by_vmap, Path.ONE_BY_ONE: _one_by_one}[self.path]
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            return take(self._model, features, labels.to(self._device))
 
 
 def clipped_gradient_sum(
@@ -23,63 +161,228 @@ def clipped_gradient_sum(
     model: nn.Module,
     record_clip_norm: float,
     device: str = "auto",
-    memory_bytes: int = _DEFAULT_MEMORY_BYTES,
+    memory_bytes: int | None = None,
 ) -> NDArray[np.float64]:
-    """sum_s g_s * min(1, R / ||g_s||_2) over `records`, g_s the cross-entropy gradient of record s; shape (d,).
+    """The same for one client, (d,), in the precision of `parameters`; makes an engine for this one call.
 
-    R is `record_clip_norm`; the norm is over all d parameters together. No records: the zero vector.
-    Adding or removing one record moves the sum by at most R, in real arithmetic. Norms, factors and the sum are in
-    float64; g_s has the precision of `parameters`, float32 in production, where a kernel may round the gradients of the
-    other records differently once the size of the batch has changed.
-    Memory: records are taken in chunks whose gradients fit in `memory_bytes`; activations come on top.
-    Raises: ArgumentError, UnknownNameError, DimensionError, RecordMixingLayerError, NonFiniteGradientError.
-    Source: PRECAD, Algorithm 2, lines 2-6.
+    Adding or removing one record moves the sum by at most R, in real arithmetic; see `RecordEngine.clipped_sums`.
+    Raises: ArgumentError, DimensionError, RecordMixingLayerError, NonFiniteGradientError.
     """
-    if not 0 < record_clip_norm < math.inf:
+    if not record_clip_norm < math.inf:
         raise ArgumentError(f"record_clip_norm must be positive and finite, got {record_clip_norm}")
-    refuse_record_mixing(model)
-    theta = torch.tensor(parameters, device=resolve_device(device))
-    weights = unflatten(theta, model)
-    features = torch.from_numpy(records.features).to(theta)
-    labels = torch.from_numpy(records.labels).to(theta.device)
-    total = torch.zeros_like(theta, dtype=torch.float64)
-    n_chunk = _records_per_chunk(parameter_count(model), theta.element_size(), memory_bytes)
-    for start in range(0, len(records), n_chunk):
-        chunk = slice(start, start + n_chunk)
-        gradients = per_record_gradients(weights, features[chunk], labels[chunk], model=model)
-        total += clip_factors(gradients, record_clip_norm) @ gradients.double()
-    return np.asarray(total.cpu().numpy(), dtype=np.float64)
+    clip, dtype = RecordClip(record_clip_norm), torch.tensor(parameters[:0]).dtype
+    engine = RecordEngine(model, example_of(records), device=device, dtype=dtype, memory_bytes=memory_bytes)
+    sums: NDArray[np.float64] = engine.clipped_sums(parameters, [records], clip)[0]
+    return sums
 
 
-def per_record_gradients(weights: dict[str, Tensor], features: Tensor, labels: Tensor, *, model: nn.Module) -> Tensor:
-    """g_s = gradient of the cross-entropy loss of record s for each record: (n, d) in the dtype of `weights`.
-
-    `weights` are the model's parameters by name, in the order of the flat vector, as `unflatten` gives them; features
-    (n, 1, side, side) and labels (n,) are on the same device.
-    """
-
-    def loss(at: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-        logits = functional_call(model, at, (image.unsqueeze(0),))
-        return nn.functional.cross_entropy(logits, label.unsqueeze(0))
-
-    per_record = vmap(grad(loss), in_dims=(None, 0, 0))
-    per_parameter: dict[str, Tensor] = per_record(weights, features, labels)
-    in_order = (per_parameter[name] for name in weights)
-    return torch.cat([gradient.flatten(start_dim=1) for gradient in in_order], dim=1)
+def _tiles(sizes: Sequence[int], n_tile: int) -> Iterator[tuple[slice, list[tuple[int, slice]]]]:
+    """Cuts the records into tiles; for each, who has records in it and where within the tile."""
+    ends = np.cumsum(sizes)
+    starts = ends - np.asarray(sizes)
+    for start in range(0, int(ends[-1]), n_tile):
+        stop = min(start + n_tile, int(ends[-1]))
+        inside = np.flatnonzero((starts < stop) & (ends > start) & (ends > starts))
+        yield (
+            slice(start, stop),
+            [(int(i), slice(max(int(starts[i]), start) - start, min(int(ends[i]), stop) - start)) for i in inside],
+        )
 
 
-def clip_factors(gradients: Tensor, bound: float) -> Tensor:
-    """min(1, bound / ||g_s||_2) for each row g_s of `gradients` (n, d), and 1 for a row of zeros; float64 (n,).
+def clip_factors(gradients: Sequence[LayerGradients], clip: RecordClip) -> list[Tensor]:
+    """For each layer the factor of each record: min(1, bound / norm), and 1 where the norm is zero; float64 (n,).
 
-    Norms are accumulated in float64, with a relative error below d * 2^-53.
     Raises: NonFiniteGradientError, because a NaN would pass every comparison with the bound.
     """
-    norms = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
-    n_bad = int((~norms.isfinite()).sum())
+    squares = torch.stack([layer.squared_norms() for layer in gradients])
+    n_bad = int((~squares.sum(dim=0).isfinite()).sum())
     if n_bad:
-        raise NonFiniteGradientError(n_bad=n_bad, n_records=len(norms))
-    factors: Tensor = bound / norms.clamp(min=bound)
-    return factors
+        raise NonFiniteGradientError(n_bad=n_bad, n_records=squares.shape[1])
+    if math.isinf(clip.norm):
+        return list(torch.ones_like(squares))
+    if clip.kind is Clipping.FLAT:
+        norms, bound = squares.sum(dim=0, keepdim=True).sqrt().expand_as(squares), clip.norm
+    else:
+        norms, bound = squares.sqrt(), clip.norm / math.sqrt(len(gradients))
+    return list(bound / norms.clamp(min=bound))
+
+
+# -- three ways to the gradients of single records --------------------------------------------------------------------
+
+
+def _one_pass(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """Forward and backward once. Parameters take no part in the backward pass: only what layers wrote does."""
+    tape = _Tape([layer for _, layer in owners(model)])
+    with tape.recording(), torch.enable_grad():
+        loss = nn.functional.cross_entropy(model(features), labels, reduction="sum")
+        written = [output for outputs in tape.outputs for output in outputs]
+        gradients = iter(torch.autograd.grad(loss, written))
+    return [
+        RULES[type(layer)](layer, reads, [next(gradients) for _ in outputs])
+        for layer, reads, outputs in zip(tape.layers, tape.reads, tape.outputs, strict=True)
+    ]
+
+
+class _Tape:
+    """What the layers read and wrote during one forward pass."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self.layers = layers
+        self.reads: list[list[Tensor]] = [[] for _ in layers]
+        self.outputs: list[list[Tensor]] = [[] for _ in layers]
+
+    def recording(self) -> _Hooks:
+        return _Hooks(self)
+
+    def note(self, index: int, read: Tensor, output: Tensor) -> Tensor:
+        """Makes the output a place at which autograd can be asked."""
+        if not output.requires_grad:  # nothing before it is asked for, so the backward pass ends here
+            output = output.detach().requires_grad_()
+        self.reads[index].append(read.detach())
+        self.outputs[index].append(output)
+        return output
+
+
+class _Hooks:
+    def __init__(self, tape: _Tape) -> None:
+        self._tape = tape
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        def noting(index: int) -> Any:
+            return lambda _layer, read, output: self._tape.note(index, read[0], output)
+
+        for index, layer in enumerate(self._tape.layers):
+            self._handles.append(layer.register_forward_hook(noting(index)))
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+def _by_vmap(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """torch.func on single records."""
+
+    def loss(at: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(functional_call(model, at, (one.unsqueeze(0),)), label.unsqueeze(0))
+
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    rows: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(weights, features, labels)
+    return _rows_by_layer(model, rows)
+
+
+def _one_by_one(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """One forward and backward pass per record: slow, and right for whatever autograd can differentiate."""
+    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
+    rows: dict[str, list[Tensor]] = {name: [] for name in weights}
+    with torch.enable_grad():
+        for one, label in zip(features, labels, strict=True):
+            loss = nn.functional.cross_entropy(functional_call(model, weights, (one.unsqueeze(0),)), label.unsqueeze(0))
+            found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+            for (name, weight), value in zip(weights.items(), found, strict=True):
+                rows[name].append(torch.zeros_like(weight) if value is None else value)
+    return _rows_by_layer(model, {name: torch.stack(values) for name, values in rows.items()})
+
+
+def _rows_by_layer(model: nn.Module, rows: dict[str, Tensor]) -> list[LayerGradients]:
+    """Rows of all parameters, as those of each layer. A parameter that two layers share belongs to the first."""
+    layers: list[LayerGradients] = []
+    for name, layer in owners(model):
+        names = [f"{name}.{own}" if name else own for own, _ in layer.named_parameters(recurse=False)]
+        blocks = [rows[full].flatten(start_dim=1).double() for full in names if full in rows]
+        if blocks:
+            layers.append(Rows(tuple(blocks), (None,) * len(blocks)))
+    return layers
+
+
+# -- before the first record ------------------------------------------------------------------------------------------
+
+
+def _quiet_copy(model: nn.Module) -> nn.Module:
+    """A copy that changes nothing in place, draws nothing (dropout is off), and whose parameters want no gradient."""
+    quiet = copy.deepcopy(model).cpu().eval().requires_grad_(requires_grad=False)
+    for layer in quiet.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]  # a later layer would overwrite what an earlier one wrote
+    return quiet
+
+
+def _probe(model: nn.Module, example: Tensor) -> tuple[Path, int]:
+    """The fastest right path for this model, and bytes of memory that a record takes on it.
+
+    Raises: RecordMixingLayerError, ModelInputError.
+    """
+    twin = copy.deepcopy(model).double()
+    features, labels = _probe_records(example), torch.tensor([0, 1])
+    _require_separate_records(twin, features)
+    expected = _flat(_one_by_one(twin, features, labels))
+    one_pass_bytes = 0
+    for path, take in ((Path.ONE_PASS, _one_pass), (Path.VMAP, _by_vmap)):
+        if path is Path.ONE_PASS and not _has_rules(twin):
+            continue
+        try:
+            got = _flat(take(twin, features, labels))
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            continue  # this way is not for this model; the loop is
+        if got.shape == expected.shape and bool(
+            torch.linalg.vector_norm(got - expected) <= _PROBE_TOLERANCE * (1 + torch.linalg.vector_norm(expected))
+        ):
+            if path is Path.ONE_PASS:
+                one_pass_bytes = _one_pass_bytes(twin, features)
+            return path, one_pass_bytes or 20 * parameter_count(model)
+    return Path.ONE_BY_ONE, 20 * parameter_count(model)
+
+
+def _has_rules(model: nn.Module) -> bool:
+    layers = [layer for _, layer in owners(model)]
+    n_owned = sum(len(list(layer.parameters(recurse=False))) for layer in layers)
+    return all(handles(layer) for layer in layers) and n_owned == len(list(model.parameters()))  # none is shared
+
+
+def _probe_records(example: Tensor) -> Tensor:
+    """Two different records of the example's shape: noise, or tokens that every vocabulary has."""
+    if not example.is_floating_point():
+        return torch.stack([torch.zeros_like(example), torch.arange(example.numel()).view_as(example) % 2])
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand((2, *example.shape), generator=generator, dtype=torch.float64)
+
+
+def _require_separate_records(model: nn.Module, features: Tensor) -> None:
+    """A record's logits are the same whatever the other record is. Raises ModelInputError, RecordMixingLayerError."""
+    try:
+        with torch.no_grad():
+            both, alone = model(features), model(features[:1])
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ModelInputError(tuple(features.shape[1:]), str(error).splitlines()[0]) from None
+    if not isinstance(both, Tensor) or both.dim() != 2 or both.shape[0] != 2:
+        found = tuple(both.shape) if isinstance(both, Tensor) else type(both).__name__
+        raise ModelInputError(tuple(features.shape[1:]), f"two records must give logits (2, classes), got {found}")
+    if not torch.allclose(both[:1], alone, rtol=1e-9, atol=1e-9):
+        raise RecordMixingLayerError("model", type(model).__name__)
+
+
+def _flat(gradients: Sequence[LayerGradients]) -> Tensor:
+    """All rows, (2, d), through the sums that training uses."""
+    n = len(gradients[0].squared_norms())
+    factors = torch.ones(n, dtype=torch.float64)
+    segments: Segments = [slice(i, i + 1) for i in range(n)]
+    return torch.cat([layer.weighted_sums(factors, segments) for layer in gradients], dim=1)
+
+
+def _one_pass_bytes(model: nn.Module, features: Tensor) -> int:
+    """What one record takes: activations twice (forward, backward), patches, rows in the working type and float64."""
+    tape = _Tape([layer for _, layer in owners(model)])
+    with tape.recording(), torch.enable_grad():
+        model(features)
+    n_entries = 0
+    for layer, reads, outputs in zip(tape.layers, tape.reads, tape.outputs, strict=True):
+        wrote = sum(output[0].numel() for output in outputs)
+        n_entries += 4 * (sum(read[0].numel() for read in reads) + wrote)
+        if isinstance(layer, nn.Conv2d):
+            n_entries += wrote // layer.out_channels * layer.weight[0].numel()
+        if not (isinstance(layer, nn.Linear) and len(reads) == 1 and reads[0].dim() == 2):
+            n_entries += 3 * sum(parameter.numel() for parameter in layer.parameters(recurse=False))
+    return 4 * n_entries
 
 
 def refuse_record_mixing(model: nn.Module) -> None:
@@ -93,19 +396,17 @@ def refuse_record_mixing(model: nn.Module) -> None:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that configuration names: "cpu", "cuda", or "auto", which is cuda where there is one.
+    """The device that configuration names: "cpu", "cuda", "cuda:N", or "auto", which is cuda where there is one.
 
-    Raises: UnknownNameError; ArgumentError if "cuda" is asked for and absent.
+    Raises: UnknownNameError; ArgumentError if CUDA is asked for and absent.
     """
-    if name not in ("auto", "cpu", "cuda"):
-        raise UnknownNameError("device", name, known=["auto", "cpu", "cuda"])
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError("device 'cuda' was asked for, and PyTorch sees no CUDA device")
-    if name == "auto":
+    kind, _, index = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
+        raise UnknownNameError("device", name, known=["auto", "cpu", "cuda", "cuda:N"])
+    if kind == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError(f"device {name!r} was asked for, and PyTorch sees no CUDA device")
+    if index and int(index) >= torch.cuda.device_count():
+        raise ArgumentError(f"device {name!r} was asked for, and PyTorch sees {torch.cuda.device_count()} CUDA devices")
     return torch.device(name)
-
-
-def _records_per_chunk(d: int, element_bytes: int, memory_bytes: int) -> int:
-    """How many records' gradients fit in memory_bytes: by layer, flat, and in float64, d entries each; at least one."""
-    return max(1, memory_bytes // (d * (2 * element_bytes + 8)))

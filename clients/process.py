@@ -1,71 +1,135 @@
-"""A client process: its records, Algorithm 2 on them, and one session per client that it hosts."""
+"""A client process: its clients' records, Algorithm 2 on them, and one session per client that it hosts."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients import datasets, models
+from clients import models
 from clients.attacks import ATTACKS, Attack
 from clients.config import ClientConfig
-from clients.datasets import Records
-from clients.errors import ArgumentError, StoppedError, UnknownNameError
-from clients.local_update import local_update
-from clients.session import ClientSession
+from clients.datasets import DataSource, Records, example_of
+from clients.errors import ArgumentError, ClientError, StoppedError
+from clients.local_update import local_updates
+from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.session import ClientSession, ModelCache
 from mpc import fixed_point
 from mpc.ring import RingArray
 from protos.task import Task
 
-_TRAINING = threading.Lock()
-"""One gradient computation at a time in a process: virtual clients share the processor, not the memory."""
+_SPARE_THREADS = 4
+
+
+@dataclass(slots=True)
+class _Request:
+    """A client that waits for its update."""
+
+    client: str
+    parameters: NDArray[np.float32]
+    result: NDArray[np.float64] | ClientError | None = None
 
 
 class Trainer:
-    """Algorithm 2 up to the encoding, for one client."""
+    """Algorithm 2 up to the encoding, for the clients that one process hosts.
 
-    def __init__(self, *, task: Task, records: Records, attack: Attack, device: str = "auto") -> None:
-        self._task, self._records, self._attack, self._device = task, records, attack, device
-        self._model = models.build(task.model, seed=task.model_seed)
-        self(models.flatten(self._model))  # the first pass loads kernels and costs a second: not in the first round
+    While one gradient computation runs, clients that become ready queue up; the next computation takes all of them that
+    hold the same model, in one pass over their records together. A client alone waits for nobody.
+    """
 
-    def __call__(self, parameters: NDArray[np.float32]) -> RingArray:
-        """The global model (d,) to the encoded update (d,)."""
-        with _TRAINING:
-            update = local_update(
-                parameters,
-                self._records,
-                model=self._model,
-                sample_rate=self._task.record_rate,
-                record_clip_norm=self._task.record_clip,
-                client_clip_norm=self._task.client_clip,
-                device=self._device,
-            )
-        return self._attack.on_encoded(self._encode(self._attack.on_update(update)))
+    def __init__(
+        self,
+        *,
+        task: Task,
+        records: Mapping[str, Records],
+        attacks: Mapping[str, Attack],
+        device: str = "auto",
+        memory_mb: int | None = None,
+    ) -> None:
+        """Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
+        self._task, self._records, self._attacks = task, records, attacks
+        self._clip = RecordClip(task.record_clip, Clipping(task.record_clipping))
+        model = models.build(task.model, seed=task.model_seed)
+        some = next(iter(records.values()))
+        memory = None if memory_mb is None else memory_mb * 2**20
+        self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)
+        self._training = threading.Lock()
+        self._waiting: list[_Request] = []
+        self._waiting_lock = threading.Lock()
+        # the first pass loads kernels and costs a second: not in the first round
+        self._engine.clipped_sums(models.flatten(model), [some], self._clip)
 
-    def _encode(self, update: NDArray[np.float64]) -> RingArray:
-        if self._attack.name == "none":
+    def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
+        """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
+
+        Raises: ClientError; nothing may be uploaded then.
+        """
+        attack = self._attacks[client]
+        return attack.on_encoded(self._encode(attack.on_update(self.update(client, parameters)), attack))
+
+    def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The same before attack and encoding: norm at most C."""
+        request = _Request(client, parameters)
+        with self._waiting_lock:
+            self._waiting.append(request)
+        with self._training:
+            if request.result is None:  # nobody before us has taken it along
+                self._train_waiting(request)
+        if isinstance(request.result, ClientError):
+            raise request.result
+        assert request.result is not None  # `_train_waiting` filled it
+        return request.result
+
+    def _train_waiting(self, first: _Request) -> None:
+        with self._waiting_lock:
+            batch = [r for r in self._waiting if np.array_equal(r.parameters, first.parameters, equal_nan=True)]
+            self._waiting = [r for r in self._waiting if r not in batch]
+        try:
+            for request, update in zip(batch, self._updates(batch), strict=True):
+                request.result = update
+        except ClientError:
+            for request in batch:  # one by one: a client's bad records are nobody else's
+                try:
+                    (request.result,) = self._updates([request])
+                except ClientError as error:
+                    request.result = error
+
+    def _updates(self, batch: Sequence[_Request]) -> NDArray[np.float64]:
+        return local_updates(
+            batch[0].parameters,
+            [self._records[request.client] for request in batch],
+            engine=self._engine,
+            sample_rate=self._task.record_rate,
+            record_clip=self._clip,
+            client_clip_norm=self._task.client_clip,
+        )
+
+    def _encode(self, update: NDArray[np.float64], attack: Attack) -> RingArray:
+        if attack.name == "none":
             threshold = self._task.norm_bound.threshold
             return fixed_point.encode_within(update, squared_norm_threshold=threshold, frac_bits=self._task.frac_bits)
         return fixed_point.encode(update, self._task.frac_bits)
 
 
-def load_records(task: Task, config: ClientConfig, client: str) -> Records:
-    """The client's records: its part of the bundled digits. Raises ArgumentError when it declared fewer than it has."""
-    if task.model not in models.IMAGE_SIDE:
-        raise UnknownNameError("task.model", task.model, known=sorted(models.IMAGE_SIDE))
-    side = models.IMAGE_SIDE[task.model]
-    parts = datasets.partition(datasets.digits(side=side).train, len(task.clients), seed=config.partition_seed)
-    records = parts[sorted(task.clients).index(client)]
-    if len(records) != task.clients[client]:
-        raise ArgumentError(
-            f"task.clients.{client}: expected the {len(records)} records that it has, declared {task.clients[client]}"
-        )
-    return records
+def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
+    """The clients' records. Raises DataError, ArgumentError when one of them declared another number than it has."""
+    source = DataSource.of(config)
+    split = source.load(side=models.image_side(task.model))
+    found = source.records_of(split, list(task.clients), clients)
+    for client, records in found.items():
+        if len(records) != task.clients[client]:
+            raise ArgumentError(
+                f"task.clients.{client}: expected the {len(records)} records that it has, "
+                f"declared {task.clients[client]}"
+            )
+    return found
 
 
 class ClientProcess:
@@ -74,19 +138,23 @@ class ClientProcess:
     def __init__(self, *, task: Task, config: ClientConfig, clients: Sequence[str], addresses: tuple[str, str]) -> None:
         torch.set_num_threads(1)  # a machine may host many client processes, and one update is small
         self._stop = asyncio.Event()
+        self._trainer = Trainer(
+            task=task,
+            records=load_records(task, config, clients),
+            attacks={client: ATTACKS[config.attacks.get(client, "none")]() for client in clients},
+            device=config.device,
+            memory_mb=config.memory_mb,
+        )
+        cache = ModelCache()
         self._sessions = [
             ClientSession(
                 client=client,
                 task=task,
                 addresses=addresses,
                 tls=config.tls(client),
-                train=Trainer(
-                    task=task,
-                    records=load_records(task, config, client),
-                    attack=ATTACKS[config.attacks.get(client, "none")](),
-                    device=config.device,
-                ),
+                train=functools.partial(self._trainer.train, client),
                 connect_timeout_s=config.connect_timeout_s,
+                cache=cache,
             )
             for client in clients
         ]
@@ -97,6 +165,8 @@ class ClientProcess:
 
     async def run(self) -> None:
         """Returns when every client's task is finished. Raises what ended one of them early; StoppedError."""
+        threads = ThreadPoolExecutor(len(self._sessions) + _SPARE_THREADS)  # every client may wait for its update
+        asyncio.get_running_loop().set_default_executor(threads)
         sessions = [asyncio.create_task(session.run()) for session in self._sessions]
         stopping = asyncio.create_task(self._stop.wait())
         try:

@@ -2,14 +2,14 @@
 
     join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> B, then A
 
-The upload to B goes first: in the `masked` form it is the client's own statement of the digest, and the vector that A
-relays to B is then expected there.
+Both uploads travel at once. In the `masked` form B's is the client's own statement of the digest; the vector that A
+relays to B is joined with it there, whichever comes first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TypeAlias
 
 import grpc
@@ -35,6 +35,26 @@ AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 RETRY_S = 0.2
 
 
+class ModelCache:
+    """The last global model, for all clients of a process: who asks for the digest that is here downloads nothing."""
+
+    def __init__(self) -> None:
+        self._digest = b""
+        self._download: asyncio.Future[NDArray[np.float32]] | None = None
+
+    async def get(
+        self, digest: bytes, download: Callable[[], Coroutine[None, None, NDArray[np.float32]]]
+    ) -> NDArray[np.float32]:
+        """The model of that digest. `download` verifies it. Another client's download that fails is made again."""
+        if self._download is not None and digest == self._digest:
+            try:
+                return await asyncio.shield(self._download)
+            except (grpc.aio.AioRpcError, ProtocolError):
+                return await download()
+        own = self._digest, self._download = digest, asyncio.ensure_future(download())
+        return await asyncio.shield(own[1])
+
+
 class ClientSession:
     """One client, one task. `run` returns when the servers have finished the task."""
 
@@ -47,9 +67,11 @@ class ClientSession:
         tls: TlsFiles,
         train: Train,
         connect_timeout_s: float = 60.0,
+        cache: ModelCache | None = None,
     ) -> None:
         self.client, self.task = client, task
         self._addresses, self._tls, self._train = addresses, tls, train
+        self._cache = cache or ModelCache()
         self._connect_timeout_s = connect_timeout_s
         self._log = log.bind(client=client)
 
@@ -136,11 +158,15 @@ class ClientSession:
 
     async def _take_part(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], invitation: RoundInvitation) -> None:
         """Model, Algorithm 2, submission."""
-        parameters = await self._download(stubs[0], invitation)
+        digest = invitation.model_digest
+        parameters = await self._cache.get(digest, lambda: self._download(stubs[0], invitation))
         encoded = await asyncio.to_thread(self._train, parameters)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
-        for server in (1, 0):
-            await stubs[server].Submit(parts_of(submission, server))
+        uploads = [stubs[server].Submit(parts_of(submission, server)) for server in (1, 0)]
+        outcomes = await asyncio.gather(*uploads, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
         self._log.info("client.submitted", round=invitation.round)
 
     async def _download(

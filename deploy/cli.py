@@ -83,6 +83,14 @@ class ModeName(StrEnum):
     SHARES = "shares"
 
 
+class ImagesName(StrEnum):
+    """Data sets that the CNN of 26 010 parameters takes."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    FASHION_MNIST = "fashion-mnist"
+
+
 class ThreatName(StrEnum):
     """What attackers are to the training."""
 
@@ -494,12 +502,47 @@ def bench_scale(
             plots.plot_scale(report, plot)
 
 
+@bench_app.command("training")
+def bench_training(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Clients of the round.", min=1)] = 10,
+    records: Annotated[int, typer.Option(help="Sampled records of each.", min=1)] = 30,
+    threads: Annotated[int, typer.Option(help="Of PyTorch; a client process uses one.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Clipped per-record gradients of a round, beside Opacus, a loop over clients and the plain gradient."""
+    with _exit_codes():
+        from benchmarks import plots, tables, training
+        from clients.per_record import resolve_device
+
+        if plot is not None:
+            plots.require_matplotlib()
+        plan = training.Plan(
+            clients=clients,
+            records=records,
+            repetitions=repetitions or (5 if quick else 20),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        report = training.run(plan, peers_python=peers_python, say=_say)
+        _show(report, lambda: tables.print_training(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_training(report, plot)
+
+
 @bench_app.command("overhead")
 def bench_overhead(
     quick: Quick = False,
     clients: Annotated[int, typer.Option(help="Virtual clients, in four processes.", min=4)] = 100,
     rounds: Annotated[int | None, typer.Option(help="Rounds that count; 10 with --quick, else 30.", min=1)] = None,
     record_rate: Annotated[float, typer.Option(help="p, the share of records in a round.", min=0.001, max=1)] = 0.05,
+    dataset: Annotated[
+        ImagesName | None, typer.Option(help="Default: mnist where PRECAD_DATA has it, else the digits, enlarged.")
+    ] = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -510,7 +553,10 @@ def bench_overhead(
         if plot is not None:
             plots.require_matplotlib()
         n_rounds = rounds or (10 if quick else 30)
-        report = overhead.run(overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate), say=_say)
+        source = dataset.value if dataset is not None else overhead.default_dataset()
+        _say(f"records: {source}")
+        plan = overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate, dataset=source)
+        report = overhead.run(plan, say=_say)
         _show(report, lambda: tables.print_overhead(people, report), as_json=as_json)
         if plot is not None:
             plots.plot_overhead(report, plot)

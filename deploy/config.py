@@ -21,6 +21,7 @@ from protos.transport import TlsFiles, TransportError, split_address
 from servers.config import AggregatorConfig, DealerConfig
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 def _address(value: str) -> str:
@@ -115,6 +116,15 @@ def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:
         return Deployment.model_validate(raw, context={"base": base})
     except ValidationError as error:
         raise ConfigError("\n".join(_fault(e) for e in error.errors(include_url=False))) from None
+
+
+def parse_section(kind: type[M], raw: object, name: str, *, base: Path) -> M:
+    """One section, validated by itself. Raises ConfigError with every fault."""
+    try:
+        return kind.model_validate(raw, context={"base": base})
+    except ValidationError as error:
+        faults = ({**e, "loc": (name, *e["loc"])} for e in error.errors(include_url=False))
+        raise ConfigError("\n".join(_fault(fault) for fault in faults)) from None
 
 
 def load(path: Path) -> Deployment:

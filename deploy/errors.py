@@ -59,6 +59,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (PkiError, INVALID_INPUT),
     (IdentityError, INVALID_INPUT),
     (client_errors.ArgumentError, INVALID_INPUT),
+    (client_errors.RecordMixingLayerError, INVALID_INPUT),
     (server_errors.ServerError, REFUSED),
     (client_errors.TaskRefusedError, REFUSED),
     (client_errors.ProtocolError, REFUSED),

@@ -23,9 +23,13 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from clients import datasets, evaluation, models
+from clients import evaluation, models
+from clients.config import ClientConfig
+from clients.datasets import DataSource, Split
+from clients.errors import ArgumentError, ModelInputError, RecordMixingLayerError, UnknownNameError
+from clients.per_record import refuse_record_mixing
 from deploy import pki
-from deploy.config import Deployment, parse
+from deploy.config import Deployment, parse, parse_section
 from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
@@ -35,24 +39,28 @@ from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role
 from protos.precad.v1 import control_pb2, control_pb2_grpc
+from protos.task import Task
 from protos.transport import TransportError, dial, require_free
 from servers import memory
 from servers.errors import SetupError
 
+DEFAULT_MODEL: str = Task.model_fields["model"].default
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
 DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
 
 
-def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
+def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment, Split]:
     """The user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers of
-    records, addresses, paths. Raises ConfigError."""
+    records, addresses, paths; and the data set. Raises ConfigError, DataError."""
     resolved = _merge(_supplied(folder), raw)
-    task, client = resolved["task"], resolved["client"]
+    task = resolved["task"]
     _supply_model_dimension(task)
+    source = _source(resolved["client"], folder.root)
+    split = _load(source, task.get("model", DEFAULT_MODEL))
     if isinstance(ids := task.get("clients"), list):
-        task["clients"] = _declared_records(ids, client.get("partition_seed", 0))
+        task["clients"] = _declared_records(ids, source, split)
     if not resolved["network"]:
         resolved["network"] = _free_addresses()
     for section_of_server, name in _SERVERS:
@@ -61,7 +69,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
             server = server[key]
         server.setdefault("listen", resolved["network"].get(name, ""))
     deployment = parse(resolved, base=folder.root)
-    real = _declared_records(list(deployment.task.clients), client.get("partition_seed", 0))
+    real = _declared_records(list(deployment.task.clients), source, split)
     for client_id, declared in deployment.task.clients.items():
         if declared != real[client_id]:
             raise ConfigError(
@@ -70,7 +78,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     for client_id in deployment.client.attacks if deployment.client else ():
         if client_id not in deployment.task.clients:
             raise ConfigError(f"client.attacks.{client_id}: expected one of the task's clients, found {client_id!r}")
-    return resolved, deployment
+    return resolved, deployment, split
 
 
 _SERVERS = (
@@ -123,26 +131,57 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
 
 
 def _supply_model_dimension(task: dict[str, Any]) -> None:
-    model = task.get("model", "mlp")
-    if not isinstance(model, str) or model not in models.IMAGE_SIDE:
-        raise ConfigError(f"task.model: expected one of {', '.join(sorted(models.IMAGE_SIDE))}, found {model!r}")
-    dimension = models.dimension(model)
+    dimension = models.parameter_count(_model(task.get("model", DEFAULT_MODEL)))
     if task.setdefault("dim", dimension) != dimension:
-        raise ConfigError(f"task.dim: expected {dimension}, the dimension of {model!r}, found {task['dim']!r}")
+        raise ConfigError(f"task.dim: expected {dimension}, the dimension of {task['model']!r}, found {task['dim']!r}")
+
+
+def _model(name: object) -> torch.nn.Module:
+    """Raises ConfigError."""
+    try:
+        if not isinstance(name, str):
+            raise UnknownNameError("model", str(name), known=sorted(models.ARCHITECTURES))
+        return models.build(name)
+    except UnknownNameError:
+        known = ", ".join(sorted(models.ARCHITECTURES))
+        raise ConfigError(f"task.model: expected one of {known}, or package.module:factory, found {name!r}") from None
+    except ArgumentError as error:
+        raise ConfigError(f"task.model: {error}") from None
+
+
+def _source(client: Mapping[str, Any], base: Path) -> DataSource:
+    """What `[client]` says of its records. A section with faults gives the default; they are reported with all others,
+    when the whole file is validated."""
+    try:
+        return DataSource.of(parse_section(ClientConfig, client, "client", base=base))
+    except ConfigError:
+        return DataSource()
+
+
+def _load(source: DataSource, model: str) -> Split:
+    """The data set, once it is sure that the model takes its records. Raises ConfigError, DataError."""
+    split = source.load(side=models.image_side(model))
+    try:
+        built = models.build(model)
+        refuse_record_mixing(built)
+        models.require_fit(built, split.train.shape, is_text=split.train.features.dtype == np.int64)
+    except (ModelInputError, RecordMixingLayerError) as error:
+        raise ConfigError(f"task.model: {error} (client.dataset = {source.dataset!r})") from None
+    return split
 
 
 def _tls(name: str) -> dict[str, str]:
     return {"certificate": f"pki/{name}/cert.pem", "key": f"pki/{name}/key.pem", "authority": "pki/ca.pem"}
 
 
-def _declared_records(ids: list[Any], seed: Any) -> dict[str, int]:
-    """What each client will declare: the size of its part of the bundled digits."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ConfigError(f"client.partition_seed: expected an integer >= 0, found {seed!r}")
+def _declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[str, int]:
+    """What each client will declare: the size of its part of the data set."""
     if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
-    parts = datasets.partition(datasets.digits().train, len(ids), seed=seed)
-    return {name: len(part) for name, part in zip(sorted(ids), parts, strict=True)}
+    try:
+        return source.sizes(split, ids)
+    except ArgumentError as error:
+        raise ConfigError(f"client.partition: {error}") from None
 
 
 def _free_addresses() -> dict[str, str]:
@@ -188,7 +227,7 @@ class LocalRun:
         self._started = time.monotonic()
         self._accuracy_every_round = accuracy_every_round
         folder = RunFolder(output.absolute())
-        resolved, self.deployment = resolve(raw, folder)
+        resolved, self.deployment, split = resolve(raw, folder)
         self._require_free_ports()
         require_gate(self.deployment.task.gate)
         self._require_engines_and_memory()
@@ -203,7 +242,7 @@ class LocalRun:
             pki.issue(self.folder.pki, Identity(Role.CLIENT, client))
         np.save(self.folder.initial_model, models.initial_parameters(task.model, seed=task.model_seed))
         self.folder.write_config(resolved)
-        self._test = datasets.digits(side=models.IMAGE_SIDE[task.model]).test
+        self._test = split.test
         self._children = Children(self.folder.logs)
         self._progress = Progress()
 

@@ -44,6 +44,8 @@ class Task(BaseModel):
     """p: each record of a chosen client enters the round with this probability, independently (Poisson)."""
     record_clip: Positive
     """R: L2 bound on one record's gradient."""
+    record_clipping: Literal["flat", "per-layer"] = "flat"
+    """What R bounds: the whole gradient, or each of the L layers' by R / sqrt(L), which keeps the whole within R."""
     client_clip: Positive
     """C: L2 bound on one client's update, enforced by the servers."""
     noise_multiplier: Positive
@@ -55,7 +57,7 @@ class Task(BaseModel):
     frac_bits: Annotated[int, Field(ge=0, le=40)] = 16
     """f: fractional bits of the fixed-point encoding."""
     model: Annotated[str, Field(min_length=1)] = "mlp"
-    """Architecture, by name (`clients.models`)."""
+    """Architecture, by name, or `package.module:factory` of the user's own (`clients.models`)."""
     dim: Annotated[int, Field(ge=1)]
     """d: the number of the model's parameters."""
     model_seed: Annotated[int, Field(ge=0)] = 0

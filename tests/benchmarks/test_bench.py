@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import overhead, peer_runs, plots, scale, server_pair, validation
+from benchmarks import overhead, peer_runs, plots, scale, server_pair, training, validation
 from benchmarks.errors import PlotUnavailableError, ProcessFailedError
-from benchmarks.peer_runs import OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
+from benchmarks.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
 from benchmarks.workload import Case
 from deploy.cli import app
 from deploy.errors import INVALID_INPUT
@@ -107,11 +107,36 @@ def test_overhead_report():
     report = overhead.run(overhead.Plan(clients=4, rounds=2, warm_up=1, gates=("native",)))
     by_setting = {row["setting"]: row for row in report["rows"]}
 
-    assert set(by_setting) == {"precad", "precad-without-validation", "local-dp", "no-privacy"}
+    assert set(by_setting) == {"precad", "precad-without-validation", "local-dp", "no-privacy", "local-dp-pipes"}
     assert set(by_setting["precad"]["phases_s"]) == set(overhead.PHASES) - {"update"}
+    assert report["dataset"] == "digits"
     assert "validate" not in by_setting["precad-without-validation"]["phases_s"]
     assert by_setting["local-dp"]["ratio"] == {"local-dp": 1}
     assert all(row["seconds_per_round"] > 0 for row in report["rows"])
+
+
+def test_training_report():
+    """Everything of ours against the float64 twin; Opacus missing."""
+    report, seen = bench("training", "--quick", "--repetitions", "1", "--clients", "2", "--records", "3")
+    rows = {row["implementation"]: row for row in report["rows"]}
+
+    assert set(rows) == {"precad", "precad-per-client", "vmap-per-client", "plain", "plain-batch"}
+    assert set(report["missing"]) == {OPACUS}
+    assert "opacus is not installed" in seen
+    for name in ("precad", "precad-per-client", "vmap-per-client"):
+        assert rows[name]["relative_error"] <= 1e-5
+    assert all(row["samples_per_s"] > 0 for row in report["rows"])
+    assert rows["plain-batch"]["ratio"]["plain-batch"] == 1
+
+
+@pytest.mark.slow
+def test_opacus_computes_the_same_sums():
+    """The peer's clipped sums, against our float64 twin."""
+    if (why := peer_runs.missing(OPACUS, PEERS_PYTHON)) is not None:
+        pytest.skip(why)
+    report = training.run(training.Plan(clients=2, records=3, repetitions=1), peers_python=PEERS_PYTHON)
+
+    assert {row["implementation"]: row["relative_error"] for row in report["rows"]}["opacus"] <= 1e-4
 
 
 @needs_peers
@@ -178,9 +203,11 @@ def test_plots_are_drawn(tmp_path):
         {"setting": "local-dp", "gate": None, "phases_s": {"collect": 1.0, "update": 1.0}},
     ]
     plots.plot_overhead({"rows": settings}, tmp_path / "overhead.png")
+    engines = [{"implementation": name, "samples_per_s": 1000.0} for name in ("precad", "opacus")]
+    plots.plot_training({"rows": engines}, tmp_path / "training.png")
 
     assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -1,4 +1,11 @@
-"""The bundled digits and their partition over clients."""
+"""Data sets, bundled and from a folder, and how they are spread over clients."""
+
+import gzip
+import hashlib
+import os
+import struct
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +15,9 @@ from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
 
 from clients import datasets
-from clients.datasets import Records
-from clients.errors import ArgumentError
+from clients.datasets import DataSource, Records, idx, mosaics, partitions, tweets
+from clients.datasets import download as downloads
+from clients.errors import ArgumentError, CorruptDataError, MissingDataError, UnknownNameError
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +109,7 @@ def test_take_copies():
     ("features", "labels", "message"),
     [
         (np.zeros((2, 64), np.float32), np.zeros(2, np.int64), "features must have shape"),
+        (np.zeros((2, 3, 64), np.int64), np.zeros(2, np.int64), "features must have shape"),
         (np.zeros((2, 1, 8, 8), np.float32), np.zeros(3, np.int64), "features must have shape"),
         (np.zeros((1, 1, 8, 8), np.float32), np.array([10]), r"labels must be in \[0, 9\]"),
         (np.zeros((1, 1, 8, 8), np.float32), np.array([-1]), r"labels must be in \[0, 9\]"),
@@ -113,3 +122,287 @@ def test_malformed_records_are_refused(features, labels, message):
 
 def test_records_do_not_print_pixels():
     assert repr(numbered(3)) == "Records(n=3, features=(1, 1, 1))"
+
+
+# Partitions
+
+
+def everything(parts):
+    return sorted(np.concatenate(parts).tolist())
+
+
+@settings(max_examples=50)
+@given(n_clients=st.integers(1, 12), per_client=st.integers(1, 4), seed=st.integers(0, 2**32))
+def test_shards_are_dealt_once_and_each_comes_from_the_sorted_labels(n_clients, per_client, seed):
+    labels = np.random.default_rng(seed).integers(0, 10, size=200)
+    parts = partitions.shards(labels, n_clients, per_client=per_client, seed=seed)
+    assert everything(parts) == list(range(200))
+    assert max(map(len, parts)) - min(map(len, parts)) <= per_client
+    assert all(len(part) > 0 for part in parts)
+
+
+def test_400_shards_show_a_client_few_classes():
+    """100 clients, 4 shards of 150 records each: at most 8 of 10 classes (a shard spans two at most), mostly 4."""
+    labels = np.repeat(np.arange(10), 6000)
+    parts = partitions.shards(labels, 100, per_client=4, seed=0)
+    classes = [len(np.unique(labels[part])) for part in parts]
+    assert {len(part) for part in parts} == {600}
+    assert max(classes) <= 4
+    assert np.mean(classes) < 3.7
+
+
+@settings(max_examples=50)
+@given(n_clients=st.integers(1, 50), alpha=st.sampled_from([0.01, 0.5, 100.0]), seed=st.integers(0, 2**32))
+def test_dirichlet_deals_everything_once_and_leaves_nobody_empty(n_clients, alpha, seed):
+    labels = np.random.default_rng(seed).integers(0, 4, size=50)
+    parts = partitions.dirichlet(labels, n_clients, alpha=alpha, seed=seed)
+    assert everything(parts) == list(range(50))
+    assert all(len(part) > 0 for part in parts)
+
+
+def test_dirichlet_alpha_decides_how_mixed_clients_are():
+    """Large alpha: every client close to a tenth of each class. Small alpha: few classes hold most of a client."""
+    labels = np.repeat(np.arange(10), 1000)
+    mixed, pure = (partitions.dirichlet(labels, 10, alpha=alpha, seed=1) for alpha in (1e4, 0.05))
+    assert all(np.all(np.abs(np.bincount(labels[part], minlength=10) - 100) < 20) for part in mixed)
+    top_two = [np.sort(np.bincount(labels[part], minlength=10))[-2:].sum() / len(part) for part in pure]
+    assert np.mean(top_two) > 0.7
+
+
+def test_by_user_keeps_users_whole():
+    users = np.array([7, 7, 3, 5, 3, 9, 7])
+    parts = partitions.by_user(users, 3, seed=0)
+    assert everything(parts) == list(range(7))
+    assert sum(len(np.unique(users[part])) for part in parts) == 4
+    assert [len(np.unique(users[part])) for part in partitions.by_user(users, 4, seed=0)] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("deal", "message"),
+    [
+        (lambda: partitions.shards(np.zeros(7, int), 2, per_client=4, seed=0), r"shards must be in \[1, 7\], got 8"),
+        (lambda: partitions.shards(np.zeros(7, int), 2, per_client=0, seed=0), "shards per client must be >= 1"),
+        (lambda: partitions.dirichlet(np.zeros(7, int), 2, alpha=0.0, seed=0), "alpha must be positive"),
+        (lambda: partitions.dirichlet(np.zeros(7, int), 8, alpha=1.0, seed=0), "n_clients must be"),
+        (lambda: partitions.by_user(None, 2, seed=0), "needs a data set that knows its users"),
+        (lambda: partitions.by_user(np.zeros(7, int), 2, seed=0), r"clients of users must be in \[1, 1\], got 2"),
+    ],
+)
+def test_impossible_deals_are_refused(deal, message):
+    with pytest.raises(ArgumentError, match=message):
+        deal()
+
+
+def test_a_source_deals_in_the_order_of_ids(split):
+    """Whatever the order in which a configuration lists them; every process finds the same records."""
+    source = DataSource(partition="shards", seed=3)
+    clients = ["carol", "alice", "bob"]
+    sizes, mine = source.sizes(split, clients), source.records_of(split, list(reversed(clients)), ["bob"])
+    part = partitions.shards(split.train.labels, 3, per_client=4, seed=3)[1]
+    assert sizes["bob"] == len(part)
+    assert_array_equal(mine["bob"].labels, split.train.labels[part])
+
+
+def test_names_that_no_source_has_are_refused(split):
+    with pytest.raises(UnknownNameError, match="unknown data set 'emnist'"):
+        DataSource(dataset="emnist").load()
+    with pytest.raises(UnknownNameError, match="unknown partition 'random'"):
+        DataSource(partition="random").parts(split, 2)
+
+
+# Files
+
+
+def idx_bytes(array):
+    return b"\x00\x00\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def tiny_mnist(tmp_path, monkeypatch):
+    """Five and two images in MNIST's format, with checksums to match."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    arrays, sums = {}, {}
+    for half, n in (("train", 5), ("t10k", 2)):
+        arrays[f"{half}-images-idx3-ubyte"] = random.integers(0, 256, size=(n, 28, 28), dtype=np.uint8)
+        arrays[f"{half}-labels-idx1-ubyte"] = random.integers(0, 10, size=n, dtype=np.uint8)
+    for name, array in arrays.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(array)))
+        sums[f"MNIST/raw/{name}"] = hashlib.sha256(idx_bytes(array)).hexdigest()
+    monkeypatch.setattr(idx, "SHA256", sums)
+    monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
+    return folder, arrays
+
+
+def test_idx_files_are_read_plain_or_compressed(tiny_mnist):
+    folder, arrays = tiny_mnist
+    labels = folder / "train-labels-idx1-ubyte"
+    labels.write_bytes(gzip.decompress((folder / f"{labels.name}.gz").read_bytes()))
+    (folder / f"{labels.name}.gz").unlink()
+    split = datasets.mnist()
+    assert_array_equal(split.train.features[:, 0], arrays["train-images-idx3-ubyte"])
+    assert_array_equal(split.test.labels, arrays["t10k-labels-idx1-ubyte"])
+    assert split.train.features.dtype == np.uint8
+
+
+def test_a_damaged_file_is_named_with_its_remedy(tiny_mnist):
+    folder, _ = tiny_mnist
+    path = folder / "train-images-idx3-ubyte.gz"
+    data = bytearray(gzip.decompress(path.read_bytes()))
+    data[100] ^= 1
+    path.write_bytes(gzip.compress(bytes(data)))
+    with pytest.raises(CorruptDataError, match=r"train-images-idx3-ubyte.gz: expected content .* get it again"):
+        datasets.mnist()
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(CorruptDataError, match="it cannot be read"):
+        datasets.mnist()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00\x00\x09\x01\x00\x00\x00\x01a", b"\x00\x00\x08\x03\x00", idx_bytes(np.zeros(3, np.uint8))[:-1]]
+)
+def test_what_is_no_idx_file_is_refused(data):
+    with pytest.raises(CorruptDataError):
+        idx.parse_idx(Path("x"), data)
+
+
+def test_missing_files_say_what_helps(tmp_path, monkeypatch):
+    monkeypatch.delenv("PRECAD_DATA", raising=False)
+    for load in (datasets.mnist, datasets.fashion_mnist, datasets.cifar10, datasets.airline_tweets):
+        with pytest.raises(MissingDataError, match="set PRECAD_DATA to a folder that holds"):
+            load()
+    monkeypatch.setenv("PRECAD_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(MissingDataError, match="PRECAD_DATA: expected a folder, found"):
+        datasets.mnist()
+
+
+def test_downloads_need_torchvision_and_permission(tiny_mnist, monkeypatch, tmp_path):
+    """A stand-in for torchvision writes the files where the real one does."""
+    folder, arrays = tiny_mnist
+    files = {path.name: gzip.decompress(path.read_bytes()) for path in folder.iterdir()}
+    monkeypatch.delenv("PRECAD_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(downloads.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    with pytest.raises(MissingDataError, match=r'torchvision.* pip install "precad\[datasets\]"'):
+        datasets.mnist(may_download=True)
+
+    def fetch(root, *, train, download):
+        assert train
+        assert download
+        raw = Path(root) / "MNIST" / "raw"
+        raw.mkdir(parents=True)
+        for name, data in files.items():
+            (raw / name.removesuffix(".gz")).write_bytes(data)
+
+    monkeypatch.setattr(downloads.importlib, "import_module", lambda name: types.SimpleNamespace(MNIST=fetch))
+    assert_array_equal(datasets.mnist(may_download=True).train.features[:, 0], arrays["train-images-idx3-ubyte"])
+
+    def broken(root, *, train, download):
+        raise RuntimeError("no network")
+
+    monkeypatch.setattr(downloads.importlib, "import_module", lambda name: types.SimpleNamespace(CIFAR10=broken))
+    with pytest.raises(MissingDataError, match=r"could not be downloaded to .*: no network"):
+        datasets.cifar10(may_download=True)
+
+
+def test_mosaics_are_cut_into_their_tiles(tmp_path, monkeypatch):
+    """200 tiles per file whose pixels tell which they are, written as PNG by Pillow."""
+    image = pytest.importorskip("PIL.Image")
+    sums = {}
+    (tmp_path / "cifar10").mkdir()
+    for half in ("train", "test"):
+        for label, name in enumerate(mosaics.CLASSES):
+            tiles = np.zeros((200, 32, 32, 3), dtype=np.uint8)
+            tiles[:] = np.arange(200, dtype=np.uint8)[:, None, None, None]
+            tiles[..., 1] = label
+            tiles[:, 5, 7, 2] = 99
+            mosaic = tiles.reshape(2, 100, 32, 32, 3).swapaxes(1, 2).reshape(64, 3200, 3)
+            path = tmp_path / "cifar10" / f"{half}_{label}_{name}.png"
+            image.fromarray(mosaic).save(path)
+            sums[f"cifar10/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(mosaics, "SHA256", sums)
+    monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
+    train = datasets.cifar10().train
+    assert train.features.shape == (2000, 3, 32, 32)
+    assert_array_equal(train.features[:, 1, 0, 0], train.labels)
+    assert np.all(train.features[:, 2, 5, 7] == 99)
+    found = sorted(zip(train.labels.tolist(), train.features[:, 0, 31, 31].tolist(), strict=True))
+    assert found == sorted((label, tile) for label in range(10) for tile in range(200))
+    assert len(np.unique(train.labels[:50])) > 3
+
+
+def test_words_become_tokens():
+    """Lower case; padded; the hash is CRC-32, whose check value is known."""
+    assert tweets.tokens("") == [0] * 32
+    assert tweets.tokens("123456789")[:2] == [1 + 0xCBF43926 % 1999, 0]
+    assert tweets.tokens("Thanks, @united!") == tweets.tokens("thanks @UNITED")
+    assert len(tweets.tokens("word " * 100)) == 32
+    assert all(0 <= token < tweets.VOCABULARY for token in tweets.tokens("a b c d e f"))
+
+
+# The real files, where they are
+
+REAL = os.environ.get("PRECAD_DATA", "")
+needs_data = pytest.mark.skipif(not REAL, reason="PRECAD_DATA is not set")
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("load", "folder", "md5s"),
+    [
+        (
+            datasets.mnist,
+            "MNIST",
+            (
+                "6bbc9ace898e44ae57da46a324031adb",
+                "a25bea736e30d166cdddb491f175f624",
+                "2646ac647ad5339dbf082846283269ea",
+                "27ae3e4e09519cfbb04c329615203637",
+            ),
+        ),
+        (
+            datasets.fashion_mnist,
+            "FashionMNIST",
+            (
+                "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+                "9018921c3c673c538a1fc5bad174d6f9",
+                "8181f5470baa50b63fa0f6fddb340f0a",
+                "15d484375f8d13e6eb1aabb0c3f46965",
+            ),
+        ),
+    ],
+)
+def test_idx_files_have_the_published_md5(load, folder, md5s):
+    """An independent checksum of what our SHA-256 accepts, as torchvision has it; 6000 or so of each class."""
+    names = [f"{half}-{kind}" for half in ("train", "t10k") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    for name, md5 in zip(names, md5s, strict=True):
+        path = Path(REAL) / folder / "raw" / f"{name}.gz"
+        assert hashlib.md5(gzip.decompress(path.read_bytes())).hexdigest() == md5
+    split = load()
+    assert (split.train.features.shape, split.test.features.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
+    assert np.bincount(split.train.labels).min() > 5000
+
+
+@needs_data
+@pytest.mark.slow
+def test_cifar10_has_the_published_statistics():
+    """Mean and standard deviation per channel, as published everywhere; 5000 and 1000 of each class."""
+    split = datasets.cifar10()
+    pixels = split.train.features / 255
+    np.testing.assert_allclose(pixels.mean(axis=(0, 2, 3)), [0.49139968, 0.48215841, 0.44653091], atol=1e-6)
+    np.testing.assert_allclose(pixels.std(axis=(0, 2, 3)), [0.24703223, 0.24348513, 0.26158784], atol=1e-6)
+    assert set(np.bincount(split.train.labels)) == {5000}
+    assert set(np.bincount(split.test.labels)) == {1000}
+
+
+@needs_data
+@pytest.mark.slow
+def test_tweets_keep_users_apart():
+    """7701 users, a fifth kept aside; every client of a partition by user holds whole users."""
+    split = datasets.airline_tweets()
+    assert len(split.train) + len(split.test) == 14_485
+    assert len(np.unique(split.users)) == 7701 - round(0.2 * 7701)
+    parts = partitions.by_user(split.users, 100, seed=0)
+    assert everything(parts) == list(range(len(split.train)))

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -13,9 +14,10 @@ from numpy.testing import assert_array_equal
 from clients import datasets, models
 from clients.errors import ArgumentError, NonFiniteGradientError
 from clients.evaluation import accuracy
-from clients.local_update import local_update, project, sample_records
-from clients.per_record import clipped_gradient_sum
+from clients.local_update import local_updates, project, sample_records
+from clients.per_record import RecordClip, RecordEngine, clipped_gradient_sum
 
+ENGINE = RecordEngine(models.build("mlp"), torch.zeros(1, 8, 8), device="cpu")
 bounds = st.floats(1e-3, 1e6)
 vectors = arrays(np.float64, st.integers(0, 40), elements=st.floats(-1e9, 1e9))
 
@@ -177,16 +179,16 @@ def split():
 
 
 def update(records, *, rate, client_bound, random_bytes=never, parameters=None):
-    return local_update(
+    (own,) = local_updates(
         models.initial_parameters("mlp", seed=1) if parameters is None else parameters,
-        records,
-        model=models.build("mlp"),
+        [records],
+        engine=ENGINE,
         sample_rate=rate,
-        record_clip_norm=0.5,
+        record_clip=RecordClip(0.5),
         client_clip_norm=client_bound,
-        device="cpu",
         random_bytes=random_bytes,
     )
+    return own
 
 
 def test_the_update_is_the_negative_sum_over_the_sample(split):
@@ -201,6 +203,31 @@ def test_the_update_is_the_negative_sum_over_the_sample(split):
         device="cpu",
     )
     assert_array_equal(uploaded, -gradient_sum)
+
+
+def test_clients_draw_their_own_records_in_their_order(split):
+    """Two clients, one pass: each the update that it would have alone."""
+    clients = [split.train.take(np.arange(3)), split.train.take(np.arange(3, 5))]
+    draws = iter([(0, 2**64 - 1, 0), (2**64 - 1, 0)])
+
+    def random_bytes(n):
+        return words(*next(draws))(n)
+
+    together = local_updates(
+        models.initial_parameters("mlp", seed=1),
+        clients,
+        engine=ENGINE,
+        sample_rate=0.5,
+        record_clip=RecordClip(0.5),
+        client_clip_norm=0.4,
+        random_bytes=random_bytes,
+    )
+    alone = [
+        update(clients[0], rate=0.5, client_bound=0.4, random_bytes=words(0, 2**64 - 1, 0)),
+        update(clients[1], rate=0.5, client_bound=0.4, random_bytes=words(2**64 - 1, 0)),
+    ]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6)
+    assert all(norm_is_at_most(own, 0.4) for own in together)
 
 
 def test_the_update_ends_on_the_ball_when_the_bound_is_tight(split):

@@ -11,15 +11,98 @@ from numpy.testing import assert_array_equal
 from torch.func import functional_call
 
 from clients import models
-from clients.errors import DimensionError, UnknownNameError
+from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 
-NAMES = ["mlp", "cnn"]
+NAMES = ["mlp", "cnn", "cnn-rgb", "cifar", "lstm"]
 
 
 def test_cnn_has_the_26010_parameters_of_the_opacus_example():
     """Counted by hand: weights and biases of two convolutions and two linear layers."""
     by_hand = (16 * 8 * 8 + 16) + (32 * 16 * 4 * 4 + 32) + (32 * 512 + 32) + (10 * 32 + 10)
     assert models.dimension("cnn") == by_hand == 26_010
+
+
+def some_inputs(name, n):
+    architecture = models.ARCHITECTURES[name]
+    if architecture.is_text:
+        return torch.arange(n * architecture.shape[0]).view(n, -1)
+    return torch.rand(n, *architecture.shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "dimension"),
+    [
+        ("cnn-rgb", (16 * 3 * 64 + 16) + (32 * 16 * 16 + 32) + (32 * 800 + 32) + 330),
+        ("cifar", 122_570),  # as the tutorial's model.summary() prints
+        ("lstm", 2000 * 32 + 256 * (32 + 1) + 256 * (64 + 1) + 2 * 256 * 64 + 650),
+    ],
+)
+def test_dimensions_by_hand(name, dimension):
+    assert models.dimension(name) == dimension
+
+
+def test_the_lstm_is_pytorch_s():
+    """Same weights, same states: two layers of nn.LSTM, averaged over the words, in float64."""
+    model = models.build("lstm", seed=1).double()
+    twin = torch.nn.LSTM(32, 64, num_layers=2, batch_first=True).double()
+    with torch.no_grad():
+        for layer, (read, recall) in enumerate(zip(model.reads, model.recalls, strict=True)):
+            getattr(twin, f"weight_ih_l{layer}").copy_(read.weight)
+            getattr(twin, f"bias_ih_l{layer}").copy_(read.bias)
+            getattr(twin, f"weight_hh_l{layer}").copy_(recall.weight)
+            getattr(twin, f"bias_hh_l{layer}").zero_()
+        tokens = some_inputs("lstm", 3)
+        # PyTorch orders gates input, forget, cell, output
+        states, _ = twin(model.embedding(tokens))
+        torch.testing.assert_close(model(tokens), model.classifier(states.mean(dim=1)), rtol=1e-12, atol=1e-12)
+
+
+def own_model():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+
+def no_model():
+    return "a model"
+
+
+def needs_argument(_width):
+    return own_model()
+
+
+def half_model():
+    return own_model().half()
+
+
+def test_a_model_of_the_user_s_own():
+    """By import path; the seed decides its start."""
+    here = f"{__name__}:own_model"
+    assert models.dimension(here) == 650
+    assert_array_equal(models.initial_parameters(here, seed=1), models.initial_parameters(here, seed=1))
+    assert np.any(models.initial_parameters(here, seed=1) != models.initial_parameters(here, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("nowhere.at.all:Net", "No module named"),
+        (f"{__name__}:missing", "has no attribute 'missing'"),
+        (f"{__name__}:NAMES", "cannot be called"),
+        (f"{__name__}:no_model", "it gave a str"),
+        (f"{__name__}:needs_argument", "without arguments"),
+        (f"{__name__}:half_model", "must be float32"),
+        (":own_model", "Empty module name"),
+    ],
+)
+def test_what_is_no_model_is_refused(path, why):
+    with pytest.raises(ModelImportError, match=why):
+        models.build(path)
+
+
+def test_records_that_do_not_fit_are_named():
+    with pytest.raises(ModelInputError, match=r"does not fit records of shape \(1, 28, 28\)"):
+        models.require_fit(models.build("mlp"), (1, 28, 28), is_text=False)
+    with pytest.raises(ModelInputError, match=r"expected logits of shape \(1, 10\), got \(1, 3\)"):
+        models.require_fit(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)), (1, 8, 8), is_text=False)
 
 
 def test_mlp_dimension():
@@ -29,8 +112,9 @@ def test_mlp_dimension():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_takes_images_of_its_side_and_gives_ten_logits(name):
-    side = models.IMAGE_SIDE[name]
-    assert models.build(name)(torch.zeros(3, 1, side, side)).shape == (3, 10)
+    architecture = models.ARCHITECTURES[name]
+    assert models.build(name)(some_inputs(name, 3)).shape == (3, 10)
+    models.require_fit(models.build(name), architecture.shape, is_text=architecture.is_text)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +135,7 @@ def test_unflatten_inverts_flatten(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_functional_call_with_a_flat_vector_is_the_model_with_these_parameters(name):
     model, architecture = models.build(name, seed=1), models.build(name, seed=2)
-    images = torch.rand(2, 1, models.IMAGE_SIDE[name], models.IMAGE_SIDE[name])
+    images = some_inputs(name, 2)
     weights = models.unflatten(torch.from_numpy(models.flatten(model)), architecture)
     assert torch.equal(functional_call(architecture, weights, (images,)), model(images))
 
@@ -62,7 +146,7 @@ def test_flatten_gives_a_vector_of_its_own():
     assert np.any(models.flatten(model) != 0.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_initial_parameters_are_the_same_in_every_process(name):
     """Two fresh interpreters and this one, whose generator has been used before, agree to the bit."""
     program = (
@@ -89,7 +173,9 @@ def test_building_leaves_the_global_generator_alone():
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(UnknownNameError, match="unknown model 'resnet', expected one of cnn, mlp"):
+    with pytest.raises(
+        UnknownNameError, match="unknown model 'resnet', expected one of cifar, cnn, cnn-rgb, lstm, mlp, package"
+    ):
         models.build("resnet")
 
 

@@ -12,17 +12,28 @@ from clients import datasets, models
 from clients.errors import (
     ArgumentError,
     DimensionError,
+    ModelInputError,
     NonFiniteGradientError,
     RecordMixingLayerError,
     UnknownNameError,
 )
-from clients.per_record import clip_factors, clipped_gradient_sum, refuse_record_mixing, resolve_device
+from clients.layer_gradients import Rows
+from clients.per_record import (
+    Clipping,
+    Path,
+    RecordClip,
+    RecordEngine,
+    clip_factors,
+    clipped_gradient_sum,
+    refuse_record_mixing,
+    resolve_device,
+)
 
 N_RECORDS = 13
 
 
 def some_records(name, n=N_RECORDS):
-    return datasets.digits(side=models.IMAGE_SIDE[name]).train.take(np.arange(n))
+    return datasets.digits(side=models.image_side(name)).train.take(np.arange(n))
 
 
 def slow_clipped_gradient_sum(model, records, bound):
@@ -78,19 +89,22 @@ def test_cuda_equals_cpu():
     assert np.linalg.norm(on_cuda - on_cpu) <= 1e-10 * np.linalg.norm(on_cpu)
 
 
-@pytest.mark.parametrize("records_per_chunk", [0, 1, 5, N_RECORDS])
-def test_chunks_change_memory_and_not_the_sum(records_per_chunk):
-    """A bound too small for one record still takes one at a time."""
+@pytest.mark.parametrize("memory_bytes", [1, 100_000, 2**30])
+def test_tiles_change_memory_and_not_the_sum(memory_bytes):
+    """A budget too small for one record still takes one at a time."""
     parameters = models.initial_parameters("mlp", seed=5).astype(np.float64)
-    model = models.build("mlp")
-    bytes_per_record = models.dimension("mlp") * 3 * 8
-    whole, chunked = (
+    whole, tiled = (
         clipped_gradient_sum(
-            parameters, some_records("mlp"), model=model, record_clip_norm=1.0, device="cpu", memory_bytes=memory
+            parameters,
+            some_records("mlp"),
+            model=models.build("mlp"),
+            record_clip_norm=1.0,
+            device="cpu",
+            memory_bytes=memory,
         )
-        for memory in (2**30, records_per_chunk * bytes_per_record)
+        for memory in (None, memory_bytes)
     )
-    np.testing.assert_allclose(chunked, whole, rtol=0, atol=1e-13 * N_RECORDS)
+    np.testing.assert_allclose(tiled, whole, rtol=0, atol=1e-13 * N_RECORDS)
 
 
 def test_one_record_moves_the_sum_by_at_most_the_bound():
@@ -115,14 +129,30 @@ def test_no_records_give_zeros(name):
 def test_clip_factors_at_the_edges():
     """A row of zeros stays, a short row stays, the bound itself stays, a long row shrinks to the bound."""
     rows = torch.tensor([[0.0, 0.0], [0.3, 0.4], [0.6, 0.8], [30.0, 40.0]], dtype=torch.float64)
-    np.testing.assert_allclose(clip_factors(rows, 1.0).numpy(), [1.0, 1.0, 1.0, 0.02], rtol=1e-15)
+    (factors,) = clip_factors([Rows((rows,), (None,))], RecordClip(1.0))
+    np.testing.assert_allclose(factors.numpy(), [1.0, 1.0, 1.0, 0.02], rtol=1e-15)
+
+
+def test_clip_factors_of_layers():
+    """Flat: one factor from all layers. Per layer: each against R / sqrt(2)."""
+    layers = [Rows((torch.tensor([[3.0], [0.1]], dtype=torch.float64),), (None,)) for _ in range(2)]
+    flat = clip_factors(layers, RecordClip(1.0))
+    per_layer = clip_factors(layers, RecordClip(1.0, Clipping.PER_LAYER))
+    np.testing.assert_allclose(torch.stack(flat).numpy(), [[1 / (3 * math.sqrt(2)), 1.0]] * 2, rtol=1e-15)
+    np.testing.assert_allclose(torch.stack(per_layer).numpy(), [[1 / (3 * math.sqrt(2)), 1.0]] * 2, rtol=1e-15)
+    short = [layers[0], Rows((torch.zeros(2, 1, dtype=torch.float64),), (None,))]
+    np.testing.assert_allclose(clip_factors(short, RecordClip(1.0))[0].numpy(), [1 / 3, 1.0], rtol=1e-15)
+    one_by_one = clip_factors(short, RecordClip(1.0, Clipping.PER_LAYER))
+    np.testing.assert_allclose(one_by_one[0].numpy(), [1 / (3 * math.sqrt(2)), 1.0], rtol=1e-15)
+    np.testing.assert_allclose(one_by_one[1].numpy(), [1.0, 1.0], rtol=1e-15)
 
 
 def test_the_norm_of_a_long_float32_row_is_accumulated_in_float64():
     """10^6 equal entries, where the error of a float64 sum is at most d * 2^-53 = 1.2e-10 in any order."""
     row = torch.full((1, 10**6), 0.1, dtype=torch.float32)
     exact = 1000 * float(np.float32(0.1))
-    np.testing.assert_allclose(clip_factors(row, 1.0).numpy(), [1 / exact], rtol=1.2e-10)
+    (factors,) = clip_factors([Rows((row.double(),), (None,))], RecordClip(1.0))
+    np.testing.assert_allclose(factors.numpy(), [1 / exact], rtol=1.2e-10)
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
@@ -153,7 +183,7 @@ def test_normalisation_within_a_record_is_accepted():
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.inf, math.nan])
 def test_bounds_outside_their_range_are_refused(bound):
-    with pytest.raises(ArgumentError, match="record_clip_norm must be positive and finite"):
+    with pytest.raises(ArgumentError, match="record_clip_norm must be positive"):
         clipped_gradient_sum(
             models.initial_parameters("mlp", seed=0),
             some_records("mlp"),
@@ -181,5 +211,199 @@ def test_devices_by_name(monkeypatch):
         resolve_device("cuda")
     with pytest.raises(UnknownNameError, match="unknown device 'tpu'"):
         resolve_device("tpu")
+    for malformed in ("cuda:", "cuda:x", "cpu:0"):
+        with pytest.raises(UnknownNameError if malformed != "cuda:" else ArgumentError):
+            resolve_device(malformed)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve_device("auto") == torch.device("cuda")
+    assert resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ArgumentError, match="sees 2 CUDA devices"):
+        resolve_device("cuda:2")
+
+
+# Many clients at once
+
+
+class TiedWeights(nn.Module):
+    """Uses one matrix twice, once outside of any layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, images):
+        hidden = torch.tanh(self.first(images.flatten(1)))
+        return self.last(nn.functional.linear(hidden, self.first.weight))
+
+
+class Recurrent(nn.Module):
+    """PyTorch's own LSTM, for which torch.func has no batching rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6, batch_first=True)
+        self.last = nn.Linear(6, 10)
+
+    def forward(self, images):
+        return self.last(self.lstm(images[:, 0])[0][:, -1])
+
+
+def normalised():
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, stride=2, padding=(1, 2), dilation=2, bias=False),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(6, 4, (2, 1)),
+        nn.Flatten(2),
+        nn.LazyLinear(5),
+        nn.LayerNorm(5),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.LazyLinear(10, bias=False),
+    )
+
+
+def grouped():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding="same"), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.LazyLinear(10)
+    )
+
+
+MODELS = {
+    "mlp": (lambda: models.build("mlp"), 8, Path.ONE_PASS),
+    "cnn": (lambda: models.build("cnn"), 28, Path.ONE_PASS),
+    "normalised": (normalised, 12, Path.ONE_PASS),
+    "grouped": (grouped, 8, Path.VMAP),
+    "tied": (TiedWeights, 8, Path.VMAP),
+    "recurrent": (Recurrent, 8, Path.ONE_BY_ONE),
+}
+
+
+def made(name):
+    """The model, its records and the path that an engine must choose for it."""
+    make, side, path = MODELS[name]
+    torch.manual_seed(3)
+    model = make().eval()
+    model(torch.zeros(1, 1, side, side))  # lazy layers learn their sizes
+    return model, datasets.digits(side=side).train, path
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_all_clients_at_once_equal_the_loop_over_single_records(name, dtype, tolerance):
+    """Four clients, one of them without records, in tiles that cut through clients; every path."""
+    model, records, path = made(name)
+    sizes = (5, 0, 1, 7)
+    clients = [records.take(np.arange(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
+    parameters = models.flatten(model).astype(np.float64 if dtype is torch.float64 else np.float32)
+    bound = 0.5 * float(np.linalg.norm(slow_clipped_gradient_sum(model.double(), records.take(np.arange(1)), 1e9)))
+    engine = RecordEngine(model.float(), torch.zeros(records.shape), device="cpu", dtype=dtype, memory_bytes=200_000)
+    sums = engine.clipped_sums(parameters, clients, RecordClip(bound))
+    assert engine.path is path
+    assert sums.shape == (4, len(parameters))
+    assert_array_equal(sums[1], 0.0)
+    for total, own in zip(sums, clients, strict=True):
+        slow = slow_clipped_gradient_sum(model.to(dtype), own, bound)
+        assert np.linalg.norm(total - slow) <= tolerance * np.linalg.norm(slow)
+
+
+def slow_per_layer_sum(model, records, bound):
+    """Each layer with parameters against bound / sqrt(L), one record at a time."""
+    layers = [layer for layer in model.modules() if list(layer.parameters(recurse=False))]
+    total = [np.zeros(sum(p.numel() for p in layer.parameters(recurse=False))) for layer in layers]
+    for i in range(len(records)):
+        one = torch.from_numpy(records.features[i : i + 1]).double()
+        model.zero_grad()
+        nn.functional.cross_entropy(model(one), torch.from_numpy(records.labels[i : i + 1])).backward()
+        for k, layer in enumerate(layers):
+            gradient = np.concatenate([p.grad.numpy().ravel() for p in layer.parameters(recurse=False)])
+            total[k] += gradient * min(1.0, bound / math.sqrt(len(layers)) / np.linalg.norm(gradient))
+    return np.concatenate(total)
+
+
+@pytest.mark.parametrize("name", ["cnn", "grouped"])
+def test_per_layer_clipping_equals_the_loop(name):
+    """S / sqrt(L) for each layer, float64."""
+    model, records, _ = made(name)
+    some = records.take(np.arange(6))
+    engine = RecordEngine(model, torch.zeros(records.shape), device="cpu", dtype=torch.float64)
+    (total,) = engine.clipped_sums(
+        models.flatten(model).astype(np.float64), [some], RecordClip(0.7, Clipping.PER_LAYER)
+    )
+    slow = slow_per_layer_sum(model.double(), some, 0.7)
+    assert np.linalg.norm(total - slow) <= 1e-10 * np.linalg.norm(slow)
+    assert np.linalg.norm(total) <= 0.7 * len(some)
+
+
+def test_the_same_arguments_give_the_same_bits():
+    """Two engines, two calls."""
+    model, records, _ = made("cnn")
+    clients = [records.take(np.arange(30 * i, 30 * (i + 1))) for i in range(5)]
+    runs = [
+        RecordEngine(model, torch.zeros(records.shape), device="cpu").clipped_sums(
+            models.flatten(model), clients, RecordClip(1.0)
+        )
+        for _ in range(2)
+    ]
+    assert_array_equal(*runs)
+
+
+def test_texts_equal_the_loop_over_single_records():
+    """The LSTM classifier: an embedding, and linear layers that run once per word."""
+    model = models.build("lstm", seed=2)
+    random = np.random.default_rng(0)
+    records = datasets.Records(random.integers(0, 2000, size=(6, 32)), np.arange(6) % 3)
+    engine = RecordEngine(model, datasets.example_of(records), device="cpu", dtype=torch.float64)
+    sums = engine.clipped_sums(models.flatten(model).astype(np.float64), [records], RecordClip(0.1))
+    assert engine.path is Path.ONE_PASS
+    total = np.zeros(engine.dim)
+    model.double()
+    for tokens, label in zip(records.features, records.labels, strict=True):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(torch.from_numpy(tokens[None])), torch.tensor([label])).backward()
+        gradient = np.concatenate([p.grad.numpy().ravel() for p in model.parameters()])
+        total += gradient * min(1.0, 0.1 / np.linalg.norm(gradient))
+    assert np.linalg.norm(sums[0] - total) <= 1e-10 * np.linalg.norm(total)
+
+
+class BatchMean(nn.Module):
+    """Mixes records without any layer that is known to."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        return self.last(flat - flat.mean(dim=0))
+
+
+def test_a_model_that_mixes_records_by_itself_is_refused():
+    with pytest.raises(RecordMixingLayerError, match="BatchMean"):
+        RecordEngine(BatchMean(), torch.zeros(1, 8, 8), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [(nn.Sequential(nn.Flatten(), nn.Linear(3, 10)), "mat1 and mat2"), (nn.Conv2d(1, 2, 3), "logits")],
+)
+def test_a_model_for_other_records_is_refused(model, why):
+    with pytest.raises(ModelInputError, match=rf"does not fit records of shape \(1, 8, 8\): .*{why}"):
+        RecordEngine(model, torch.zeros(1, 8, 8), device="cpu")
+
+
+def test_pixels_as_bytes_are_their_255th_parts():
+    images = np.random.default_rng(0).integers(0, 256, size=(4, 1, 8, 8), dtype=np.uint8)
+    labels = np.arange(4)
+    sums = [
+        clipped_gradient_sum(
+            models.initial_parameters("mlp", seed=0),
+            datasets.Records(features, labels),
+            model=models.build("mlp"),
+            record_clip_norm=1.0,
+        )
+        for features in (images, images.astype(np.float32) / np.float32(255))
+    ]
+    assert_array_equal(*sums)

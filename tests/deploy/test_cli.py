@@ -159,7 +159,6 @@ EXIT_CODES = {
     1: [
         "deploy.DeployError",
         "clients.ClientError",
-        "clients.RecordMixingLayerError",
         "clients.NonFiniteGradientError",
     ],
     2: [
@@ -177,6 +176,12 @@ EXIT_CODES = {
         "clients.ArgumentError",
         "clients.UnknownNameError",
         "clients.DimensionError",
+        "clients.ModelImportError",
+        "clients.ModelInputError",
+        "clients.DataError",
+        "clients.MissingDataError",
+        "clients.CorruptDataError",
+        "clients.RecordMixingLayerError",
     ],
     3: [
         "mpc.MpcError",

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+import torch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -50,6 +51,13 @@ def changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         else:
             table[name] = value
     return new
+
+
+def batch_normalised() -> torch.nn.Module:
+    """A model of the user's own that mixes records."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten(), torch.nn.Linear(72, 10)
+    )
 
 
 def simple() -> dict[str, Any]:
@@ -229,7 +237,11 @@ def assert_refused(result: Result, *patterns: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "pattern"),
     [
-        ({"task.model": "resnet"}, "task.model: expected one of cnn, mlp, found 'resnet'"),
+        ({"task.model": "resnet"}, "task.model: expected one of cifar, cnn, .*, found 'resnet'"),
+        ({"task.model": "torch.nn:Identity"}, "task.model: .*there must be some"),
+        ({"task.model": f"{__name__}:batch_normalised"}, r"task.model: layer '1' \(BatchNorm2d\) mixes"),
+        ({"task.model": "nowhere:Net"}, "task.model: .*No module named 'nowhere'"),
+        ({"task.model": "cifar"}, r"task.model: the model does not fit records of shape \(1, 32, 32\)"),
         ({"task.model": ["mlp"]}, r"task.model: expected .*, found \['mlp'\]"),
         ({"task.model": 3}, "task.model: expected .*, found 3"),
         ({"task.dim": 100}, "task.dim: expected 4810.*found 100"),
@@ -247,7 +259,12 @@ def assert_refused(result: Result, *patterns: str) -> None:
         ({"client.attacks": {"client-1": "bribe"}}, "client.attacks.client-1: expected .*, found 'bribe'"),
         ({"client.partition_seed": "one"}, "client.partition_seed: expected .*integer.*, found 'one'"),
         ({"client.partition_seed": -1}, "client.partition_seed: expected .*, found -1"),
-        ({"client.dataset": "mnist"}, "client.dataset: expected 'digits', found 'mnist'"),
+        ({"client.dataset": "emnist"}, "client.dataset: expected 'digits', .*, found 'emnist'"),
+        ({"client.partition": "random"}, "client.partition: expected 'iid', .*, found 'random'"),
+        ({"client.partition": "user"}, "client.partition: partition 'user' needs a data set that knows its users"),
+        ({"client.dirichlet_alpha": 0.0}, "client.dirichlet_alpha: expected greater than 0, found 0.0"),
+        ({"client.shards_per_client": 0}, "client.shards_per_client: expected greater than or equal to 1, found 0"),
+        ({"task.record_clipping": "median"}, "task.record_clipping: expected 'flat' or 'per-layer', found 'median'"),
         ({"client.certificates": "/nowhere"}, "client.certificates|certificate: .*/nowhere"),
         ({"client.authority": "/nowhere/ca.pem"}, "authority: .*/nowhere/ca.pem"),
         ({"dealer": {"colour": 1}}, "dealer.colour: expected no such key"),

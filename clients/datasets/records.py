@@ -1,0 +1,92 @@
+"""Labelled records, and the two halves of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.errors import ArgumentError
+
+MAX_CLASSES: Final = 10
+"""Of every data set here; models have that many logits, and those beyond a data set's classes stay unused."""
+N_CLASSES: Final = MAX_CLASSES
+
+_PIXEL_MAX: Final = 255.0
+_IMAGE_AXES, _TOKEN_AXES = 4, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """n labelled records. A record is one row of `features` together with the label at the same index."""
+
+    features: NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int64]
+    """Images (n, channels, side, side): float32 in [0, 1], or uint8, which stands for value / 255 and takes a quarter
+    of the memory. Or texts (n, length): int64 tokens."""
+    labels: NDArray[np.int64]
+    """Class of each record, in {0, .., N_CLASSES - 1}, shape (n,)."""
+
+    def __post_init__(self) -> None:
+        is_text = self.features.ndim == _TOKEN_AXES and self.features.dtype == np.int64
+        if not (is_text or self.features.ndim == _IMAGE_AXES) or self.labels.shape != self.features.shape[:1]:
+            raise ArgumentError(
+                "features must have shape (n, channels, side, side), or (n, length) if int64 tokens, and labels (n,); "
+                f"got {self.features.shape} and {self.labels.shape}"
+            )
+        if np.any((self.labels < 0) | (self.labels >= N_CLASSES)):
+            raise ArgumentError(f"labels must be in [0, {N_CLASSES - 1}], got one outside")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:  # never a pixel: records are what all of this protects
+        return f"Records(n={len(self)}, features={self.shape})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record's features."""
+        return self.features.shape[1:]
+
+    def take(self, indices: NDArray[np.int64]) -> Records:
+        """The records at `indices`, in that order, copied."""
+        return Records(self.features[indices], self.labels[indices])
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Records to train on, and records kept aside to measure the accuracy."""
+
+    train: Records
+    test: Records
+    users: NDArray[np.int64] | None = None
+    """Who each training record is from, where the data set knows; (n,)."""
+
+
+def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:
+    """A record's features of that shape, as a model reads them; its values mean nothing."""
+    return torch.zeros(shape, dtype=torch.int64 if is_text else torch.float32)
+
+
+def example_of(records: Records) -> Tensor:
+    """The same for the shape that `records` have."""
+    return example(records.shape, is_text=records.features.dtype == np.int64)
+
+
+def model_inputs(features: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a model with parameters of `dtype` reads: pixels in [0, 1], or tokens as they are."""
+    if features.dtype == torch.uint8:
+        return features.to(dtype) / _PIXEL_MAX
+    return features.to(dtype) if features.is_floating_point() else features
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """(n, channels, h, w), laid out pixel by pixel: pooling and patches are several times faster so on a CPU.
+
+    With one channel, `contiguous(memory_format=torch.channels_last)` finds the usual layout good enough, and the
+    layers that follow then keep to it; the strides say it plainly here.
+    """
+    return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)

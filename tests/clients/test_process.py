@@ -1,0 +1,154 @@
+"""Clients that one process hosts: updates together or alone, errors of one, one download for all."""
+
+import asyncio
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from clients import datasets, models
+from clients.attacks import Honest
+from clients.config import ClientConfig
+from clients.errors import ArgumentError, MissingDataError, NonFiniteGradientError, ProtocolError
+from clients.process import Trainer, load_records
+from clients.session import ModelCache
+from protos.task import Task
+
+IDS = ["alice", "bob", "carol", "dave"]
+START = models.initial_parameters("mlp", seed=1)
+
+
+def task(**changes):
+    fields = {
+        "clients": dict.fromkeys(IDS, 5),
+        "rounds": 1,
+        "client_rate": 1.0,
+        "record_rate": 1.0,
+        "record_clip": 0.5,
+        "client_clip": 1.0,
+        "noise_multiplier": 1.0,
+        "learning_rate": 1.0,
+        "model": "mlp",
+        "dim": 4810,
+    }
+    return Task.model_validate({**fields, **changes})
+
+
+def records():
+    train = datasets.digits().train
+    return {name: train.take(np.arange(5 * i, 5 * i + 5)) for i, name in enumerate(IDS)}
+
+
+def trainer(**changes):
+    return Trainer(task=task(**changes), records=records(), attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+
+
+def together(ours, requests):
+    """All requests from threads of their own, while the first computation is held back until everybody waits."""
+    passes = []
+    held = threading.Event()
+    original = ours._updates
+
+    def counting(batch):
+        held.wait(10)
+        passes.append(sorted(request.client for request in batch))
+        return original(batch)
+
+    ours._updates = counting
+    with ThreadPoolExecutor(len(requests)) as pool:
+        futures = [pool.submit(ours.update, client, parameters) for client, parameters in requests]
+        while len(ours._waiting) < len(requests) - 1:  # the first is computing, or about to
+            pass
+        held.set()
+        outcomes = [future.exception() or future.result() for future in futures]
+    return outcomes, passes
+
+
+def test_clients_that_wait_share_one_pass():
+    """The first alone or with some; everybody else in one more. Each gets the update that it has alone."""
+    ours = trainer()
+    outcomes, passes = together(ours, [(name, START) for name in IDS])
+    assert sorted(name for batch in passes for name in batch) == IDS
+    assert len(passes) <= 2
+    for name, update in zip(IDS, outcomes, strict=True):
+        np.testing.assert_allclose(update, trainer().update(name, START), rtol=0, atol=1e-6)
+        assert np.linalg.norm(update) <= 1.0
+
+
+def test_clients_with_different_models_do_not_mix():
+    other = models.initial_parameters("mlp", seed=2)
+    wanted = [("alice", START), ("bob", other), ("carol", START), ("dave", other)]
+    outcomes, passes = together(trainer(), wanted)
+    assert all(set(batch) <= {"alice", "carol"} or set(batch) <= {"bob", "dave"} for batch in passes)
+    for (name, parameters), update in zip(wanted, outcomes, strict=True):
+        np.testing.assert_allclose(update, trainer().update(name, parameters), rtol=0, atol=1e-6)
+
+
+def test_bad_records_are_nobody_else_s():
+    """One client's pixels are no numbers: only that client gets an error."""
+    ours = trainer()
+    ours._records["carol"].features[:] = np.nan
+    outcomes, _ = together(ours, [(name, START) for name in IDS])
+    assert [isinstance(outcome, NonFiniteGradientError) for outcome in outcomes] == [False, False, True, False]
+
+
+def test_per_layer_clipping_is_chosen_by_the_task():
+    """Two layers with parameters: their norms are at most R / sqrt(2) per record."""
+    flat, layered = (
+        trainer(record_clipping=kind, client_clip=100.0).update("alice", START) for kind in ("flat", "per-layer")
+    )
+    first = slice(0, 64 * 64 + 64)
+    assert np.linalg.norm(layered[first]) <= 5 * 0.5 / np.sqrt(2)
+    assert np.linalg.norm(flat - layered) > 1e-3
+
+
+def test_declared_and_real_numbers_of_records_must_agree():
+    config = ClientConfig.model_validate({"certificates": "x", "authority": "y"}, context={"base": Path("/")})
+    sizes = datasets.DataSource.of(config).sizes(datasets.digits(), IDS)
+    loaded = load_records(task(clients=sizes), config, ["bob", "dave"])
+    assert {name: len(own) for name, own in loaded.items()} == {name: sizes[name] for name in ("bob", "dave")}
+    with pytest.raises(ArgumentError, match=r"task.clients.bob: expected the \d+ records that it has, declared 5"):
+        load_records(task(), config, ["bob"])
+
+
+def test_a_data_set_that_is_not_there_stops_the_process_before_it_starts(monkeypatch):
+    monkeypatch.delenv("PRECAD_DATA", raising=False)
+    raw = {"certificates": "x", "authority": "y", "dataset": "mnist"}
+    config = ClientConfig.model_validate(raw, context={"base": Path("/")})
+    with pytest.raises(MissingDataError):
+        load_records(task(model="cnn", dim=26_010), config, ["bob"])
+
+
+def test_one_download_serves_all_clients_of_a_process():
+    """By digest; a new digest is downloaded; a failed download is made again by whoever needs it."""
+    calls = []
+
+    async def download(value, *, fail=False):
+        calls.append(value)
+        await asyncio.sleep(0.01)
+        if fail:
+            raise ProtocolError("no")
+        return np.array([value], dtype=np.float32)
+
+    async def scenario():
+        cache = ModelCache()
+        same = await asyncio.gather(*(cache.get(b"1", functools.partial(download, 1.0)) for _ in range(3)))
+        assert calls == [1.0]
+        for model in same:
+            assert_array_equal(model, [1.0])
+        assert_array_equal(await cache.get(b"2", functools.partial(download, 2.0)), [2.0])
+        assert calls == [1.0, 2.0]
+        outcomes = await asyncio.gather(
+            cache.get(b"3", functools.partial(download, 3.0, fail=True)),
+            cache.get(b"3", functools.partial(download, 3.5)),
+            return_exceptions=True,
+        )
+        assert isinstance(outcomes[0], ProtocolError)
+        assert_array_equal(outcomes[1], [3.5])
+        assert_array_equal(await cache.get(b"3", functools.partial(download, 4.5)), [4.5])
+
+    asyncio.run(scenario())
