@@ -89,7 +89,7 @@ class Measured:
     """Noise, exchange of the noisy shares, their sum."""
     dealer_s: list[float] = field(default_factory=list)
     bytes_sent: int = 0
-    """On the lane, by this server, for one check: frames as handed to TLS."""
+    """On the lane, by this server's socket, for one check: TLS's records included."""
     aggregate_bytes_sent: int = 0
     rounds: int = 0
     peak_rss: int = 0
