@@ -402,6 +402,22 @@ def experiment_xie_tables(as_json: Json = False) -> None:
             xie_tables.print_xie_tables(people, report)
 
 
+@experiment_app.command("tightness")
+def experiment_tightness(
+    quick: Annotated[bool, typer.Option("--quick", help="Simulate the attack for the first setting only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Attackers certified by every method, and the simulated attack that no certificate may be beaten by."""
+    with _exit_codes():
+        from deploy import tightness
+
+        report = tightness.tightness(quick=quick)
+        if as_json:
+            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
+        else:
+            tightness.print_tightness(people, report)
+
+
 @bench_app.command("validation")
 def bench_validation(
     quick: Quick = False,

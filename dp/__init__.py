@@ -13,6 +13,7 @@
     loss_bounds        what an attack can do to an expected loss; PRECAD's Theorem 2
     certified_prediction   attackers that a prediction survives
     attack_inefficacy  attackers and the cost of an attack
+    attack_simulation  the worst attack on a prediction, against which certificates are held
     monte_carlo        estimates from independent trainings, with their confidence
     levels             users and instances of other trainings
     planner            which noise reaches a wish
