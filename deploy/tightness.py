@@ -149,7 +149,7 @@ def print_tightness(console: Console, report: dict[str, Any]) -> None:
         table.add_column(f"epsilon\n{name}", justify="right", no_wrap=True)
     table.add_column("threat", no_wrap=True)
     for name in _METHODS:
-        table.add_column(f"tolerated\n{name}", justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("left by\nattack", justify="right")
     table.add_column("attack\nneeds", justify="right")
     for row in report["rows"]:
