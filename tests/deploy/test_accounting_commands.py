@@ -199,7 +199,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_the_attack_cost(confidences):
-    """What attackers can do to the expected confidence in the true class: intervals around J, the exact one innermost."""
+    """What attackers can do to the expected confidence in the true class: intervals around J, the exact innermost."""
     arguments = ["certify", "--confidences", confidences, *ATTACKED, "--attack-cost"]
     cost = json.loads(precad(*arguments, "--json").stdout)["attack_cost"]
     J = (0.95 + 0.35 + 0.5) / 3
