@@ -233,9 +233,7 @@ def _least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: fl
     low = high = min(max(guess, LEAST_MULTIPLIER), _MOST_MULTIPLIER)
     while excess(high) > 0:
         if high >= _MOST_MULTIPLIER:
-            raise ValueError(
-                f"epsilon must be reachable with a noise multiplier <= {_MOST_MULTIPLIER:g}, got {epsilon}"
-            )
+            return None
         low, high = high, min(1.25 * high, _MOST_MULTIPLIER)
     while not excess(low) > 0:
         if low <= LEAST_MULTIPLIER:

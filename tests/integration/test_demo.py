@@ -30,8 +30,8 @@ from google.protobuf import json_format
 from clients import datasets, evaluation, models
 from deploy import config as configuration
 from deploy.demo import demo_config
-from dp.accounting import View, round_event
-from dp.ledger import Ledger
+from dp.accounting import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View, round_event
+from dp.ledger import Ledger, Level
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 
@@ -248,7 +248,14 @@ def test_the_ledgers_replay_to_the_stated_privacy(demo: Finished, letter: str) -
         )
         for view in View
     }
-    with Ledger(path, events=events, delta=task.delta) as ledger:
+    client_multiplier = math.sqrt(2) * task.noise_multiplier * task.record_clip / task.client_clip
+    every_round = {
+        Level.CLIENT: SampledGaussian(task.client_rate, client_multiplier),
+        Level.DRAWN_RECORD: TwoStageSampledGaussian(
+            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
+        ),
+    }
+    with Ledger(path, events=events, delta=task.delta, every_round=every_round) as ledger:
         assert ledger.torn_line is None
         assert ledger.participation == Counter(client for m in metrics for client in m["participants"])
         for view in View:
@@ -256,6 +263,9 @@ def test_the_ledgers_replay_to_the_stated_privacy(demo: Finished, letter: str) -
             assert stated == ledger.statement(view).epsilon == metrics[-1][f"epsilon_{view}"]
             most_rounds = max(ledger.participation.values())
             assert stated == pytest.approx(pld_epsilon(view, task, most_rounds), abs=1e-3)
+        whole_client = ledger.task_statement(Level.CLIENT).epsilon
+        assert whole_client == PldAccountant().epsilon(every_round[Level.CLIENT], len(metrics), task.delta)
+        assert whole_client > ledger.task_statement(Level.DRAWN_RECORD).epsilon > 0
 
 
 def test_epsilon_grows_with_the_rounds_of_the_busiest_client(demo: Finished) -> None:
