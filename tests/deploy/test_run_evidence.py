@@ -71,14 +71,14 @@ def test_the_training_is_the_one_that_attackers_meet(run):
 
 def test_one_run_proves_nothing_and_says_so(run):
     """Hoeffding's radius from one training exceeds one: every method vacuous, the estimate beside it named as that."""
-    report = json.loads(precad("certify", "--run", run, "--json").stdout)
+    report = json.loads(precad("certify", "--run", run, "--at-most", "2", "--json").stdout)
     assert all(not any(tolerated) for tolerated in report["tolerated"].values())
     assert all(not any(curve) for curve in report["certified_accuracy"].values())
     assert report["run"]["radius"] > 1
     assert report["estimate"]["label"] == "approximation"
     assert report["estimate"]["of"] == "expected confidence estimated from 1 model"
     assert max(report["estimate"]["tolerated"]["exact"]) > 0
-    shown = precad("certify", "--run", run).stderr
+    shown = precad("certify", "--run", run, "--at-most", "2").stderr
     assert "exact: VACUOUS" in shown
     assert "1 model, not a guarantee" in shown
     assert "nothing can follow from fewer than 27" in " ".join(shown.split())
@@ -93,13 +93,13 @@ def test_many_runs_prove_what_their_mean_and_radius_do(tmp_path):
         folders.append(folder)
     (folders[0] / "metrics.jsonl").write_text((folders[0] / "metrics.jsonl").read_text().replace('"1-', '"0-'))
     arguments = [part for folder in folders for part in ("--run", folder)]
-    report = json.loads(precad("certify", *arguments, "--method", "exact", "--json").stdout)
+    report = json.loads(precad("certify", *arguments, "--method", "exact", "--at-most", "4", "--json").stdout)
     radius = math.sqrt(math.log(2 * 10 * 360 / 0.01) / 80)
     assert report["run"]["radius"] == pytest.approx(radius)
     evidence = read_runs(folders[:1])
     row = int(np.argmax(np.max(evidence.confidences, axis=1)))
     low = max(evidence.confidences[row]) - radius
-    expected = certify(low, 1 - low, evidence.training, method=Method.EXACT, threat=Threat.ADD)
+    expected = certify(low, 1 - low, evidence.training, method=Method.EXACT, threat=Threat.ADD, at_most=4)
     assert report["tolerated"]["exact"][row] == pytest.approx(expected.tolerated, abs=1)
     assert expected.tolerated > 0
     assert report["confidence"] == 0.99
@@ -130,7 +130,7 @@ def test_a_run_is_planned_from_its_own_task(run):
     )
     assert report["task"]["kind"] == "precad"
     assert (report["task"]["n_clients"], report["task"]["n_records"], report["task"]["rounds"]) == (3, 1437, 4)
-    shown = precad("certify", "--run", run, "--plan", "--method", "exact").stderr
+    shown = precad("certify", "--run", run, "--plan", "--method", "pld").stderr
     assert "least sigma for a prediction" in shown
 
 
