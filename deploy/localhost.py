@@ -27,14 +27,17 @@ from clients import datasets, evaluation, models
 from deploy import pki
 from deploy.config import Deployment, parse
 from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
+from deploy.figures import plain
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
 from deploy.watch import LiveTable
+from dp.ledger import Level
 from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role
 from protos.precad.v1 import control_pb2, control_pb2_grpc
 from protos.transport import TransportError, dial, require_free
+from servers.state_dir import open_ledger
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
@@ -385,13 +388,14 @@ class LocalRun:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=FAILURE)
         state_dict = models.unflatten(torch.from_numpy(final), models.build(task.model))
         torch.save(state_dict, self.folder.model)
-        summary = {
+        summary: dict[str, Any] = {
             "rounds": len(metrics),
             "clients": len(task.clients),
             "processes": len(self._children.all),
             "accuracy": round(self._accuracy(final), 4),
             "epsilon_one_server": metrics[-1]["epsilon_one_server"],
             "epsilon_clients_only": metrics[-1]["epsilon_clients_only"],
+            "epsilon_client": plain(self._epsilon_of_a_client()),
             "delta": task.delta,
             "accepted": sum(len(m["accepted"]) for m in metrics),
             "rejected": sum(len(m["rejected"]) for m in metrics),
@@ -409,6 +413,11 @@ class LocalRun:
         }
         self.folder.write_summary(summary)
         return summary
+
+    def _epsilon_of_a_client(self) -> float:
+        """What the ledger of aggregator A, which has ended, says of a whole client."""
+        with open_ledger(self.folder.state_dir("a"), self.deployment.task) as ledger:
+            return ledger.task_statement(Level.CLIENT).epsilon
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:

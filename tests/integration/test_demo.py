@@ -265,7 +265,7 @@ def test_the_ledgers_replay_to_the_stated_privacy(demo: Finished, letter: str) -
             assert stated == pytest.approx(pld_epsilon(view, task, most_rounds), abs=1e-3)
         whole_client = ledger.task_statement(Level.CLIENT).epsilon
         assert whole_client == PldAccountant().epsilon(every_round[Level.CLIENT], len(metrics), task.delta)
-        assert whole_client > ledger.task_statement(Level.DRAWN_RECORD).epsilon > 0
+        assert demo.summary["epsilon_client"] == whole_client > ledger.task_statement(Level.DRAWN_RECORD).epsilon > 0
 
 
 def test_epsilon_grows_with_the_rounds_of_the_busiest_client(demo: Finished) -> None:
