@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.errors import ConfigError
-from dp.accounting import View
+from dp.accounting import Label, View
 from dp.planner import LEAST_MULTIPLIER
 
 SIZE: Final = (9.6, 5.0)  # inches; with DPI, 1200 pixels wide
@@ -263,7 +263,8 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     ks, sigmas = [row["attackers"] for row in reached], [row["least_sigma"] for row in reached]
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    label = f"least σ (proved bound), one unit's ε at δ = {report['delta']:g}"
+    kind = "proved bound" if plan["label"] == Label.BOUND else "for estimated confidences, not a guarantee"
+    label = f"least σ ({kind}), one unit's ε at δ = {report['delta']:g}"
     axis.plot(ks, sigmas, color=_BLUE, marker="o", label=label)
     if (start := [k for k, sigma in zip(ks, sigmas, strict=True) if sigma == LEAST_MULTIPLIER]) != []:
         less = f"σ = {LEAST_MULTIPLIER:g} is enough; less is not looked for"

@@ -359,8 +359,8 @@ def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> N
         table.add_row(str(k), *(f"{_down(low)} .. {_up(high)}" for low, high in cells))
     console.print(table)
     for name, k in cost["halved_by"].items():
-        needed = f"more than {last}" if k is None else f"at least {k}"
-        console.print(f"{name}: to halve it takes {needed} attackers", highlight=False)
+        needed = f"more than {last} attackers" if k is None else f"at least {k} attacker{'s' if k > 1 else ''}"
+        console.print(f"{name} ({_words(cost['labels'][name])}): to halve it takes {needed}", highlight=False)
 
 
 def _down(value: float) -> str:

@@ -23,6 +23,7 @@ from deploy.planning_commands import plan_wish
 from dp.accounting import SampledGaussian
 from dp.certified_prediction import Threat, Training
 from dp.planner import CentralTask, PrecadTask, Task, Wish
+from protos.task import Task as ConfiguredTask
 
 _DEFAULT_DELTA: Final = 1e-5
 _NAMES: Final = {
@@ -79,11 +80,10 @@ class CertifyFlags:
     def certify(self) -> dict[str, Any]:
         """The report on the evidence. Raises ConfigError."""
         if (self.confidences is None) == (not self.runs):
-            raise ConfigError(
-                "--confidences, --run: expected one of the two, found " + ("none", "both")[bool(self.runs)]
-            )
+            which = "both" if self.runs else "none"
+            raise ConfigError(f"--confidences, --run: expected one of the two, found {which}")
         if self.runs:
-            self._refuse("q", "sigma", "rounds", "trainings", why="the run folder says it")
+            self._refuse("q", "sigma", "rounds", "trainings", beside="--run", why="the run folder says it")
             from deploy.run_evidence import read_runs
 
             evidence = read_runs(self.runs)
@@ -107,11 +107,13 @@ class CertifyFlags:
     def plan(self) -> dict[str, Any]:
         """The report on the wish. Raises ConfigError."""
         wished = self._require("attackers", "epsilon")
+        self._refuse("sigma", beside="--attackers", why="it is what is looked for")
+        self._refuse("trainings", beside="--attackers", why="a plan takes confidences as they are")
         if self.confidences is not None and self.runs:
             raise ConfigError("--confidences, --run: expected one of the two, found both")
         lead, task = self.lead, None
         if self.runs:
-            self._refuse("q", "rounds", "clients", *_OF_RECORDS, why="the run folder says it")
+            self._refuse("q", "rounds", "clients", *_OF_RECORDS, beside="--run", why="the run folder says it")
             from deploy.run_evidence import read_runs
 
             evidence = read_runs(self.runs)
@@ -160,14 +162,18 @@ class CertifyFlags:
             raise ConfigError("\n".join(f"{_NAMES[name]}: expected a value, found none" for name in missing))
         return {name: getattr(self, name) for name in names}
 
-    def _refuse(self, *names: str, why: str) -> None:
-        given = [name for name in names if getattr(self, name) is not None]
-        if given:
-            lines = (f"{_NAMES[name]}: expected none with --run ({why}), found {getattr(self, name)}" for name in given)
+    def _refuse(self, *names: str, beside: str, why: str) -> None:
+        """Raises ConfigError naming those of these flags that were given."""
+        lines = [
+            f"{_NAMES[name]}: expected none with {beside} ({why}), found {getattr(self, name)}"
+            for name in names
+            if getattr(self, name) is not None
+        ]
+        if lines:
             raise ConfigError("\n".join(lines))
 
 
-def _task_of_run(task: Any) -> PrecadTask:
+def _task_of_run(task: ConfiguredTask) -> PrecadTask:
     return PrecadTask(
         q=task.client_rate,
         p=task.record_rate,

@@ -216,7 +216,7 @@ def test_the_attack_cost(confidences):
     low, high = cost["bounds"]["exact"][4]
     assert (low, high) == pytest.approx(attacked_bounds(J, 4, Training(SampledGaussian(0.1, 1.8), 3), Threat.ADD))
     shown = precad(*arguments).stderr
-    assert "exact: to halve it takes at least" in shown
+    assert "exact (bound): to halve it takes at least" in shown
 
 
 def test_the_attack_cost_from_trainings_and_of_replacing_is_wider(confidences):
@@ -272,6 +272,7 @@ def test_a_wish_that_nothing_reaches_is_called_that():
         ([*WISH], "--lead: expected FA and FB, or --confidences or --run to take them from"),
         ([*WISH, "--lead", ".9", ".1", "-p", ".1"], "--records: expected a value, found none"),
         ([*WISH, "--lead", "1.9", ".1"], "FA must be in [0, 1], got 1.9"),
+        ([*WISH, "--lead", ".9", ".1", "--sigma", "2"], "--sigma: expected none with --attackers"),
         ([*WISH[:6], "--lead", ".9", ".1"], "--clients: expected a value, found none"),
     ],
 )

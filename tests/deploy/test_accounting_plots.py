@@ -141,7 +141,11 @@ def test_the_planners_frontier(figures, tmp_path, confidences):
 
 def test_a_frontier_that_nothing_reaches(figures, tmp_path):
     """Says so in its place."""
-    plan = {"lead": [0.5, 0.5], "frontier": [{"attackers": 1, "least_sigma": None, "epsilon_of_one_unit": None}]}
+    plan = {
+        "lead": [0.5, 0.5],
+        "label": "bound",
+        "frontier": [{"attackers": 1, "least_sigma": None, "epsilon_of_one_unit": None}],
+    }
     report = {"threat": "add", "delta": 1e-5, "confidence": None, "at_most": 8, "correct": [True], "plan": plan}
     report |= {"tolerated": {"pld": [0]}, "certified_accuracy": {"pld": [1.0, 0.0]}}
     plots.plot_certificates(report, tmp_path / "p.png")
