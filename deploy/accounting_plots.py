@@ -263,7 +263,7 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     ks, sigmas = [row["attackers"] for row in reached], [row["least_sigma"] for row in reached]
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    kind = "proved bound" if plan["label"] == Label.BOUND else "for estimated confidences, not a guarantee"
+    kind = "proved bound" if plan["label"] == Label.BOUND else "estimate, no guarantee"
     label = f"least σ ({kind}), one unit's ε at δ = {report['delta']:g}"
     axis.plot(ks, sigmas, color=_BLUE, marker="o", label=label)
     if (start := [k for k, sigma in zip(ks, sigmas, strict=True) if sigma == LEAST_MULTIPLIER]) != []:

@@ -35,6 +35,7 @@ ATTACKERS_SHOWN: Final = 20
 """Of the attack cost's curves: k = 0 .. 20."""
 
 _SUM_TOLERANCE: Final = 1e-6
+_NOTHING: Final = 1e-9  # nearer to 0 or 1 than this, a bound is rounded outwards
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +173,12 @@ def attack_cost(
     bounds: dict[str, list[list[float]]] = {}
     for method in request.methods:
         interval = _interval_of(method, training, request, epsilon)
-        bounds[method.value] = [[interval(low, k)[0], interval(high, k)[1]] for k in ks]
+        found: list[list[float]] = []
+        bounds[method.value] = found
+        for k in ks:  # what says nothing of k attackers says nothing of more
+            is_vacuous = bool(found) and found[-1] == [0, 1]
+            lowest, highest = (0.0, 1.0) if is_vacuous else (interval(low, k)[0], interval(high, k)[1])
+            found.append([lowest if lowest > _NOTHING else 0.0, highest if highest < 1 - _NOTHING else 1.0])
     group = 1 if request.threat is Threat.ADD else 2
     return {
         "J": J,
@@ -180,8 +186,8 @@ def attack_cost(
         "labels": {method.value: LABELS[method].value for method in request.methods},
         "bounds": bounds,
         "halved_by": {
-            name: next((k for k, (lowest, _) in enumerate(found) if k > 0 and lowest <= J / 2), None)
-            for name, found in bounds.items()
+            name: next((k for k, (lowest, _) in enumerate(intervals) if k > 0 and lowest <= J / 2), None)
+            for name, intervals in bounds.items()
         },
         "published_corollary": None
         if epsilon == 0 or not math.isfinite(epsilon)
