@@ -30,8 +30,11 @@ from google.protobuf import json_format
 from clients import datasets, evaluation, models
 from deploy import config as configuration
 from deploy.demo import demo_config
+from deploy.run_evidence import read_runs
 from dp.accounting import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View, round_event
+from dp.certified_prediction import Training
 from dp.ledger import Ledger, Level
+from dp.monte_carlo import hoeffding_class_bounds
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 
@@ -266,6 +269,19 @@ def test_the_ledgers_replay_to_the_stated_privacy(demo: Finished, letter: str) -
         whole_client = ledger.task_statement(Level.CLIENT).epsilon
         assert whole_client == PldAccountant().epsilon(every_round[Level.CLIENT], len(metrics), task.delta)
         assert demo.summary["epsilon_client"] == whole_client > ledger.task_statement(Level.DRAWN_RECORD).epsilon > 0
+
+
+def test_the_run_can_be_certified_from_its_folder(demo: Finished) -> None:
+    """The task's client level, the final model's confidences; one run proves nothing, and the malicious are named."""
+    task = demo.deployment.task
+    evidence = read_runs([demo.folder])
+    multiplier = math.sqrt(2) * task.noise_multiplier * task.record_clip / task.client_clip
+    assert evidence.training == Training(SampledGaussian(task.client_rate, multiplier), N_ROUNDS)
+    right = np.argmax(evidence.confidences, axis=1) == np.asarray(evidence.labels)
+    assert round(float(np.mean(right)), 4) == demo.summary["accuracy"]
+    assert set(evidence.provenance["attacks_in_the_training"]) == MALICIOUS
+    low = hoeffding_class_bounds(evidence.confidences[0], evidence.n_runs, 0.01)[1]
+    assert low == 0.0
 
 
 def test_epsilon_grows_with_the_rounds_of_the_busiest_client(demo: Finished) -> None:
