@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Final
 
@@ -34,14 +35,17 @@ from dp.renyi_accounting import OrderGridWarning
 
 FA: Final = 0.95
 FB: Final = 0.05
-SETTINGS: Final = (
+Setting = tuple[str, str, float, int, float]
+"""(what, client rate q, sigma, rounds T, delta)."""
+
+SETTINGS: Final[tuple[Setting, ...]] = (
     ("user, MNIST", "20/200", 1.8, 3, 0.0029),
     ("user, CIFAR-10", "40/200", 2.3, 1, 0.0029),
     ("user, Sent140", "10/805", 2.0, 3, 1e-6),
     ("instance, MNIST", "50/1266", 5.0, 78, 1e-5),
     ("instance, CIFAR-10", "50/1000", 8.0, 100, 1e-5),
 )
-"""(what, client rate q, sigma, rounds T, delta): a row of each of the public tables."""
+"""A row of each of the public tables."""
 
 N_DRAWS: Final = 1_000_000
 FAILURE: Final = 1e-9
@@ -56,9 +60,9 @@ _METHODS: Final = {
 }
 
 
-def tightness(*, n_draws: int = N_DRAWS, quick: bool = False) -> dict[str, Any]:
+def tightness(settings: Sequence[Setting] = SETTINGS, *, n_draws: int = N_DRAWS, quick: bool = False) -> dict[str, Any]:
     """One row for each setting; with `quick` the attack is simulated for the first one only."""
-    rows = [_row(*setting, n_draws=n_draws if i == 0 or not quick else None) for i, setting in enumerate(SETTINGS)]
+    rows = [_row(*setting, n_draws=n_draws if i == 0 or not quick else None) for i, setting in enumerate(settings)]
     return {
         "FA": FA,
         "FB": FB,

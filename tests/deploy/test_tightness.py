@@ -12,7 +12,7 @@ from deploy.tightness import SETTINGS, print_tightness, tightness
 
 @pytest.fixture(scope="module")
 def report():
-    return tightness(n_draws=50_000, quick=True)
+    return tightness(SETTINGS[:1], n_draws=100_000)
 
 
 def test_the_default_setting(report):
@@ -27,16 +27,6 @@ def test_the_default_setting(report):
     assert found == pytest.approx([2.29, 4.22, 6.48, 11.4], abs=0.02)  # erratum X6
 
 
-def test_methods_are_in_order_in_every_setting(report):
-    """published <= rdp <= pld <= exact, and replace <= add, in all five."""
-    assert len(report["rows"]) == len(SETTINGS) == 5
-    for row in report["rows"]:
-        add, replace = (list(row["threats"][threat]["tolerated"].values()) for threat in ("add", "replace"))
-        assert add == sorted(add)
-        assert replace == sorted(replace)
-        assert all(a <= b for a, b in zip(replace, add, strict=True))
-
-
 def test_no_certificate_is_beaten(report):
     """At every certified number more than half is left; the attack needs more than any method certifies."""
     assert report["beaten"] == []
@@ -45,10 +35,25 @@ def test_no_certificate_is_beaten(report):
         assert found["attack_succeeds"]["attackers"] > found["tolerated"]["exact"]
 
 
+def test_quick_simulates_the_first_setting_only():
+    """The others are certified all the same."""
+    report = tightness((SETTINGS[0], SETTINGS[3]), n_draws=20_000, quick=True)
+    first, second = (row["threats"]["add"] for row in report["rows"])
+    assert first["attack_succeeds"] is not None
+    assert (second["attack_succeeds"], second["attacked"]) == (None, {})
+    assert second["tolerated"]["exact"] == 23
+
+
 @pytest.mark.slow
 def test_no_certificate_is_beaten_in_any_setting():
-    """10^6 trainings for each share, all five settings, both threats."""
+    """10^6 trainings for each share, all settings and threats; published <= rdp <= pld <= exact, replace <= add."""
     report = tightness()
+    assert len(report["rows"]) == len(SETTINGS) == 5
+    for row in report["rows"]:
+        add, replace = (list(row["threats"][threat]["tolerated"].values()) for threat in ("add", "replace"))
+        assert add == sorted(add)
+        assert replace == sorted(replace)
+        assert all(a <= b for a, b in zip(replace, add, strict=True))
     assert report["n_draws"] == 10**6
     assert report["beaten"] == []
     for row in report["rows"]:
@@ -67,8 +72,8 @@ def test_what_is_printed(report, capsys):
 
 
 def test_the_command(monkeypatch, report):
-    """`--quick --json` is one object with every row."""
+    """`--quick --json` is one object, the report."""
     monkeypatch.setattr("deploy.tightness.tightness", lambda quick: report if quick else None)
     done = CliRunner().invoke(app, ["experiment", "tightness", "--quick", "--json"])
     assert done.exit_code == 0
-    assert len(json.loads(done.stdout)["rows"]) == 5
+    assert json.loads(done.stdout)["rows"][0]["threats"] == report["rows"][0]["threats"]

@@ -26,14 +26,14 @@ def test_attackers_in_every_round_are_a_shifted_gaussian(threat, shift, rounds):
 
 
 @pytest.mark.parametrize("threat", Threat)
-@pytest.mark.parametrize("method", Method)
-def test_no_certificate_is_beaten(threat, method):
-    """Ten million draws would find nothing else: at every certified number more than half of the prediction is left.
+def test_no_certificate_is_beaten(threat):
+    """At the exact method's number, which is the largest, more than half of the prediction is left after 10^6 trainings.
 
-    And what is left is above the certified lower bound: the simulated benign share has F_A >= .95 but for 1e-9.
+    And what is left is above the certified lower bound: the simulated benign share has F_A >= .95 but for 1e-9. The
+    other methods and settings: test_tightness.
     """
     training = Training(SampledGaussian(0.1, 1.8), 3)
-    k = certify(0.95, 0.05, training, method=method, threat=threat, delta=0.0029).tolerated
+    k = certify(0.95, 0.05, training, method=Method.EXACT, threat=threat).tolerated
     attack = simulate(k, 0.95, training, threat, n_draws=N, failure=FAILURE, seed=2)
     assert not attack.has_surely_succeeded
     assert attack.attacked + attack.radius >= attacked_bounds(0.95, k, training, threat)[0]

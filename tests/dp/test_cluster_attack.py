@@ -42,7 +42,7 @@ def test_the_attack_proves_more_than_the_formula_says():
     one_round = privacy_loss_distribution.from_gaussian_mechanism(
         STD, sampling_prob=P, value_discretization_interval=1e-4, pessimistic_estimate=False, use_connect_dots=False
     )
-    edges = (440, 470, 490, 510, 540)
+    edges = (470, 490, 510)
     weights = -np.diff([*(binom.sf(f - 1, T, seen_rate()) for f in edges), 0.0])
     composed = [one_round.self_compose(f) for f in edges]
 
@@ -55,11 +55,11 @@ def test_the_attack_proves_more_than_the_formula_says():
 
 
 def test_the_attack_in_simulation():
-    """20 000 trainings with the victim in: at the epsilon of the formula for delta = 0.01, delta is over 0.1.
+    """10 000 trainings with the victim in: at the epsilon of the formula for delta = 0.01, delta is over 0.1.
 
-    Mean of 1 - e^{eps - loss} over losses > eps, Hoeffding's radius 0.019 but for probability 1e-6.
+    Mean of 1 - e^{eps - loss} over losses > eps, Hoeffding's radius 0.027 but for probability 1e-6.
     """
-    rng, n = np.random.default_rng(8), 20_000
+    rng, n = np.random.default_rng(8), 10_000
     loss = np.zeros(n)
     seen = rng.binomial(T, seen_rate(), size=n)
     for t in range(int(seen.max())):

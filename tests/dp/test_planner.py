@@ -103,10 +103,10 @@ def test_the_search_has_ends():
     """Nobody to withstand: where it starts. Next to no lead, or an epsilon below the transform: no noise up to 10^4."""
     assert least_multiplier_for_attackers(0, 0.9, 0.1, 0.1, 30, Threat.ADD) == LEAST_MULTIPLIER
     assert least_multiplier_for_attackers(5000, 0.50001, 0.5, 1.0, 100, Threat.ADD) is None
-    assert plan(replace(WISH, epsilon=1e-6), replace(TASK, delta=1e-15)) is None
+    assert plan(replace(WISH, epsilon=1e-6), replace(TASK, delta=1e-15, rounds=1)) is None
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(k=st.integers(1, 6), FA=st.floats(0.55, 0.99), q=st.floats(0.02, 0.9), T=st.integers(1, 20))
 def test_the_least_multiplier_is_monotone(k, FA, q, T):
     """More attackers, a smaller lead, a higher rate, more rounds, replacing: never less noise, to its tolerance."""

@@ -46,6 +46,7 @@ PROMISED = {
     "accuracy": float,
     "epsilon_one_server": float,
     "epsilon_clients_only": float,
+    "epsilon_client": float,
     "delta": float,
     "accepted": int,
     "rejected": int,
@@ -121,7 +122,7 @@ def test_the_figures_are_those_of_this_run(demo: Finished) -> None:
     assert 0 < summary["seconds_per_round"] * N_ROUNDS <= summary["seconds_total"]
 
 
-def test_people_read_a_line_per_round_and_both_epsilons_on_standard_error(demo: Finished) -> None:
+def test_people_read_a_line_per_round_and_every_epsilon_on_standard_error(demo: Finished) -> None:
     """Nothing of it is cut off or broken in two in a pipe."""
     lines = demo.stderr.splitlines()
     rounds = [line for line in lines if line.startswith("round ")]
@@ -131,7 +132,8 @@ def test_people_read_a_line_per_round_and_both_epsilons_on_standard_error(demo: 
         for column in ("accepted", "rejected", "accuracy", "ε server", "ε clients", "seconds", "all"):
             assert column in line
     text = " ".join(demo.stderr.split())
-    assert text.count("(proved bound,") == 2
+    assert text.count("(proved bound,") == 3
+    assert "only clients corrupted, add/remove one client)" in text
     assert "one server corrupted" in text
     assert "only clients corrupted" in text
     assert str(demo.folder) in "".join(demo.stderr.split())
