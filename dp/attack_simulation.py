@@ -74,8 +74,13 @@ def simulate(
 def attackers_that_succeed(
     FA: float, training: Training, threat: Threat, *, at_least: int, n_draws: int, failure: float, seed: int
 ) -> SimulatedAttack:
-    """The attack with the fewest attackers from `at_least` on that surely succeeded: no certificate reaches it."""
+    """The attack with the fewest attackers from `at_least` on that surely succeeded: no certificate reaches it.
+
+    Raises: ValueError for a training that nobody is ever drawn for, and as `simulate`.
+    """
     require_count("at_least", at_least, at_least=1)
+    if training.event.sampling_rate == 0 or training.rounds == 0:
+        raise ValueError(f"training must have rounds in which attackers are drawn, got {training}")
 
     def succeeds(k: int) -> SimulatedAttack | None:
         found = simulate(k, FA, training, threat, n_draws=n_draws, failure=failure, seed=seed + k)

@@ -27,7 +27,7 @@ def test_attackers_in_every_round_are_a_shifted_gaussian(threat, shift, rounds):
 
 @pytest.mark.parametrize("threat", Threat)
 def test_no_certificate_is_beaten(threat):
-    """At the exact method's number, which is the largest, more than half of the prediction is left after 10^6 trainings.
+    """At the exact method's number, the largest, more than half of the prediction is left after 10^6 trainings.
 
     And what is left is above the certified lower bound: the simulated benign share has F_A >= .95 but for 1e-9. The
     other methods and settings: test_tightness.
@@ -80,3 +80,6 @@ def test_arguments_are_checked():
         simulate(0, 0.9, training, Threat.ADD, n_draws=10, failure=FAILURE, seed=1)
     with pytest.raises(ValueError, match="FA must be < 1 - radius"):
         simulate(1, 0.9, training, Threat.ADD, n_draws=10, failure=FAILURE, seed=1)
+    never = Training(SampledGaussian(0.0, 1.8), 3)
+    with pytest.raises(ValueError, match="training must have rounds in which attackers are drawn"):
+        attackers_that_succeed(0.9, never, Threat.ADD, at_least=1, n_draws=10, failure=FAILURE, seed=1)
