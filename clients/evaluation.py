@@ -1,10 +1,11 @@
-"""How good a global model is: accuracy on records nobody trains on."""
+"""How good a global model is on records nobody trains on: its accuracy, and its confidence in every class."""
 
 from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch.func import functional_call
 
 from clients import models
@@ -20,16 +21,30 @@ def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records)
 
     Raises: ArgumentError without records, UnknownNameError, DimensionError.
     """
+    predicted = _logits(parameters, model_name, records).argmax(axis=1)
+    return float(np.mean(predicted == records.labels))
+
+
+def confidences(parameters: NDArray[np.float32], model_name: str, records: Records) -> NDArray[np.float64]:
+    """Softmax of the logits: one model's confidence in every class. Shape (n, N_CLASSES), rows sum to 1.
+
+    Raises: as `accuracy`.
+    """
+    found: NDArray[np.float64] = softmax(_logits(parameters, model_name, records).astype(np.float64), axis=1)
+    return found
+
+
+def _logits(parameters: NDArray[np.float32], model_name: str, records: Records) -> NDArray[np.float32]:
+    """Shape (n, N_CLASSES)."""
     if len(records) == 0:
         raise ArgumentError("accuracy needs at least one record, got none")
     model = models.build(model_name).eval()
     weights = models.unflatten(torch.tensor(parameters, dtype=torch.float32), model)
-    n_correct = 0
+    parts = []
     with torch.inference_mode():
         for start in range(0, len(records), _BATCH):
             features = model_inputs(torch.tensor(records.features[start : start + _BATCH]), torch.float32)
             if features.dim() == _IMAGE_AXES:  # pooling is several times faster
                 features = channels_last(features)
-            predicted = functional_call(model, weights, (features,)).argmax(dim=1).numpy()
-            n_correct += int(np.count_nonzero(predicted == records.labels[start : start + _BATCH]))
-    return n_correct / len(records)
+            parts.append(functional_call(model, weights, (features,)).numpy())
+    return np.concatenate(parts)

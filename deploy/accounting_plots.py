@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.errors import ConfigError
-from dp.accounting import View
+from dp.accounting import Label, View
 from dp.planner import LEAST_MULTIPLIER
 
 SIZE: Final = (9.6, 5.0)  # inches; with DPI, 1200 pixels wide
@@ -46,6 +46,9 @@ METHODS: Final = {
     "pld": ("pld: all of the privacy curve, proved bound", {"color": _GREEN, "linestyle": "-", "marker": "s"}),
     "published": ("published: one (ε, δ), not a guarantee", {"color": _RED, "linestyle": "--", "marker": "^"}),
 }
+
+
+_ESTIMATED: Final = {"linestyle": ":", "markerfacecolor": "white"}
 
 
 def require_plot(path: Path) -> None:
@@ -86,25 +89,38 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_certificates(report: Mapping[str, Any], path: Path) -> None:
-    """Certified accuracy by number of attackers, one line per method; beside it, if planned, the planner's frontier."""
+    """Certified accuracy by number of attackers, one line per method; beside it the planner's frontier, if planned, and
+    what attackers can do to the expected confidence in the true class, if computed."""
     pyplot = _pyplot()
-    panels = 2 if "plan" in report else 1
-    figure, axes = pyplot.subplots(1, panels, figsize=SIZE, squeeze=False, layout="constrained")
-    _draw_certified_accuracy(axes[0][0], report)
-    if "plan" in report:
-        _draw_frontier(axes[0][1], report)
+    panels = [_draw_certified_accuracy]
+    panels += [_draw_frontier] if "plan" in report else []
+    panels += [_draw_attack_cost] if "attack_cost" in report else []
+    rows, columns = (2, 2) if len(panels) > 2 else (1, len(panels))
+    size = (SIZE[0], SIZE[1] * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis, draw in zip(axes.flat, panels, strict=False):
+        draw(axis, report)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
     _save(pyplot, figure, path)
 
 
 def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
-    curves = report["certified_accuracy"]
-    last = min(max(map(len, curves.values())) - 1, report["at_most"])
+    curves, estimate = report["certified_accuracy"], report.get("estimate")
+    estimated = {} if estimate is None else estimate["certified_accuracy"]
+    longest = max(map(len, [*curves.values(), *estimated.values()]))
+    last = min(longest - 1, report["at_most"])
     for name, (label, style) in METHODS.items():
         if name not in curves:
             continue
         values = curves[name][: last + 1]  # beyond the end of the search a curve says nothing
         axis.plot(range(len(values)), values, label=label, drawstyle="steps-post", markersize=4, clip_on=False, **style)
-    if any(max(tolerated) == report["at_most"] for tolerated in report["tolerated"].values()):
+    for name, curve in estimated.items():
+        values, style = curve[: last + 1], METHODS[name][1] | _ESTIMATED
+        label = f"{name}: estimate, not a guarantee"
+        axis.plot(range(len(values)), values, label=label, drawstyle="steps-post", markersize=4, clip_on=False, **style)
+    found = [*report["tolerated"].values(), *({} if estimate is None else estimate["tolerated"]).values()]
+    if any(max(tolerated) == report["at_most"] for tolerated in found):
         axis.axvline(last, color="0.4", linestyle=":", linewidth=1, label="more attackers are not looked for")
     axis.set_xlabel(f"k attackers, who {_WORDS[report['threat']]}")
     axis.set_ylabel(f"certified accuracy on {len(report['correct'])} samples")
@@ -112,14 +128,122 @@ def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
     axis.set_ylim(0, 1.02)
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(visible=True, alpha=0.25)
-    confidence = report["confidence"]
-    given = (
-        "confidences taken as exact"
-        if confidence is None
-        else f"bounds on confidences hold with probability {confidence:g}"
-    )
-    axis.set_title(f"Certified against poisoning\n{given}", fontsize=10)
+    axis.set_title(f"Certified against poisoning\n{_given(report['confidence'])}", fontsize=10)
     _legend_below(axis)
+
+
+def _given(confidence: float | None) -> str:
+    if confidence is None:
+        return "confidences taken as exact"
+    return f"bounds on confidences hold with probability {confidence:g}"
+
+
+def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
+    """Attack inefficacy: the interval that J cannot leave, by number of attackers, weakest method outermost."""
+    cost = report["attack_cost"]
+    estimate = report.get("estimate") if cost["known_to_be_in"] == [0, 1] else None
+    cost = cost if estimate is None else estimate["attack_cost"]
+    note = _given(report["confidence"]) if estimate is None else estimate["of"]
+    ks: list[int] = []
+    for name, (label, style) in reversed(METHODS.items()):
+        if name not in cost["bounds"]:
+            continue
+        low, high = zip(*cost["bounds"][name], strict=True)
+        ks = list(range(len(low)))
+        line = style | {"markersize": 4, "clip_on": False} | ({} if estimate is None else _ESTIMATED)
+        axis.plot(ks, low, label=label if estimate is None else f"{name}: estimate, not a guarantee", **line)
+        axis.plot(ks, high, **line)
+        axis.fill_between(ks, low, high, color=style["color"], alpha=0.06)
+    axis.axhline(cost["J"], color="0.3", linewidth=1, linestyle="-.", label=f"without attackers: J = {cost['J']:.3f}")
+    axis.set_title(f"What attackers can do to J\n{note}", fontsize=10)
+    axis.set_xlabel(f"k attackers, who {_WORDS[report['threat']]}")
+    axis.set_ylabel("J, expected confidence in the true class")
+    axis.set_xlim(0, max(ks[-1], 1))
+    axis.set_ylim(0, 1)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.grid(visible=True, alpha=0.25)
+    _legend_below(axis)
+
+
+def plot_wish(report: Mapping[str, Any], path: Path) -> None:
+    """Noise over signal by attackers, best plans only; beside it the least sigma of every choice of T and C."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
+    _draw_best_plans(axes[0], report)
+    _draw_choices(axes[1], report)
+    _save(pyplot, figure, path)
+
+
+def _draw_best_plans(axis: Any, report: Mapping[str, Any]) -> None:
+    wish = report["wish"]
+    drawn = [
+        (row["attackers"], row["plan"]["noise_to_signal"])
+        for row in report["frontier"]
+        if row["plan"] is not None and not isinstance(row["plan"]["noise_to_signal"], str)
+    ]
+    axis.set_title(
+        f"The frontier at ε ≤ {wish['epsilon']:g}\nfor {wish['FA']:.3f} against {wish['FB']:.3f}", fontsize=10
+    )
+    axis.set_xlabel(f"attackers, who {_WORDS[wish['threat']]}")
+    axis.set_ylabel("noise over the largest signal, at least")
+    if not drawn:
+        axis.text(0.5, 0.5, "no noise reaches one attacker", ha="center", transform=axis.transAxes)
+        return
+    ks, ratios = zip(*drawn, strict=True)
+    limit = wish["most_noise_to_signal"]
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.plot(ks, ratios, color=_BLUE, marker="o", label="best σ, C and T (proved bound, if confidences hold)")
+    for k, ratio in drawn:
+        if k == wish["attackers"]:
+            axis.plot([k], [ratio], "D", color=_ORANGE, markersize=9, zorder=3, label="the wish")
+    axis.axhline(limit, color=_RED, linestyle="--", linewidth=1.6, label=f"out of reach above {limit:g}")
+    axis.set_xlim(ks[0] / 1.2, ks[-1] * 1.2)
+    axis.set_xticks(ks, [str(k) for k in ks])
+    _decades(axis)
+    axis.grid(visible=True, alpha=0.25)
+    _legend_below(axis)
+
+
+def _decades(axis: Any) -> None:
+    """Ticks at 1, 2, 5 of every power of ten, in plain digits."""
+    axis.yaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
+
+
+def _draw_choices(axis: Any, report: Mapping[str, Any]) -> None:
+    """Least sigma by C, one line for each T; by T alone where there is no C to choose. Hollow: out of reach."""
+    wish, plans = report["wish"], report["plans"]
+    axis.set_title(f"Least σ for {wish['attackers']} attackers\neach choice of T and C", fontsize=10)
+    axis.set_ylabel("σ, noise of one server over R" if report["task"]["kind"] == "precad" else "σ, noise over S")
+    if not plans:
+        axis.text(0.5, 0.5, "none does", ha="center", transform=axis.transAxes)
+        return
+    has_clip = plans[0]["client_clip"] is not None
+    axis.set_xlabel("C, clip of a client's update" if has_clip else "T, rounds")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    lines = sorted({plan["rounds"] for plan in plans}, reverse=True) if has_clip else [None]
+    for rounds, color in zip(lines, (_BLUE, _GREEN, _ORANGE, _RED, "0.4"), strict=False):
+        chosen = [plan for plan in plans if rounds in (None, plan["rounds"])]
+        x = "client_clip" if has_clip else "rounds"
+        chosen.sort(key=lambda plan: float(plan[x]))
+        axis.plot(
+            [plan[x] for plan in chosen],
+            [plan["sigma"] for plan in chosen],
+            color=color,
+            label="least σ" if rounds is None else f"T = {rounds}",
+        )
+        for plan in chosen:
+            face = color if plan["reaches"] else "white"
+            axis.plot([plan[x]], [plan["sigma"]], "o", color=color, markerfacecolor=face)
+    if not all(plan["reaches"] for plan in plans):
+        axis.plot([], [], "o", color="0.3", markerfacecolor="white", label="out of reach")
+    axis.xaxis.set_major_formatter("{x:g}")
+    _decades(axis)
+    axis.grid(visible=True, alpha=0.25)
+    axis.legend(fontsize=9, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
 
 
 _WORDS: Final = {"add": "join", "replace": "replace benign units"}
@@ -139,7 +263,8 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     ks, sigmas = [row["attackers"] for row in reached], [row["least_sigma"] for row in reached]
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    label = f"least σ (proved bound), one unit's ε at δ = {report['delta']:g}"
+    kind = "proved bound" if plan["label"] == Label.BOUND else "estimate, no guarantee"
+    label = f"least σ ({kind}), one unit's ε at δ = {report['delta']:g}"
     axis.plot(ks, sigmas, color=_BLUE, marker="o", label=label)
     if (start := [k for k, sigma in zip(ks, sigmas, strict=True) if sigma == LEAST_MULTIPLIER]) != []:
         less = f"σ = {LEAST_MULTIPLIER:g} is enough; less is not looked for"

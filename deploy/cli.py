@@ -336,6 +336,7 @@ def account(
     with _exit_codes():
         from deploy import accounting_commands as accounting
         from deploy import accounting_plots as plots
+        from deploy.figures import to_json
 
         if plot is not None:
             plots.require_plot(plot)
@@ -360,53 +361,96 @@ def account(
         if plot is not None:
             plots.plot_account(report, plot)
         if as_json:
-            sys.stdout.write(accounting.to_json(report) + "\n")
+            sys.stdout.write(to_json(report) + "\n")
         else:
             accounting.print_account(people, report)
 
 
 @app.command()
 def certify(
-    confidences: Annotated[Path, typer.Option(metavar="FILE.json", help="Lists `confidences` and `labels`.")],
-    client_rate: Annotated[float, typer.Option("-q", "--client-rate", help="Rate of attacking units in a round.")],
-    sigma: Annotated[float, typer.Option(help="Noise over the clip of one attacking unit.")],
-    rounds: Annotated[int, typer.Option(help="T.")],
-    delta: Annotated[float, typer.Option(help="Of the published method.")] = 1e-5,
+    confidences: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Lists `confidences` and `labels`.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--run", metavar="DIR", help="Run folder; repeat for runs of one configuration."),
+    ] = None,
+    client_rate: Annotated[
+        float | None, typer.Option("-q", "--client-rate", help="Rate of attacking units in a round.")
+    ] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise over the clip of one attacking unit.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="T; the planner takes it as the most.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Of the published method and of the planner; 1e-5, or the run's.")
+    ] = None,
     threat: Annotated[ThreatName, typer.Option(help="Attackers join, or replace benign units.")] = ThreatName.ADD,
     method: Annotated[MethodName, typer.Option(help="How the number of attackers is bounded.")] = MethodName.ALL,
     at_most: Annotated[int, typer.Option(help="Where the search for more attackers stops.", min=1)] = 128,
     trainings: Annotated[int | None, typer.Option(help="That the confidences are means of; none: exact.")] = None,
     psi: Annotated[float, typer.Option(help="Probability that the trainings mislead.")] = 0.01,
-    is_planning: Annotated[bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers.")] = False,
+    with_attack_cost: Annotated[
+        bool, typer.Option("--attack-cost", help="Bounds on the expected confidence in the true class, by attackers.")
+    ] = False,
+    is_planning: Annotated[
+        bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers; or for a wish.")
+    ] = False,
+    attackers: Annotated[int | None, typer.Option(help="With --plan, wished: attackers tolerated.", min=1)] = None,
+    epsilon: Annotated[float | None, typer.Option(help="With --plan, wished: the largest epsilon.")] = None,
+    lead: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="FA FB", help="Of the prediction planned for.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="n, to plan with.")] = None,
+    record_rate: Annotated[float | None, typer.Option("-p", "--record-rate", help="To plan with; none: users.")] = None,
+    records: Annotated[int | None, typer.Option(help="Of all clients together, to plan with.")] = None,
+    record_clip: Annotated[float | None, typer.Option(help="R, to plan with.")] = None,
+    client_clip: Annotated[float | None, typer.Option(help="C, the largest to plan with.")] = None,
+    most_noise: Annotated[float, typer.Option(help="Noise over signal beyond which a wish is out of reach.")] = 1.0,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """How many poisoning attackers predictions withstand."""
+    """How many poisoning attackers predictions withstand, and which training would withstand more."""
     with _exit_codes():
-        from deploy import accounting_commands as accounting
         from deploy import accounting_plots as plots
+        from deploy import certify_commands, certify_flags, figures, planning_commands
 
         if plot is not None:
             plots.require_plot(plot)
-        report = accounting.certify_file(
-            confidences,
+        flags = certify_flags.CertifyFlags(
+            confidences=confidences,
+            runs=runs or [],
             q=client_rate,
             sigma=sigma,
             rounds=rounds,
             delta=delta,
+            trainings=trainings,
             threat=threat.value,
             method=method.value,
             at_most=at_most,
-            trainings=trainings,
             psi=psi,
+            with_attack_cost=with_attack_cost or plot is not None,
             is_planning=is_planning,
+            attackers=attackers,
+            epsilon=epsilon,
+            lead=lead,
+            clients=clients,
+            p=record_rate,
+            records=records,
+            record_clip=record_clip,
+            client_clip=client_clip,
+            most_noise=most_noise,
         )
-        if plot is not None:
-            plots.plot_certificates(report, plot)
-        if as_json:
-            sys.stdout.write(accounting.to_json(report) + "\n")
+        if flags.is_wishing:
+            report = flags.plan()
+            draw, show = plots.plot_wish, planning_commands.print_wish
         else:
-            accounting.print_certificates(people, report)
+            report = flags.certify()
+            draw, show = plots.plot_certificates, certify_commands.print_certificates
+        if plot is not None:
+            draw(report, plot)
+        if as_json:
+            sys.stdout.write(figures.to_json(report) + "\n")
+        else:
+            show(people, report)
 
 
 @experiment_app.command("xie-tables")
@@ -420,6 +464,22 @@ def experiment_xie_tables(as_json: Json = False) -> None:
             sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
         else:
             xie_tables.print_xie_tables(people, report)
+
+
+@experiment_app.command("tightness")
+def experiment_tightness(
+    quick: Annotated[bool, typer.Option("--quick", help="Simulate the attack for the first setting only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Attackers certified by every method, and the simulated attack that no certificate may be beaten by."""
+    with _exit_codes():
+        from deploy import tightness
+
+        report = tightness.tightness(quick=quick)
+        if as_json:
+            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
+        else:
+            tightness.print_tightness(people, report)
 
 
 @bench_app.command("validation")

@@ -31,9 +31,11 @@ from clients.per_record import refuse_record_mixing
 from deploy import pki
 from deploy.config import Deployment, parse, parse_section
 from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
+from deploy.figures import plain
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
 from deploy.watch import LiveTable
+from dp.ledger import Level
 from mpc.engines import require_engine
 from mpc.gates import require_gate
 from protos import convert
@@ -43,6 +45,7 @@ from protos.task import Task
 from protos.transport import TransportError, dial, require_free
 from servers import memory
 from servers.errors import SetupError
+from servers.state_dir import open_ledger
 
 DEFAULT_MODEL: str = Task.model_fields["model"].default
 START_TIMEOUT_S = 120.0
@@ -442,13 +445,14 @@ class LocalRun:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=FAILURE)
         state_dict = models.unflatten(torch.from_numpy(final), models.build(task.model))
         torch.save(state_dict, self.folder.model)
-        summary = {
+        summary: dict[str, Any] = {
             "rounds": len(metrics),
             "clients": len(task.clients),
             "processes": len(self._children.all),
             "accuracy": round(self._accuracy(final), 4),
             "epsilon_one_server": metrics[-1]["epsilon_one_server"],
             "epsilon_clients_only": metrics[-1]["epsilon_clients_only"],
+            "epsilon_client": plain(self._epsilon_of_a_client()),
             "delta": task.delta,
             "accepted": sum(len(m["accepted"]) for m in metrics),
             "rejected": sum(len(m["rejected"]) for m in metrics),
@@ -466,6 +470,11 @@ class LocalRun:
         }
         self.folder.write_summary(summary)
         return summary
+
+    def _epsilon_of_a_client(self) -> float:
+        """What the ledger of aggregator A, which has ended, says of a whole client."""
+        with open_ledger(self.folder.state_dir("a"), self.deployment.task) as ledger:
+            return ledger.task_statement(Level.CLIENT).epsilon
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dp.accounting import Label, PrivacyStatement, View
+from dp.accounting import Label, PrivacyStatement, Unit, View
 from protos.task import Task
 
 
@@ -25,7 +25,10 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
     table.add_row("uploads", counts)
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
-    for statement in statements.values():
+    whole_client = PrivacyStatement(
+        float(summary["epsilon_client"]), summary["delta"], View.CLIENTS_ONLY, Label.BOUND, unit=Unit.CLIENT
+    )
+    for statement in (*statements.values(), whole_client):
         table.add_row("privacy", str(statement))
     table.add_row(
         "cost",

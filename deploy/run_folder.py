@@ -67,6 +67,16 @@ class RunFolder:
         """The final model."""
         return self.root / "model.pt"
 
+    @property
+    def metrics(self) -> Path:
+        """One line per round."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """What `--json` printed."""
+        return self.root / "summary.json"
+
     def state_dir(self, letter: str) -> Path:
         """Of aggregator a or b."""
         return self.root / letter
@@ -77,9 +87,9 @@ class RunFolder:
 
     def append_metrics(self, round_metrics: dict[str, Any]) -> None:
         """One line per round."""
-        with (self.root / "metrics.jsonl").open("a") as file:
+        with self.metrics.open("a") as file:
             file.write(json.dumps(round_metrics) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The summary, for people and programs."""
-        (self.root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        self.summary.write_text(json.dumps(summary, indent=2) + "\n")

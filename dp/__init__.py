@@ -13,6 +13,7 @@
     loss_bounds        what an attack can do to an expected loss; PRECAD's Theorem 2
     certified_prediction   attackers that a prediction survives
     attack_inefficacy  attackers and the cost of an attack
+    attack_simulation  the worst attack on a prediction, against which certificates are held
     monte_carlo        estimates from independent trainings, with their confidence
     levels             users and instances of other trainings
     planner            which noise reaches a wish
@@ -23,6 +24,7 @@
     renyi_accounting   the best of many orders
     propose_test_release   little noise if that is safe
     ptr_privacy        what propose-test-release costs
+    trimmed_aggregation   trimmed sums as the aggregation rules of a training
     trimmed_sum        a sum without its longest vectors
     rounded_laplace    exact round(scale * Lap(1)) on the integers
     ledger             one server's durable record of the rounds each client took part in

@@ -43,6 +43,13 @@ class View(enum.StrEnum):
     """
 
 
+class Unit(enum.StrEnum):
+    """What two neighbouring inputs differ by."""
+
+    RECORD = "record"
+    CLIENT = "client"
+
+
 class Label(enum.StrEnum):
     """How a number about privacy was obtained. Only a BOUND is a guarantee."""
 
@@ -64,7 +71,7 @@ _VIEW_WORDS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY
 
 @dataclass(frozen=True, slots=True)
 class PrivacyStatement:
-    """(epsilon, delta)-differential privacy of one record against `view`, as strong as `label` says.
+    """(epsilon, delta)-differential privacy of one unit against `view`, as strong as `label` says.
 
     Prints "epsilon <= ..." for a bound, rounded up, and "epsilon ~ ..." for everything else: the label decides,
     so an approximation cannot be shown as a guarantee. An infinite epsilon is a true statement that says nothing.
@@ -75,6 +82,7 @@ class PrivacyStatement:
     view: View
     label: Label
     adjacency: Literal["add_remove"] = "add_remove"
+    unit: Unit = Unit.RECORD
 
     def __post_init__(self) -> None:
         if isinstance(self.epsilon, bool) or not self.epsilon >= 0:
@@ -86,7 +94,7 @@ class PrivacyStatement:
         three_digits = Context(prec=3, rounding=ROUND_CEILING if is_bound else ROUND_HALF_EVEN)
         return (
             f"epsilon {'<=' if is_bound else '~'} {three_digits.plus(Decimal(self.epsilon)):f} at delta = {self.delta} "
-            f"({_LABEL_WORDS[self.label]}, {_VIEW_WORDS[self.view]}, add/remove one record)"
+            f"({_LABEL_WORDS[self.label]}, {_VIEW_WORDS[self.view]}, add/remove one {self.unit})"
         )
 
 

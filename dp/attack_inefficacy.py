@@ -9,8 +9,12 @@ twice those that replace. Bounds, where (epsilon, delta) is.
 """
 
 import math
+from typing import Final
+
+import numpy as np
 
 from dp.checks import (
+    require_count,
     require_delta_or_zero,
     require_finite,
     require_non_negative,
@@ -18,6 +22,8 @@ from dp.checks import (
     require_positive,
 )
 from dp.group_privacy import group_dp
+from dp.loss_bounds import robust_bounds
+from dp.loss_distribution import DeltaCurve
 
 SIGNS = ("nonneg", "nonpos", "mixed")
 """Range of the cost: [0, C_bar], [-C_bar, 0], or [-C_bar, C_bar]."""
@@ -50,6 +56,27 @@ def _nonnegative(J: float, k: float, epsilon: float, delta: float, Cbar: float) 
     grown = math.exp(k_epsilon) * J if k_epsilon < 700 and J > 0 else (math.inf if J > 0 else 0.0)
     shrunk = math.exp(-k_epsilon) * (J - k_delta * Cbar) if math.isfinite(k_delta) else 0.0
     return max(0.0, shrunk), min(Cbar, grown + k_delta * Cbar)
+
+
+def inefficacy_bounds_over_curve(J: float, k: int, curve: DeltaCurve, Cbar: float) -> tuple[float, float]:
+    """(lowest, highest) J' in [0, C_bar] after k attackers: the best over all points of one unit's curve.
+
+    Each point's group privacy (k eps, g delta) is a point of the curve of k units; `dp.loss_bounds` takes the best, of
+    the cost and of C_bar less the cost. A bound, where the curve is.
+    """
+    require_count("k", k)
+    if k == 0:
+        return robust_bounds(J, Cbar, _NOTHING, _NOTHING)
+    with np.errstate(over="ignore", invalid="ignore"):
+        growth = np.where(
+            curve.epsilons > 0, np.expm1(k * curve.epsilons) / np.expm1(np.maximum(curve.epsilons, 1e-300)), float(k)
+        )
+        deltas = np.where(curve.deltas > 0, np.minimum(growth * curve.deltas, 1.0), 0.0)
+    of_group = DeltaCurve(k * curve.epsilons, np.where(np.isnan(deltas), 1.0, deltas))
+    return robust_bounds(J, Cbar, of_group, of_group)
+
+
+_NOTHING: Final = DeltaCurve(np.zeros(1), np.zeros(1))
 
 
 def xie_corollary_k(J: float, tau: float, epsilon: float, delta: float, Cbar: float, sign: str) -> float:

@@ -16,12 +16,13 @@ class DpError(Exception):
 
 
 class BudgetExceededError(DpError):
-    """Charging the coming round would take `client` past `budget` in `view`. Nothing was charged."""
+    """Charging the coming round would pass `budget` in `view`, a view or a level; for `client`, or for all. Nothing was
+    charged."""
 
-    def __init__(self, *, view: str, client: str, budget: float, would_be: float) -> None:
-        super().__init__(
-            f"epsilon against {view} must stay <= {budget}, would be {would_be} for client {client!r} after this round"
-        )
+    def __init__(self, *, view: str, client: str | None, budget: float, would_be: float) -> None:
+        whose = f"epsilon against {view}" if client is not None else f"epsilon of a {view.replace('_', ' ')}"
+        who = f"for client {client!r}" if client is not None else "for every client"
+        super().__init__(f"{whose} must stay <= {budget}, would be {would_be} {who} after this round")
         self.view = view
         self.client = client
         self.budget = budget

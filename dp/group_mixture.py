@@ -108,9 +108,11 @@ def _one_round(
         p, q_mass = pair.attacked_between(cuts), pair.benign_between(cuts)
         dots = LossDistribution.connect_dots(step, lowest, p[1:], q_mass[1:], float(p[0]))
     else:
-        # The loss is the other one's negative; it cannot exceed -ln of the weight of drawing nobody.
-        lowest, highest = math.floor(-pair.loss(_N_SIGMAS * sigma) / step), math.ceil(-log_weights[0] / step)
-        cuts = pair.inverse(-step * np.arange(lowest, highest + 1, dtype=np.float64))  # descending; the last is -inf
+        # The loss is the other one's negative; it cannot exceed -ln of the weight of drawing nobody. With much noise it
+        # hardly ever comes near: what lies beyond the 8.5th sigma, under 1e-17, counts as infinite.
+        lowest = math.floor(-pair.loss(_N_SIGMAS * sigma) / step)
+        highest = math.ceil(min(-log_weights[0], -pair.loss(low)) / step)
+        cuts = pair.inverse(-step * np.arange(lowest, highest + 1, dtype=np.float64))  # descending
         p, q_mass = pair.benign_between(cuts[::-1])[::-1], pair.attacked_between(cuts[::-1])[::-1]
         dots = LossDistribution.connect_dots(step, lowest, p[1:], q_mass[1:], float(p[0]))
     return dots if visible == 1 else dots.mixed(visible)

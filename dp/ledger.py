@@ -2,8 +2,12 @@
 
 Format. One JSON object per line, appended only. The first line holds the parameters, each later one a charge:
 
-    {"format":1,"delta":1e-05,"events":{"one_server":{...},"clients_only":{...}},"chain":"..."}
+    {"format":1,"delta":1e-05,"events":{"one_server":{...},"clients_only":{...}},"every_round":{...},"chain":"..."}
     {"round":0,"clients":["alice","bob"],"chain":"..."}
+
+A charge counts twice: for the clients it names, whose records meet one of `events`; and as a round of the task, in
+which every enrolled client is drawn or not and meets each of `every_round`, whichever it was. The header has the latter
+if there are any.
 
 `chain` is a SHA-256 over the previous line's chain and this line's other fields. It finds a damaged or edited
 line; it is not keyed, so it does not stop somebody who may write the file and rewrites all of it, or who cuts it
@@ -18,6 +22,7 @@ Crashes. `charge` returns after fsync, and the caller releases the round only af
 Anything else that is not as written here stops the server with LedgerCorruptedError.
 """
 
+import enum
 import fcntl
 import hashlib
 import json
@@ -29,12 +34,34 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
-from dp.accounting import Label, PldAccountant, PrivacyAccountant, PrivacyStatement, SampledGaussian, View
+from dp.accounting import (
+    Event,
+    Label,
+    PldAccountant,
+    PrivacyAccountant,
+    PrivacyStatement,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+    Unit,
+    View,
+)
 from dp.checks import require_count, require_delta, require_positive
 from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
 
 _FORMAT: Final = 1
 _FIRST_CHAIN: Final = ""
+
+
+class Level(enum.StrEnum):
+    """What a round of the task costs a unit of any enrolled client, drawn or not, against clients only."""
+
+    CLIENT = "client"
+    """A whole client: drawn with probability q, its update at most C long. Nobody else sees whether it was drawn."""
+    DRAWN_RECORD = "drawn_record"
+    """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
+
+
+_UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
 
 
 class Ledger:
@@ -43,7 +70,11 @@ class Ledger:
     path      the file, created if missing; None keeps the ledger in memory, for simulations and tests.
     events    what one round is to each view, see `dp.accounting.round_event`. Fixed for the life of the file.
     delta     of every statement. Fixed for the life of the file.
-    budgets   the largest epsilon any client may reach, by view; a view without one is accounted, not limited.
+    budgets   the largest epsilon any client may reach, by view or level; one without is accounted, not limited.
+    every_round   what one round of the task is, by level. Fixed for the life of the file.
+
+    With a budget for a view, when the task ends depends on who was drawn. Hiding in the draw is then over: the levels
+    are accounted as if everybody were drawn in every round.
 
     Raises: LedgerCorruptedError, LedgerInUseError, ValueError; and OSError as the file system gives it.
     """
@@ -54,15 +85,19 @@ class Ledger:
         *,
         events: Mapping[View, SampledGaussian],
         delta: float,
-        budgets: Mapping[View, float] | None = None,
+        budgets: Mapping[View | Level, float] | None = None,
+        every_round: Mapping[Level, Event] | None = None,
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
             raise ValueError(f"events must have one entry for each of {', '.join(View)}, got {', '.join(events)}")
         require_delta(delta)
-        self._budgets = {View(view): budget for view, budget in (budgets or {}).items()}
-        for view, budget in self._budgets.items():
-            require_positive(f"budget of {view}", budget)
+        self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
+        self._budgets = {_view_or_level(key): budget for key, budget in (budgets or {}).items()}
+        for key, budget in self._budgets.items():
+            require_positive(f"budget of {key}", budget)
+            if isinstance(key, Level) and key not in self._every_round:
+                raise ValueError(f"every_round must have {key}, which has a budget, got {', '.join(self._every_round)}")
         self._events = {view: events[view] for view in View}
         self._delta = delta
         self._accountant: PrivacyAccountant = PldAccountant() if accountant is None else accountant
@@ -132,6 +167,14 @@ class Ledger:
         rounds = max(self._participation.values(), default=0) if client is None else self._participation[client]
         return PrivacyStatement(self._epsilon(view, rounds), self._delta, view, Label.BOUND)
 
+    def task_statement(self, level: Level) -> PrivacyStatement:
+        """The bound reached so far by a unit of any enrolled client, after as many rounds as were charged.
+
+        Raises: ValueError for a level that the ledger was not given.
+        """
+        epsilon = self._task_epsilon(level, len(self._rounds))
+        return PrivacyStatement(epsilon, self._delta, View.CLIENTS_ONLY, Label.BOUND, unit=_UNITS[Level(level)])
+
     def close(self) -> None:
         """Give the file back. Statements can still be made, charges cannot. Closing twice does nothing."""
         self._is_closed = True
@@ -150,20 +193,36 @@ class Ledger:
     def _epsilon(self, view: View, rounds: int) -> float:
         return self._accountant.epsilon(self._events[view], rounds, self._delta)
 
+    def _task_epsilon(self, level: Level, rounds: int) -> float:
+        if level not in self._every_round:
+            raise ValueError(f"level must be one of {', '.join(self._every_round) or 'none'}, got {level}")
+        event = self._every_round[Level(level)]
+        if any(isinstance(key, View) for key in self._budgets):
+            event = _everybody_drawn(event)
+        return self._accountant.epsilon(event, rounds, self._delta)
+
     def _exceeded_by(self, clients: Collection[str]) -> BudgetExceededError | None:
-        """The first budget the coming round would break. The client with most rounds decides for all."""
-        if not clients:
-            return None
-        worst = max(clients, key=lambda client: self._participation[client])
-        for view, budget in self._budgets.items():
-            would_be = self._epsilon(view, self._participation[worst] + 1)
+        """The first budget the coming round would break. The client with most rounds decides for all in a view; in a
+        level every round counts alike, also one for which nobody is drawn."""
+        worst = max(clients, key=lambda client: self._participation[client], default=None)
+        for key, budget in self._budgets.items():
+            if isinstance(key, Level):
+                would_be = self._task_epsilon(key, len(self._rounds) + 1)
+            elif worst is None:
+                continue
+            else:
+                would_be = self._epsilon(key, self._participation[worst] + 1)
             if not would_be <= budget:
-                return BudgetExceededError(view=view, client=worst, budget=budget, would_be=would_be)
+                client = worst if isinstance(key, View) else None
+                return BudgetExceededError(view=key, client=client, budget=budget, would_be=would_be)
         return None
 
     def _header(self) -> dict[str, Any]:
         events = {str(view): asdict(event) for view, event in self._events.items()}
-        return {"format": _FORMAT, "delta": self._delta, "events": events}
+        header: dict[str, Any] = {"format": _FORMAT, "delta": self._delta, "events": events}
+        if self._every_round:
+            header["every_round"] = {str(level): asdict(event) for level, event in self._every_round.items()}
+        return header
 
     def _append(self, fields: dict[str, Any]) -> None:
         """One line, in one write, on the disk when this returns."""
@@ -212,6 +271,18 @@ class Ledger:
             raise ValueError(f"a round must be charged once, round {fields['round']} is again")
         self._participation.update(_sorted_ids(fields["clients"]))
         self._rounds.add(fields["round"])
+
+
+def _view_or_level(key: View | Level) -> View | Level:
+    """As the enumeration's member. ValueError if it is neither."""
+    return Level(key) if key in set(Level) else View(key)
+
+
+def _everybody_drawn(event: Event) -> Event:
+    """The event of a client that is in the round for certain."""
+    if isinstance(event, TwoStageSampledGaussian):
+        return SampledGaussian(event.record_rate, event.noise_multiplier)
+    return SampledGaussian(1.0, event.noise_multiplier)
 
 
 def _sorted_ids(clients: Collection[str]) -> list[str]:

@@ -99,7 +99,10 @@ class LossDistribution:
             for sign in (1, -1):
                 shifted = sign * order * (index - mean)
                 top = float(shifted.max())
-                log_mgf = top + math.log(float(self.mass @ np.exp(shifted - top)))
+                moment = float(self.mass @ np.exp(shifted - top))
+                if moment <= 0:  # underflow at an order far too large: it bounds nothing
+                    continue
+                log_mgf = top + math.log(moment)
                 reach = (T * log_mgf + log_tail) / order
                 if sign > 0:
                     last = min(last, math.ceil(T * mean + reach))

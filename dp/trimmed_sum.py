@@ -50,6 +50,9 @@ def trimmed_sum(vectors: NDArray[np.int64], F: int) -> NDArray[np.int64]:
 
 def squared_norm(vector: NDArray[np.int64]) -> int:
     """Sum of squares, exact whatever its size."""
+    largest = max(int(vector.max(initial=0)), -int(vector.min(initial=0)))
+    if largest**2 * len(vector) < 1 << 63:
+        return int(vector @ vector)
     return sum(v * v for v in vector.tolist())
 
 

@@ -79,6 +79,8 @@ class Task(BaseModel):
     """A round after which the proved epsilon against one corrupted server would exceed this does not start."""
     epsilon_budget_clients_only: Positive | None = None
     """The same for the view of the clients alone."""
+    epsilon_budget_client: Positive | None = None
+    """The same for a whole client, in the view of the clients alone. Tested on every round, whoever is drawn."""
 
     @field_validator("clients")
     @classmethod

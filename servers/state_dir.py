@@ -12,8 +12,9 @@ import numpy as np
 from google.protobuf.json_format import MessageToJson
 from numpy.typing import NDArray
 
-from dp.accounting import View, round_event
-from dp.ledger import Ledger
+from dp.accounting import Event, SampledGaussian, TwoStageSampledGaussian, View, round_event
+from dp.ledger import Ledger, Level
+from dp.precad_client import client_noise_multiplier
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 from servers.errors import SetupError
@@ -38,7 +39,7 @@ def ledger_path(state_dir: Path) -> Path:
 
 
 def open_ledger(state_dir: Path, task: Task) -> Ledger:
-    """The task's ledger, for both views, in a folder that is made where there is none."""
+    """The task's ledger, for both views and every level, in a folder that is made where there is none."""
     state_dir.mkdir(parents=True, exist_ok=True)
     events = {
         view: round_event(
@@ -51,12 +52,20 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
         )
         for view in View
     }
-    limits = {
+    client_multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
+    every_round: dict[Level, Event] = {
+        Level.CLIENT: SampledGaussian(task.client_rate, client_multiplier),
+        Level.DRAWN_RECORD: TwoStageSampledGaussian(
+            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
+        ),
+    }
+    limits: dict[View | Level, float | None] = {
         View.ONE_SERVER: task.epsilon_budget_one_server,
         View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
+        Level.CLIENT: task.epsilon_budget_client,
     }
-    budgets = {view: limit for view, limit in limits.items() if limit is not None}
-    return Ledger(ledger_path(state_dir), events=events, delta=task.delta, budgets=budgets)
+    budgets = {key: limit for key, limit in limits.items() if limit is not None}
+    return Ledger(ledger_path(state_dir), events=events, delta=task.delta, budgets=budgets, every_round=every_round)
 
 
 def open_tuple_ledger(state_dir: Path) -> TupleLedger:

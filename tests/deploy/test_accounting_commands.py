@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.cli import app
+from dp.accounting import SampledGaussian
+from dp.certified_prediction import Threat, Training, attacked_bounds
 
 SETTING = ["--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]
 ATTACKED = ["-q", ".1", "--sigma", "1.8", "--rounds", "3", "--delta", ".0029"]
@@ -194,3 +196,94 @@ def test_a_wrong_file_is_refused(tmp_path, content, message):
 def test_a_missing_file_is_named(tmp_path):
     shown = precad("certify", "--confidences", tmp_path / "none.json", *ATTACKED, exit_code=2).stderr
     assert "expected a readable file" in shown
+
+
+def test_the_attack_cost(confidences):
+    """What attackers can do to the expected confidence in the true class: intervals around J, the exact innermost."""
+    arguments = ["certify", "--confidences", confidences, *ATTACKED, "--attack-cost"]
+    cost = json.loads(precad(*arguments, "--json").stdout)["attack_cost"]
+    J = (0.95 + 0.35 + 0.5) / 3
+    assert cost["J"] == pytest.approx(J)
+    assert all(bounds[0] == pytest.approx([J, J]) for bounds in cost["bounds"].values())
+    assert len(cost["bounds"]["exact"]) == 21
+    for published, pld, exact in zip(*(cost["bounds"][name] for name in ("published", "pld", "exact")), strict=True):
+        assert published[0] <= pld[0] + 1e-3
+        assert pld[0] <= exact[0] + 1e-3
+        assert exact[1] <= pld[1] + 1e-3
+        assert pld[1] <= published[1] + 1e-3
+    assert cost["halved_by"]["published"] == cost["published_corollary"]
+    assert cost["halved_by"]["published"] < cost["halved_by"]["exact"]
+    low, high = cost["bounds"]["exact"][4]
+    assert (low, high) == pytest.approx(attacked_bounds(J, 4, Training(SampledGaussian(0.1, 1.8), 3), Threat.ADD))
+    shown = precad(*arguments).stderr
+    assert "exact (bound): to halve it takes at least" in shown
+
+
+def test_the_attack_cost_from_trainings_and_of_replacing_is_wider(confidences):
+    """J is only known to a radius; replacing counts twice in the formulas of one (epsilon, delta)."""
+    arguments = ["certify", "--confidences", confidences, *ATTACKED, "--attack-cost", "--json"]
+
+    def interval(*more):
+        return json.loads(precad(*arguments, *more).stdout)["attack_cost"]["bounds"]
+
+    exact = interval()
+    for wider in (interval("--trainings", "1000"), interval("--threat", "replace")):
+        for name, bounds in wider.items():
+            for (low, high), (inner_low, inner_high) in zip(bounds[1:], exact[name][1:], strict=True):
+                assert low <= inner_low + 1e-9
+                assert high >= inner_high - 1e-9
+
+
+WISH = ["certify", "--plan", "--attackers", "2", "--epsilon", "2", "-q", ".1", "--rounds", "6", "--clients", "100"]
+
+
+def test_a_wish_of_records_and_one_of_users(confidences):
+    """With record flags PRECAD's, without central DP's; the lead as given, or the median of confidences."""
+    of_users = json.loads(precad(*WISH, "--lead", ".9", ".1", "--json").stdout)
+    assert of_users["task"]["kind"] == "central"
+    assert of_users["best"]["client_clip"] is None
+    assert of_users["reached"]
+    of_records = [*WISH, "-p", ".1", "--records", "5000", "--record-clip", "1", "--client-clip", "2"]
+    found = json.loads(precad(*of_records, "--confidences", confidences, "--json").stdout)
+    assert found["task"]["kind"] == "precad"
+    assert (found["wish"]["FA"], found["wish"]["FB"]) == (0.95, 0.05)
+    assert found["best"] == found["plans"][0]
+    assert [row["attackers"] for row in found["frontier"]] == [1, 2, 4, 8, 16, 32]
+    assert "reached by sigma >=" in " ".join(precad(*of_records, "--lead", ".9", ".1").stderr.split())
+
+
+def test_a_wish_that_nothing_reaches_is_called_that():
+    """Too much noise over signal, or no lead at all."""
+    assert "none does: at best noise is" in precad(*WISH, "--lead", ".9", ".1", "--most-noise", "1e-6").stderr
+    shown = precad(*WISH, "--lead", ".5", ".5").stderr
+    assert "none does, whatever the noise" in shown
+    assert json.loads(precad(*WISH, "--lead", ".5", ".5", "--json").stdout)["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["certify"], "--confidences, --run: expected one of the two, found none"),
+        (["certify", "--confidences", "f", "--run", "g"], "expected one of the two, found both"),
+        (["certify", "--run", "f", "-q", ".1"], "-q: expected none with --run (the run folder says it), found 0.1"),
+        (["certify", "--confidences", "f", "-q", ".1"], "--sigma: expected a value, found none"),
+        (["certify", "--attackers", "3"], "--attackers, --epsilon: expected --plan with them"),
+        ([*WISH[:4], "--lead", ".9", ".1"], "--epsilon: expected a value, found none"),
+        ([*WISH], "--lead: expected FA and FB, or --confidences or --run to take them from"),
+        ([*WISH, "--lead", ".9", ".1", "-p", ".1"], "--records: expected a value, found none"),
+        ([*WISH, "--lead", "1.9", ".1"], "FA must be in [0, 1], got 1.9"),
+        ([*WISH, "--lead", ".9", ".1", "--sigma", "2"], "--sigma: expected none with --attackers"),
+        ([*WISH[:6], "--lead", ".9", ".1"], "--clients: expected a value, found none"),
+    ],
+)
+def test_flags_that_do_not_belong_together_are_named(arguments, message):
+    """Exit code 2, the flag, what was expected and what was found."""
+    assert message in " ".join(precad(*arguments, exit_code=2).stderr.split())
+
+
+def test_from_few_trainings_not_even_the_prediction_is_known(confidences):
+    """At k = 0 a sample counts if its lead is above the radius, not merely if the mean of few trainings is right."""
+    arguments = ["certify", "--confidences", confidences, *ATTACKED, "--method", "exact", "--json"]
+    for trainings, expected in (("3", 0.0), ("1000", 1 / 3)):
+        report = json.loads(precad(*arguments, "--trainings", trainings).stdout)
+        assert report["certified_accuracy"]["exact"][0] == pytest.approx(expected)

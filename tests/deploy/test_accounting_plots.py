@@ -11,6 +11,8 @@ from deploy.cli import app
 from dp.planner import LEAST_MULTIPLIER
 
 ACCOUNT = ["account", "--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]
+WISH = ["certify", "--plan", "--attackers", "3", "--epsilon", "2", "--lead", ".9", ".1", "-q", ".1", "-p", ".05"]
+WISH += ["--rounds", "8", "--clients", "50", "--records", "3000", "--record-clip", "1", "--client-clip", "2"]
 ATTACKED = ["-q", ".1", "--sigma", "1.8", "--rounds", "3", "--delta", ".0029"]
 
 
@@ -108,7 +110,7 @@ def test_certified_accuracy_by_attackers(figures, tmp_path, confidences):
     report = json.loads(precad(*arguments, "--json", "--plot", tmp_path / "c.png").stdout)
 
     assert width_of_png(tmp_path / "c.png") == 1200
-    (axis,) = figures[0].axes
+    axis, _ = figures[0].axes
     drawn = {line.get_label().partition(":")[0]: line for line in axis.lines}
     assert {name: list(line.get_ydata()) for name, line in drawn.items()} == report["certified_accuracy"]
     for name, line in drawn.items():
@@ -131,7 +133,7 @@ def test_the_planners_frontier(figures, tmp_path, confidences):
     report = json.loads(precad(*arguments, "--json", "--plot", tmp_path / "p.png").stdout)
 
     rows = report["plan"]["frontier"]
-    _, axis = figures[0].axes
+    _, axis, _ = figures[0].axes
     assert list(axis.lines[0].get_ydata()) == [row["least_sigma"] for row in rows]
     assert list(axis.lines[1].get_xdata()) == [r["attackers"] for r in rows if r["least_sigma"] == LEAST_MULTIPLIER]
     assert len(axis.texts) == len(rows)
@@ -139,12 +141,57 @@ def test_the_planners_frontier(figures, tmp_path, confidences):
 
 def test_a_frontier_that_nothing_reaches(figures, tmp_path):
     """Says so in its place."""
-    plan = {"lead": [0.5, 0.5], "frontier": [{"attackers": 1, "least_sigma": None, "epsilon_of_one_unit": None}]}
+    plan = {
+        "lead": [0.5, 0.5],
+        "label": "bound",
+        "frontier": [{"attackers": 1, "least_sigma": None, "epsilon_of_one_unit": None}],
+    }
     report = {"threat": "add", "delta": 1e-5, "confidence": None, "at_most": 8, "correct": [True], "plan": plan}
     report |= {"tolerated": {"pld": [0]}, "certified_accuracy": {"pld": [1.0, 0.0]}}
     plots.plot_certificates(report, tmp_path / "p.png")
 
     assert "no noise reaches one attacker" in [text.get_text() for text in figures[0].axes[1].texts]
+
+
+def test_what_attackers_can_do(figures, tmp_path, confidences):
+    """Two lines and an area for each method, as in the report, from J outwards; the exact interval is innermost."""
+    arguments = ["certify", "--confidences", confidences, *ATTACKED]
+    cost = json.loads(precad(*arguments, "--json", "--plot", tmp_path / "j.png").stdout)["attack_cost"]
+
+    _, axis = figures[0].axes
+    lows = {
+        line.get_label().partition(":")[0]: list(line.get_ydata()) for line in axis.lines if len(line.get_xdata()) > 2
+    }
+    for name, bounds in cost["bounds"].items():
+        assert lows[name] == [low for low, _ in bounds]
+    assert axis.lines[-1].get_label() == f"without attackers: J = {cost['J']:.3f}"
+    assert all(exact >= published for exact, published in zip(lows["exact"], lows["published"], strict=True))
+
+
+def test_a_wish_that_is_reached(figures, tmp_path):
+    """The frontier with the wish on it; a line of least sigmas for every number of rounds."""
+    report = json.loads(precad(*WISH, "--json", "--plot", tmp_path / "w.png").stdout)
+
+    assert width_of_png(tmp_path / "w.png") == 1200
+    frontier, choices = figures[0].axes
+    assert list(frontier.lines[0].get_ydata()) == [row["plan"]["noise_to_signal"] for row in report["frontier"]]
+    named = {line.get_label(): line for line in frontier.lines}
+    assert named["the wish"].get_xdata()[0] == 3
+    assert named["out of reach above 1"].get_ydata()[0] == 1
+    shown = [text.get_text() for text in choices.get_legend().get_texts()]
+    assert shown[:4] == ["T = 8", "T = 4", "T = 2", "T = 1"]
+    assert ("out of reach" in shown) == any(not plan["reaches"] for plan in report["plans"])
+
+
+def test_a_wish_out_of_reach_is_drawn_hollow(figures, tmp_path):
+    """And a lead that no noise helps leaves words in both panels."""
+    precad(*WISH, "--most-noise", "1e-9", "--plot", tmp_path / "w.png")
+    assert "out of reach" in [text.get_text() for text in figures[0].axes[1].get_legend().get_texts()]
+
+    precad(*WISH, "--lead", ".5", ".5", "--plot", tmp_path / "w.png")
+    frontier, choices = figures[1].axes
+    assert "no noise reaches one attacker" in [text.get_text() for text in frontier.texts]
+    assert "none does" in [text.get_text() for text in choices.texts]
 
 
 def test_without_matplotlib_nothing_is_computed(monkeypatch, tmp_path):

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp.accounting import Label, SampledGaussian
-from dp.attack_inefficacy import attackers_needed, xie_attack_inefficacy_bounds, xie_corollary_k
+from dp.attack_inefficacy import (
+    attackers_needed,
+    inefficacy_bounds_over_curve,
+    xie_attack_inefficacy_bounds,
+    xie_corollary_k,
+)
 from dp.certified_prediction import (
     Certificate,
     Method,
@@ -202,6 +207,25 @@ def test_inefficacy_bounds_are_symmetric_and_contain_j(J, k, epsilon, delta):
     assert xie_attack_inefficacy_bounds(-J, k, epsilon, delta, 1.0, "nonpos") == (-high, -low)
     wide = xie_attack_inefficacy_bounds(2 * J - 1, k, epsilon, delta, 1.0, "mixed")
     assert wide == pytest.approx((2 * low - 1, 2 * high - 1), abs=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(J=UNIT, k=st.integers(0, 8), point=st.integers(0, 100), Cbar=st.floats(0.5, 3))
+def test_inefficacy_over_the_curve_is_between_one_point_and_the_exact_law(J, k, point, Cbar):
+    """As narrow as Xie et al.'s bound at any one point of the curve; never inside the exact interval; twice for 2 k."""
+    curve = TRAINING.one_unit_curve()
+    low, high = inefficacy_bounds_over_curve(J * Cbar, k, curve, Cbar)
+    i = point * (len(curve.epsilons) - 1) // 100
+    epsilon, delta = float(curve.epsilons[i]), float(curve.deltas[i])
+    lowest, highest = xie_attack_inefficacy_bounds(J * Cbar, k, epsilon, delta, Cbar, "nonneg")
+    assert lowest <= low + 1e-9
+    assert high <= highest + 1e-9
+    exact_low, exact_high = attacked_bounds(J, k, TRAINING, Threat.ADD)
+    assert low <= Cbar * exact_low + 1e-4
+    assert Cbar * exact_high <= high + 1e-4
+    wider = inefficacy_bounds_over_curve(J * Cbar, 2 * k, curve, Cbar)
+    assert wider[0] <= low + 1e-9
+    assert high <= wider[1] + 1e-9
 
 
 @given(J=st.floats(0.01, 1), tau=st.floats(1, 5), epsilon=st.floats(0.01, 2), delta=st.floats(0, 0.01))

@@ -180,3 +180,11 @@ def test_visible_selection_scales_one_round():
     full, half = (loss_distribution(1, 0.3, 1.0, 1, ATTACKED, visible=w) for w in (1.0, 0.5))
     for epsilon in (0.0, 0.4, 1.1):
         assert half.delta(epsilon) == pytest.approx(full.delta(epsilon) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("direction", BOTH)
+def test_much_noise_needs_no_large_grid(direction):
+    """At sigma = 10^6 the loss is nowhere near its supremum; delta(0) of one round is q (2 Phi(1/(2 sigma)) - 1)."""
+    delta = group_mixture_delta(1, 0.1, 1e6, 1, 0.0, direction)
+    assert delta == pytest.approx(0.1 * delta_from_mu(0.0, 1e-6), rel=2e-2)
+    assert len(loss_distribution(1, 0.1, 1e6, 1, direction).mass) < 10_000

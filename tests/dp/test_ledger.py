@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp.accountants import GdpCltAccountant
-from dp.accounting import Label, PldAccountant, PrivacyStatement, SampledGaussian, View
+from dp.accounting import Label, PldAccountant, PrivacyStatement, SampledGaussian, TwoStageSampledGaussian, View
 from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
-from dp.ledger import Ledger
+from dp.ledger import Ledger, Level
 
 
 def open_ledger(path, **changes):
@@ -212,9 +212,71 @@ def test_the_pld_budget_of_a_training_run():
     assert n > 10
 
 
+CLIENT_EVENT = SampledGaussian(0.25, 2.0)
+DRAWN_EVENT = TwoStageSampledGaussian(0.25, 0.05, 2.1)
+EVERY_ROUND = {Level.CLIENT: CLIENT_EVENT, Level.DRAWN_RECORD: DRAWN_EVENT}
+
+
+def test_levels_are_charged_by_every_round_whoever_is_drawn(path):
+    """Three rounds, one of them empty: three rounds of a whole client and of a record of any client, drawn or not."""
+    with open_ledger(path, every_round=EVERY_ROUND) as ledger:
+        assert ledger.task_statement(Level.CLIENT).epsilon == 0
+        for n, clients in enumerate((["alice"], [], ["bob", "alice"])):
+            ledger.charge(n, clients)
+        before = {level: ledger.task_statement(level) for level in Level}
+    for level, event in EVERY_ROUND.items():
+        assert before[level].epsilon == PldAccountant().epsilon(event, 3, DELTA)
+    assert "clients corrupted, add/remove one client)" in str(before[Level.CLIENT])
+    assert "clients corrupted, add/remove one record)" in str(before[Level.DRAWN_RECORD])
+    assert before[Level.DRAWN_RECORD].epsilon < PldAccountant().epsilon(EVENTS[View.CLIENTS_ONLY], 3, DELTA)
+    with open_ledger(path, every_round=EVERY_ROUND) as reopened:
+        assert {level: reopened.task_statement(level) for level in Level} == before
+
+
+def test_a_level_has_a_budget_on_the_coming_round(path):
+    """Two nats at one per round, q = 1: the third round does not start, whether anybody is drawn in it or not."""
+    event = SampledGaussian(1.0, 1.0)
+    ledger = open_ledger(
+        path, budgets={Level.CLIENT: 2.0}, every_round={Level.CLIENT: event}, accountant=LinearAccountant()
+    )
+    ledger.charge(0, [])
+    ledger.charge(1, ["alice"])
+    before = path.read_bytes()
+    assert ledger.would_exceed([])
+    with pytest.raises(
+        BudgetExceededError, match=r"epsilon of a client must stay <= 2\.0, would be 3\.0 for every"
+    ) as e:
+        ledger.charge(2, ["bob"])
+    assert (e.value.view, e.value.client) == (Level.CLIENT, None)
+    assert path.read_bytes() == before
+
+
+def test_a_budget_on_participation_takes_hiding_in_the_draw_away():
+    """When such a task ends depends on who was drawn, so levels are accounted as if everybody were, every time."""
+    ledger = open_ledger(None, every_round=EVERY_ROUND, budgets={View.ONE_SERVER: 50.0})
+    ledger.charge(0, ["alice"])
+    ledger.charge(1, [])
+    pld = PldAccountant()
+    assert ledger.task_statement(Level.CLIENT).epsilon == pld.epsilon(SampledGaussian(1.0, 2.0), 2, DELTA)
+    assert ledger.task_statement(Level.DRAWN_RECORD).epsilon == pld.epsilon(SampledGaussian(0.05, 2.1), 2, DELTA)
+    by_level = open_ledger(None, every_round=EVERY_ROUND, budgets={Level.CLIENT: 50.0})
+    by_level.charge(0, ["alice"])
+    assert by_level.task_statement(Level.CLIENT).epsilon == pld.epsilon(CLIENT_EVENT, 1, DELTA)
+
+
+def test_a_ledger_without_levels_makes_no_statement_of_them(charged):
+    """And its file is the one that it always was; one with levels is refused to a server without them, by name."""
+    with open_ledger(charged) as ledger, pytest.raises(ValueError, match="level must be one of none, got client"):
+        ledger.task_statement(Level.CLIENT)
+    assert b"every_round" not in charged.read_bytes()
+    with pytest.raises(LedgerCorruptedError, match="the ledger was started with every_round = None"):
+        open_ledger(charged, every_round=EVERY_ROUND)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"budgets": {Level.CLIENT: 1.0}}, "every_round must have client, which has a budget"),
         ({"events": {View.ONE_SERVER: EVENTS[View.ONE_SERVER]}}, "events must have one entry for each of"),
         ({"delta": 0.0}, "delta must be in"),
         ({"budgets": {View.ONE_SERVER: math.nan}}, "budget of one_server must be > 0"),

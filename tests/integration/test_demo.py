@@ -30,8 +30,11 @@ from google.protobuf import json_format
 from clients import datasets, evaluation, models
 from deploy import config as configuration
 from deploy.demo import demo_config
-from dp.accounting import View, round_event
-from dp.ledger import Ledger
+from deploy.run_evidence import read_runs
+from dp.accounting import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View, round_event
+from dp.certified_prediction import Training
+from dp.ledger import Ledger, Level
+from dp.monte_carlo import hoeffding_class_bounds
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 
@@ -43,6 +46,7 @@ PROMISED = {
     "accuracy": float,
     "epsilon_one_server": float,
     "epsilon_clients_only": float,
+    "epsilon_client": float,
     "delta": float,
     "accepted": int,
     "rejected": int,
@@ -118,7 +122,7 @@ def test_the_figures_are_those_of_this_run(demo: Finished) -> None:
     assert 0 < summary["seconds_per_round"] * N_ROUNDS <= summary["seconds_total"]
 
 
-def test_people_read_a_line_per_round_and_both_epsilons_on_standard_error(demo: Finished) -> None:
+def test_people_read_a_line_per_round_and_every_epsilon_on_standard_error(demo: Finished) -> None:
     """Nothing of it is cut off or broken in two in a pipe."""
     lines = demo.stderr.splitlines()
     rounds = [line for line in lines if line.startswith("round ")]
@@ -128,7 +132,8 @@ def test_people_read_a_line_per_round_and_both_epsilons_on_standard_error(demo: 
         for column in ("accepted", "rejected", "accuracy", "ε server", "ε clients", "seconds", "all"):
             assert column in line
     text = " ".join(demo.stderr.split())
-    assert text.count("(proved bound,") == 2
+    assert text.count("(proved bound,") == 3
+    assert "only clients corrupted, add/remove one client)" in text
     assert "one server corrupted" in text
     assert "only clients corrupted" in text
     assert str(demo.folder) in "".join(demo.stderr.split())
@@ -250,7 +255,14 @@ def test_the_ledgers_replay_to_the_stated_privacy(demo: Finished, letter: str) -
         )
         for view in View
     }
-    with Ledger(path, events=events, delta=task.delta) as ledger:
+    client_multiplier = math.sqrt(2) * task.noise_multiplier * task.record_clip / task.client_clip
+    every_round = {
+        Level.CLIENT: SampledGaussian(task.client_rate, client_multiplier),
+        Level.DRAWN_RECORD: TwoStageSampledGaussian(
+            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
+        ),
+    }
+    with Ledger(path, events=events, delta=task.delta, every_round=every_round) as ledger:
         assert ledger.torn_line is None
         assert ledger.participation == Counter(client for m in metrics for client in m["participants"])
         for view in View:
@@ -258,6 +270,22 @@ def test_the_ledgers_replay_to_the_stated_privacy(demo: Finished, letter: str) -
             assert stated == ledger.statement(view).epsilon == metrics[-1][f"epsilon_{view}"]
             most_rounds = max(ledger.participation.values())
             assert stated == pytest.approx(pld_epsilon(view, task, most_rounds), abs=1e-3)
+        whole_client = ledger.task_statement(Level.CLIENT).epsilon
+        assert whole_client == PldAccountant().epsilon(every_round[Level.CLIENT], len(metrics), task.delta)
+        assert demo.summary["epsilon_client"] == whole_client > ledger.task_statement(Level.DRAWN_RECORD).epsilon > 0
+
+
+def test_the_run_can_be_certified_from_its_folder(demo: Finished) -> None:
+    """The task's client level, the final model's confidences; one run proves nothing, and the malicious are named."""
+    task = demo.deployment.task
+    evidence = read_runs([demo.folder])
+    multiplier = math.sqrt(2) * task.noise_multiplier * task.record_clip / task.client_clip
+    assert evidence.training == Training(SampledGaussian(task.client_rate, multiplier), N_ROUNDS)
+    right = np.argmax(evidence.confidences, axis=1) == np.asarray(evidence.labels)
+    assert round(float(np.mean(right)), 4) == demo.summary["accuracy"]
+    assert set(evidence.provenance["attacks_in_the_training"]) == MALICIOUS
+    low = hoeffding_class_bounds(evidence.confidences[0], evidence.n_runs, 0.01)[1]
+    assert low == 0.0
 
 
 def test_epsilon_grows_with_the_rounds_of_the_busiest_client(demo: Finished) -> None:

@@ -36,6 +36,7 @@ OTHER_VALUES: dict[str, Any] = {
     "min_clients": 2,
     "epsilon_budget_one_server": 8.0,
     "epsilon_budget_clients_only": 8.0,
+    "epsilon_budget_client": 8.0,
 }
 """For every field, another value than the small task's."""
 
@@ -112,6 +113,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("min_clients", 4, "at most the 3 enrolled"),
     ("epsilon_budget_one_server", 0.0, "greater than 0"),
     ("epsilon_budget_clients_only", math.inf, "finite"),
+    ("epsilon_budget_client", -1.0, "greater than 0"),
 ]
 
 

@@ -1,0 +1,26 @@
+"""How figures about privacy are written: a bound rounded up and marked <=, all else marked ~, infinity as a word."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from dp.accounting import Label
+
+
+def to_json(report: dict[str, Any]) -> str:
+    """One line, without NaN or infinity."""
+    return json.dumps(report, allow_nan=False)
+
+
+def plain(epsilon: float) -> float | str:
+    """An epsilon for JSON, which has no infinity: then the string "inf"."""
+    return epsilon if math.isfinite(epsilon) else "inf"
+
+
+def shown(epsilon: float | str, label: Label) -> str:
+    """Three decimals, a bound rounded up and marked <=, all else marked ~."""
+    if isinstance(epsilon, str):
+        return "inf (vacuous)"
+    return f"<= {math.ceil(epsilon * 1000) / 1000:.3f}" if label is Label.BOUND else f"~ {epsilon:.3f}"

@@ -1,0 +1,191 @@
+"""What run folders say for a certificate: the training as an attacking client meets it, and its models' confidences.
+
+A certificate is about F_c, the expectation over trainings of the confidence in class c. One folder holds one training,
+and one model is one draw: the mean over O folders estimates F_c to Hoeffding's radius, so only many independent runs of
+one configuration make a guarantee. All folders must therefore have the same task and the same client section, and be
+different runs. Attacks that the configuration contains are part of the training: the certificate counts further ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clients import evaluation, models
+from clients.datasets import N_CLASSES, DataSource
+from clients.errors import ClientError
+from deploy import config as configuration
+from deploy.config import Deployment
+from deploy.errors import ConfigError
+from deploy.figures import plain
+from deploy.run_folder import RunFolder
+from dp.accounting import PldAccountant, SampledGaussian, View, round_event
+from dp.certified_prediction import Training
+from dp.monte_carlo import monte_carlo_privacy
+from dp.precad_client import client_noise_multiplier
+from protos.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvidence:
+    """Of one configuration's runs."""
+
+    confidences: list[list[float]]
+    """Mean over the runs, (n samples, n classes)."""
+    labels: list[int]
+    training: Training
+    """What one attacking client is to it: rate, noise of both servers over C, rounds."""
+    task: Task
+    provenance: dict[str, Any]
+    """For the report: what was read, and what all the models together cost."""
+
+    @property
+    def n_runs(self) -> int:
+        """O, trainings that the confidences are means of."""
+        return len(self.provenance["folders"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    folder: RunFolder
+    deployment: Deployment
+    participation: Counter[str]
+    rounds: int
+    model_digest: str
+    ended: str
+
+
+def read_runs(paths: list[Path]) -> RunEvidence:
+    """The evidence of finished runs. Raises ConfigError naming the folder, what was expected and what was found."""
+    runs = [_read(path) for path in paths]
+    first = runs[0].deployment
+    for run in runs[1:]:
+        if (name := _difference(run.deployment, first)) is not None:
+            raise ConfigError(f"--run: expected runs of one configuration, found another {name} in {run.folder.root}")
+    for digest, n in Counter(run.model_digest for run in runs).items():
+        if n > 1:
+            raise ConfigError(f"--run: expected different runs, found model {digest[:12]} {n} times")
+    task, client = first.task, first.client
+    assert client is not None  # _read saw it
+    test = DataSource.of(client).load(side=models.image_side(task.model)).test
+    total: NDArray[np.float64] = sum(
+        (evaluation.confidences(_parameters(run, task), task.model, test) for run in runs),
+        np.zeros((len(test), N_CLASSES)),
+    )
+    mean = total / len(runs)
+    mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)  # never above one by rounding
+    return RunEvidence(mean.tolist(), test.labels.tolist(), training_of(task), task, _provenance(runs, task))
+
+
+def training_of(task: Task) -> Training:
+    """The task as an attacking client meets it: sqrt(2) sigma R/C, an update being at most C long on the grid.
+
+    When a budget on realised participation can end the task, the end depends on who was drawn. Nothing is then claimed
+    of the draw: the rate is 1, and T the most rounds there could be.
+    """
+    multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
+    return Training(SampledGaussian(1.0 if _may_end_early(task) else task.client_rate, multiplier), task.rounds)
+
+
+def _may_end_early(task: Task) -> bool:
+    """Whether a client in every round would spend a budget before the last one."""
+    budgets = {
+        View.ONE_SERVER: task.epsilon_budget_one_server,
+        View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
+    }
+    return any(
+        budget is not None and not _epsilon(task, view, task.rounds) <= budget for view, budget in budgets.items()
+    )
+
+
+def _epsilon(task: Task, view: View, rounds: int) -> float:
+    event = round_event(
+        view,
+        record_sampling_rate=task.record_rate,
+        noise_multiplier=task.noise_multiplier,
+        record_clip=task.record_clip,
+        dim=task.dim,
+        frac_bits=task.frac_bits,
+    )
+    return PldAccountant().epsilon(event, rounds, task.delta)
+
+
+def _read(path: Path) -> _Run:
+    folder = RunFolder(path)
+    deployment = configuration.load(folder.config)
+    if deployment.client is None:
+        raise ConfigError(f"--run: expected a [client] section in {folder.config}, found none")
+    try:
+        models.build(deployment.task.model)
+    except ClientError as error:
+        raise ConfigError(f"--run: expected a model that can be built in {path}: {error}") from None
+    try:
+        summary = json.loads(folder.summary.read_text())
+        metrics = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+        participation = Counter(client for line in metrics for client in line["participants"])
+        return _Run(
+            folder, deployment, participation, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"])
+        )
+    except OSError as error:
+        raise ConfigError(f"--run: expected the folder of a finished run, found {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise ConfigError(f"--run: expected a summary and metrics as precad run writes them, found {path}") from None
+
+
+def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:
+    model = models.build(task.model)
+    try:
+        model.load_state_dict(torch.load(run.folder.model, weights_only=True))
+    except Exception as error:
+        found = f"{run.folder.model}: {error}"
+        raise ConfigError(f"--run: expected parameters of the model {task.model!r}, found {found}") from error
+    return models.flatten(model)
+
+
+def _difference(ours: Deployment, theirs: Deployment) -> str | None:
+    """The first field that changes the training's law and in which two runs differ."""
+    for section, names in (("task", tuple(type(ours.task).model_fields)), ("client", _OF_THE_LAW)):
+        mine, other = getattr(ours, section), getattr(theirs, section)
+        for name in names:
+            if getattr(mine, name) != getattr(other, name):
+                return f"{section}.{name}"
+    return None
+
+
+_OF_THE_LAW: Final = ("dataset", "partition", "partition_seed", "shards_per_client", "dirichlet_alpha", "attacks")
+
+
+def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
+    """What was read, and the privacy of all models together: one client's rounds in all runs, composed."""
+    together = sum((run.participation for run in runs), Counter[str]())
+    most = max(together.values(), default=0)
+    of_one = max((max(run.participation.values(), default=0) for run in runs), default=0)
+    deployment = runs[0].deployment
+    training = training_of(task)
+    privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}
+    for view in View:
+        epsilon_each = _epsilon(task, view, of_one)
+        epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))
+        privacy[view.value] = {
+            "epsilon": plain(_epsilon(task, view, most)),
+            "basic_composition": {"epsilon": plain(epsilon), "delta": delta},
+        }
+    return {
+        "folders": [str(run.folder.root) for run in runs],
+        "task": task.name,
+        "q": training.event.sampling_rate,
+        "sampling_claimed": training.event.sampling_rate == task.client_rate,
+        "noise_multiplier_of_one_client": training.event.noise_multiplier,
+        "rounds": training.rounds,
+        "rounds_realised": [run.rounds for run in runs],
+        "ended": [run.ended for run in runs],
+        "attacks_in_the_training": dict(deployment.client.attacks) if deployment.client else {},
+        "privacy_of_all_models": privacy,
+    }
