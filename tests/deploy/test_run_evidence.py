@@ -42,7 +42,7 @@ def make_run(root, seed, *, attacks=None, **task):
     root.mkdir()
     folder = RunFolder(root)
     raw = {"task": TASK | task, "client": {"attacks": attacks or {}}}
-    resolved, _ = resolve(raw, folder)
+    resolved, *_ = resolve(raw, folder)
     folder.write_config(resolved)
     parameters = models.initial_parameters("mlp", seed=seed) * 50
     torch.save(models.unflatten(torch.from_numpy(parameters), models.build("mlp")), folder.model)
