@@ -30,6 +30,7 @@ from protos.task import Task
 from servers.errors import SubmissionRefusedError
 from servers.intake import Intake
 from servers.round import updated
+from servers.spool import MemoryPayload
 from tests.vectors import wire
 
 Json = dict[str, Any]
@@ -188,7 +189,7 @@ def take(case: Json) -> Json:
     )
     binding = binding_of(case["binding"])
     intake.begin(case["certificate"], binding)
-    intake.finish(case["certificate"], binding, bytes.fromhex(case["payload"]))
+    intake.finish(case["certificate"], binding, MemoryPayload(bytes.fromhex(case["payload"])))
     return {"binding_digest": convert.binding_digest(binding).hex()}
 
 
