@@ -570,6 +570,14 @@ def validation() -> Iterator[Case]:
     yield tampered("a bit of the joining step", fails, "gate/join", flip_byte=64)
     yield tampered("a bit of the carries", fails, "gate/carries", flip_byte=0)
     yield tampered("half a carry", "another length", "gate/carries", payload="00")
+    good = validation_case("shares", "native")
+    coin, words_of_b = good["coins"][1], 4 * 5
+    yield tampered("shares: a bit of the coin", "not what was committed to", "coin/reveal", flip_byte=0)
+    yield tampered("shares: a coin alone", "b of every active client comes with it", "coin/reveal", payload=coin)
+    short = coin + "00" * (8 * words_of_b - 1)
+    yield tampered("shares: a byte of b missing", "exactly 8 d bytes a client", "coin/reveal", payload=short)
+    differs = "the servers hold different b of the first client, so that its norm comes out random"
+    yield tampered("shares: a bit of b", differs, "coin/reveal", flip_byte=32)
 
 
 def float32(values: Sequence[float]) -> str:
