@@ -9,7 +9,6 @@ floor      what no implementation of the sound check can leave out: masks, rows,
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +16,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from benchmarks.unsound import NoRows, UnsoundEngine
 from benchmarks.workload import Case, Held
-from mpc import equality, joint_coin, kernels, ring, top_bits, validation
+from mpc import equality, kernels, ring, top_bits, validation
 from mpc.channel import Channel
 from mpc.correlations import Block
 from mpc.cpu_engine import BYTE_VALUES, BYTES, LANES
-from mpc.local_step import Words, add_shares, local_sums
+from mpc.local_step import add_shares, local_sums
 from mpc.norm_bound import NormBound
 from mpc.sharing import Mode
 from mpc.top_bits import Gate
 from mpc.tuples import ServerTuples
-from mpc.validation import Locked, Validated
+from mpc.validation import Revealed, Validated
 
 UNSOUND, FLOOR, EXCHANGE = "unsound", "floor", "exchange"
 GATE_OF_UNSOUND = "native"
@@ -41,42 +40,38 @@ def gate_blocks(case: Case, gate: Gate) -> tuple[Block, ...]:
 
 
 def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated:
-    """Lock, opening where the form has one, check. Run by both servers."""
+    """Lock, reveal, check. Run by both servers."""
     locked = validation.lock(held.bindings, held.tuples.shape, channel)
-    vectors = held.vectors()
-    opened: list[Words] = [vectors[client] for client in locked.active]
-    if case.mode == Mode.SHARES:
-        opened = [*validation.open_masked(vectors, held.tuples, locked, channel, held.rooms)]
+    if case.mode == Mode.MASKED:
+        revealed = validation.reveal(locked, held.vectors(), held.tuples, channel)
+    else:
+        revealed = validation.reveal_and_open(locked, held.vectors(), held.tuples, channel, held.rooms)
     check = validate_without_rows if case.implementation == UNSOUND else validation.validate
-    return check(locked, opened, held.tuples, case.bound, gate, channel)
+    return check(revealed, held.tuples, case.bound, gate, channel)
 
 
 def validate_without_rows(
-    locked: Locked,
-    opened: Sequence[Words],
-    tuples: ServerTuples,
-    bound: NormBound,
-    gate: Gate,
-    channel: Channel,
+    revealed: Revealed, tuples: ServerTuples, bound: NormBound, gate: Gate, channel: Channel
 ) -> Validated:
     """`mpc.validation.validate` less the no-wrap test: accepts 2^32 e_1. For comparison only.
 
     Source: PRECAD, Sec. 4.3, as printed, on the integers modulo 2^64.
     """
-    challenge = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
-    masked = validation.masked_shares(locked.active, opened, tuples)
-    sums = local_sums(tuples.party, masked, NoRows(), bound.dim, UnsoundEngine())
-    words = validation.words_to_check(locked.active, sums, tuples, bound)[:, -1:]
+    active, opened = revealed.active, revealed.opened
+    sums = local_sums(
+        tuples.party, validation.masked_shares(active, opened, tuples), NoRows(), bound.dim, UnsoundEngine()
+    )
+    words = validation.words_to_check(active, sums, tuples, bound)[:, -1:]
     verdicts = equality.all_zero(
         top_bits.shares_of_zero(words, bound.low_bits[-1:], gate, tuples.correlations(), channel),
-        equality.hash_key(challenge, tuples.shape.label()),
-        [tuples.equality_tuple(client) for client in locked.active],
+        equality.hash_key(revealed.challenge, tuples.shape.label()),
+        [tuples.equality_tuple(client) for client in active],
         channel,
     )
     rejected = [i for i, is_accepted in enumerate(verdicts) if not is_accepted]
-    again = validation.masked_shares([locked.active[i] for i in rejected], [opened[i] for i in rejected], tuples)
+    again = validation.masked_shares([active[i] for i in rejected], [opened[i] for i in rejected], tuples)
     add_shares(sums.share_sum, tuples.party, again, negate=True)
-    return Validated(locked.active, tuple(verdicts), sums.share_sum)
+    return Validated(active, tuple(verdicts), sums.share_sum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,8 @@ def check_submissions(
     def party(channel: MemoryChannel) -> tuple[validation.Validated, int, int]:
         own, mine = payloads[channel.party], tuples[channel.party]
         locked = validation.lock(bindings, shape, channel)
-        opened = (
-            [own[client] for client in locked.active]
-            if mode is Mode.MASKED
-            else validation.open_masked(own, mine, locked, channel)
-        )
-        checked = validation.validate(locked, opened, mine, bound, gate, channel)
+        reveal = validation.reveal if mode is Mode.MASKED else validation.reveal_and_open
+        checked = validation.validate(reveal(locked, own, mine, channel), mine, bound, gate, channel)
         return checked, channel.rounds, channel.bytes_sent
 
     (a, rounds, sent), (b, _, _) = run_pair(party)

@@ -22,6 +22,8 @@ from mpc.errors import CommitmentError, MalformedMessageError, ParameterError
 from mpc.prg import Label, Purpose, RandomBytes, Seed
 
 COIN_BYTES = 32
+REVEAL = "coin/reveal"
+"""The step's label; in `mpc.validation` more than the coin may go with it."""
 
 
 def digest(*parts: bytes) -> bytes:
@@ -53,11 +55,15 @@ class CoinShare:
 
 
 def reveal(share: CoinShare, peers_commitment: bytes, transcript: bytes, channel: Channel) -> Seed:
-    """The joint seed of both halves and of `transcript` (what both servers had fixed before). One round.
+    """The joint seed, once both halves are shown. One round. Raises as `joint_seed`."""
+    return joint_seed(share, channel.exchange(REVEAL, share.value), peers_commitment, transcript)
 
-    Raises: CommitmentError when the peer reveals something else than it committed to.
+
+def joint_seed(share: CoinShare, peers_value: bytes, peers_commitment: bytes, transcript: bytes) -> Seed:
+    """The seed of both halves and of `transcript` (what both servers had fixed before).
+
+    Raises: CommitmentError when the peer reveals something else than it committed to; MalformedMessageError.
     """
-    peers_value = channel.exchange("coin/reveal", share.value)
     if len(peers_value) != COIN_BYTES:
         raise MalformedMessageError(f"a coin has {COIN_BYTES} bytes, got {len(peers_value)}")
     peers_share = CoinShare(1 - share.party, share.context, peers_value)

@@ -3,13 +3,13 @@
 The steps are those of PRECAD, Sec. 4.3, with the no-wrap test that the ring needs (`secure_validation.md`, section 5):
 
     lock      both servers fix the same set of uploads, and commit to a coin
-    coin      the coin is revealed; only now does anyone know the rows
+    reveal    the coin is shown, and in the `shares` form b = x - a with it; only now does anyone know the rows
     local     shares of <X, X> from the inner-product tuple, shares of 64 row values
     gate      the top bits of 65 words per client, which must vanish: their carries, one batch
     verdict   masked equality: one bit per client
 
-Run by both servers, each in the one thread that does MPC. Everything that is exchanged is independent of d, except the
-opening that the `shares` form needs before the coin.
+Run by both servers, each in the one thread that does MPC. Everything that is exchanged is independent of d, except b
+in the `shares` form.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mpc.local_step import (
     require_length,
 )
 from mpc.norm_bound import WINDOW, NormBound
-from mpc.prg import RandomBytes
+from mpc.prg import RandomBytes, Seed
 from mpc.projection import RowStreams
 from mpc.ring import RingArray
 from mpc.sharing import Party
@@ -84,18 +84,40 @@ def lock(
     )
 
 
-def open_masked(
+@dataclass(frozen=True, slots=True, repr=False)
+class Revealed:
+    """What both servers know of the locked uploads once the coin is shown: opened[i] is b of active[i], (d,)."""
+
+    active: tuple[str, ...]
+    opened: tuple[Words, ...]
+    challenge: Seed
+    """The seed of the rows; serves one round."""
+
+
+def reveal(locked: Locked, masked: Mapping[str, Words], tuples: ServerTuples, channel: Channel) -> Revealed:
+    """Shows the coin, in the `masked` form: the clients uploaded b. One round. Run by both servers.
+
+    Raises CommitmentError, MalformedMessageError, TupleReusedError.
+    """
+    tuples.burn_for_check(locked.active)
+    challenge = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
+    return Revealed(locked.active, tuple(masked[client] for client in locked.active), challenge)
+
+
+def reveal_and_open(
+    locked: Locked,
     shares: Mapping[str, Words],
     tuples: ServerTuples,
-    locked: Locked,
     channel: Channel,
     rooms: Mapping[str, WritableWords] | None = None,
-) -> list[WritableWords]:
-    """b = x - a of every active client, from the `shares` form. One round of 8d bytes per client and direction.
+) -> Revealed:
+    """Shows the coin and opens b = x - a of every active client, in the `shares` form. One round, run by both servers.
 
-    rooms: where each client's b is written, d words, in memory unless the caller has another place. It may be where the
-    share lies: every piece of that is read once, in order, and before b's. Beside them this holds a few pieces.
-    Source: PRECAD, Sec. 4.3, step 1. Raises MalformedMessageError, TupleReusedError.
+    One step in pieces, 8d bytes per client and direction behind the coin. The peer's coin is checked before any of its
+    b is taken. rooms: where each client's b is written, d words, in memory unless the caller has another place. It may
+    be where the share lies: every piece of that is read once, in order, and before b's. Beside them this holds a few
+    pieces.
+    Source: PRECAD, Sec. 4.3, step 1. Raises CommitmentError, MalformedMessageError, TupleReusedError.
     """
     dim = tuples.shape.dim
     require_length([shares[client] for client in locked.active], dim)
@@ -103,6 +125,7 @@ def open_masked(
     ours: deque[RingArray] = deque()
 
     def our_pieces() -> Iterator[bytes]:
+        yield locked.coin.value
         for client in locked.active:
             mask_share = tuples.mask_share(client)
             for piece in opening.pieces(dim):
@@ -112,11 +135,13 @@ def open_masked(
                 ours.append(b)
                 yield ring.to_bytes(b)
 
+    theirs = channel.exchange_pieces(joint_coin.REVEAL, our_pieces())
+    challenge = joint_coin.joint_seed(locked.coin, next(theirs), locked.peers_commitment, locked.transcript)
     opened = [np.empty(dim, dtype=np.int64) if rooms is None else rooms[client] for client in locked.active]
     places = ((b, piece) for b in opened for piece in opening.pieces(dim))
-    for (b, piece), received in zip(places, channel.exchange_pieces("validation/open", our_pieces()), strict=True):
+    for (b, piece), received in zip(places, theirs, strict=True):
         b[piece] = ours.popleft() + ring.from_bytes(received, n_words=piece.stop - piece.start)
-    return opened
+    return Revealed(locked.active, tuple(opened), challenge)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -139,36 +164,29 @@ class Validated:
 
 
 def validate(
-    locked: Locked,
-    opened: Sequence[Words],
-    tuples: ServerTuples,
-    bound: NormBound,
-    gate: Gate,
-    channel: Channel,
-    engine: Engine = CPU,
+    revealed: Revealed, tuples: ServerTuples, bound: NormBound, gate: Gate, channel: Channel, engine: Engine = CPU
 ) -> Validated:
     """The check of every active client and the sum of the accepted shares. Run by both servers.
 
-    Shapes: opened[i] is b of active[i], (d,), read twice at most, tile by tile. Rounds: 1 coin, the gate's, 2.
-    Raises: CommitmentError, MalformedMessageError, PeerMismatchError, ChannelClosedError, TupleReusedError.
+    Every b is read twice at most, tile by tile. Rounds: the gate's, one for additive carries, 2.
+    Raises: MalformedMessageError, PeerMismatchError, ChannelClosedError, TupleReusedError.
     """
-    tuples.burn_for_check(locked.active)
-    challenge = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
-    if not locked.active:
+    active, opened = revealed.active, revealed.opened
+    tuples.burn_for_check(active)
+    if not active:
         return Validated((), (), np.zeros(bound.dim, dtype=np.int64))
     label = tuples.shape.label()
-    sums = local_sums(
-        tuples.party, masked_shares(locked.active, opened, tuples), RowStreams(challenge, label), bound.dim, engine
-    )
-    words = words_to_check(locked.active, sums, tuples, bound)
+    rows = RowStreams(revealed.challenge, label)
+    sums = local_sums(tuples.party, masked_shares(active, opened, tuples), rows, bound.dim, engine)
+    words = words_to_check(active, sums, tuples, bound)
     verdicts = equality.all_zero(
         top_bits.shares_of_zero(words, bound.low_bits, gate, tuples.correlations(), channel),
-        equality.hash_key(challenge, label),
-        [tuples.equality_tuple(client) for client in locked.active],
+        equality.hash_key(revealed.challenge, label),
+        [tuples.equality_tuple(client) for client in active],
         channel,
     )
-    _keep_accepted(sums.share_sum, verdicts, locked.active, opened, tuples)
-    return Validated(locked.active, tuple(verdicts), sums.share_sum)
+    _keep_accepted(sums.share_sum, verdicts, active, opened, tuples)
+    return Validated(active, tuple(verdicts), sums.share_sum)
 
 
 def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:

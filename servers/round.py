@@ -209,12 +209,12 @@ class RoundRunner:
         channel = self._channel(state.round)
         active, intake = state.lock.active, state.intake
         uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
-        if self.task.wire_mode is Mode.SHARES:
+        if self.task.wire_mode is Mode.MASKED:
+            revealed = validation.reveal(state.lock, uploads, state.tuples, channel)
+        else:
             rooms = {client: intake.room(client) for client in active}
-            opened = validation.open_masked(uploads, state.tuples, state.lock, channel, rooms)
-            uploads = dict(zip(active, opened, strict=True))
-        bound, held = self.task.norm_bound, list(uploads.values())
-        return validation.validate(state.lock, held, state.tuples, bound, self._gate, channel, self._engine)
+            revealed = validation.reveal_and_open(state.lock, uploads, state.tuples, channel, rooms)
+        return validation.validate(revealed, state.tuples, self.task.norm_bound, self._gate, channel, self._engine)
 
     async def charge(self, state: Validated) -> Charged:
         """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.

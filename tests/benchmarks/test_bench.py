@@ -17,7 +17,7 @@ from benchmarks.workload import Case
 from deploy.cli import app
 from deploy.errors import INVALID_INPUT
 from mpc.sharing import Mode
-from tests.mpc.gate_costs import MASKED_ROUNDS, OPENING_ROUNDS
+from tests.mpc.gate_costs import ROUNDS
 
 NOWHERE = Path("/nonexistent/python")
 PEERS_PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
@@ -71,9 +71,7 @@ def test_validation_report():
         assert row["sound"] is {"crypten": True, "native": True, "floor": None}.get(row["implementation"], False)
     for row in (row for row in rows if row["sound"]):
         assert row["bytes_up"] <= 8 * row["d"] + 1000
-        assert row["rounds"] == MASKED_ROUNDS[row["implementation"]] + (
-            OPENING_ROUNDS if row["mode"] == "shares" else 0
-        )
+        assert row["rounds"] == ROUNDS[row["implementation"]]
         assert set(row["ratio"]) >= {"crypten-ttp", "unsound", "floor"}
     masked = [r["bytes_link"] for r in rows if r["sound"] and r["mode"] == "masked"]
     assert len(masked) == 2 * len(dims) * len(clients)

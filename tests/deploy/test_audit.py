@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.mpc.gate_costs import MASKED_ROUNDS, OPENING_ROUNDS
+from tests.mpc.gate_costs import ROUNDS
 
 PAIR = [2**32, 3 * 2**32, 0]
 """X^T X = 10 * 2^64, which is 0 modulo 2^64: the printed protocol's check accepts it."""
@@ -77,7 +77,7 @@ def test_json_holds_the_verdicts_and_what_they_rest_on(vectors: Path, mode: str,
         "log2_soundness_error": -64,
         "gate": gate,
         "mode": mode,
-        "rounds": MASKED_ROUNDS[gate] + (OPENING_ROUNDS if mode == "shares" else 0),
+        "rounds": ROUNDS[gate],
         "bytes_per_direction": n_bytes,
     }
 

@@ -7,12 +7,10 @@ SPLITS = {1: (1, 1), 8: (2, 4), 30: (5, 6), 31: (4, 8), 33: (5, 7), 42: (6, 7), 
 """(bits of a block, blocks) of the native gate, by n_bits."""
 
 GATE_ROUNDS = {"crypten": 7, "native": 2}
-MASKED_ROUNDS = {"crypten": 12, "native": 7}
-"""Lock, coin, the gate's, the additive carries, and two for the verdicts."""
-OPENING_ROUNDS = 1
-"""What the `shares` form adds to them."""
+ROUNDS = {"crypten": 12, "native": 7}
+"""Lock, coin, the gate's, the additive carries, and two for the verdicts. In the `shares` form b is in the coin's."""
 MAX_ROUNDS = 12
-"""Of the masked form, for either gate."""
+"""For either gate, in either form."""
 
 
 def lanes(n_words):

@@ -51,7 +51,9 @@ def main(dim: int, n_clients: int, folder: Path) -> None:
         with (folder / "spool").open("rb") as spool:
             opened = [SpooledWords(spool, dim, offset=8 * dim * i) for i in range(n_clients)]
             locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
-            return validation.validate(locked, opened, tuples[channel.party], bound, gate, channel)
+            held = dict(zip(clients, opened, strict=True))
+            revealed = validation.reveal(locked, held, tuples[channel.party], channel)
+            return validation.validate(revealed, tuples[channel.party], bound, gate, channel)
 
     a, b = run_pair(party)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024

@@ -20,14 +20,14 @@ from streams import project, words_of
 from sums_of_squares import squares
 
 from deploy.audit import audit, check_submissions
-from mpc import prg, ring, sharing, top_bits, validation
+from mpc import joint_coin, prg, ring, sharing, top_bits, validation
 from mpc.channel import run_pair
 from mpc.correlations import CarryShares
 from mpc.dealer import deal
 from mpc.errors import ChannelClosedError, CommitmentError, MalformedMessageError
-from mpc.joint_coin import CoinShare, reveal
+from mpc.joint_coin import CoinShare
 from mpc.norm_bound import NormBound
-from mpc.prg import Purpose
+from mpc.prg import Purpose, Seed
 from mpc.sharing import Mode
 from mpc.tuples import BatchShape, ServerTuples
 
@@ -228,7 +228,7 @@ def test_a_vector_made_for_old_rows_passes_only_under_the_old_coin(gate):
 
     def coin_of_that_round(channel):
         locked = validation.lock(bindings, shape, channel, lambda n: coins[channel.party])
-        return reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
+        return joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
 
     old, _ = run_pair(coin_of_that_round)
     kernel = vector_that_old_rows_miss(old, shape.label(), bound.dim)
@@ -240,7 +240,8 @@ def test_a_vector_made_for_old_rows_passes_only_under_the_old_coin(gate):
 
         def party(channel):
             locked = validation.lock(bindings, shape, channel, **random_bytes_of(channel.party))
-            return validation.validate(locked, [b], sides[channel.party], bound, gate, channel).verdicts
+            revealed = validation.reveal(locked, {"mallory": b}, sides[channel.party], channel)
+            return validation.validate(revealed, sides[channel.party], bound, gate, channel).verdicts
 
         return run_pair(party)
 
@@ -270,8 +271,8 @@ def validated(sides, uploads, bound, gate, *, bindings=None, shapes=None):
 
     def party(channel):
         locked = validation.lock(bindings[channel.party], shapes[channel.party], channel)
-        opened = [uploads[c] for c in locked.active]
-        return validation.validate(locked, opened, sides[channel.party], bound, gate, channel)
+        revealed = validation.reveal(locked, uploads, sides[channel.party], channel)
+        return validation.validate(revealed, sides[channel.party], bound, gate, channel)
 
     return run_pair(party)
 
@@ -386,14 +387,16 @@ def test_uploads_that_the_servers_do_not_both_hold_are_left_out(gate):
     assert_array_equal(total, vectors["c0"] + vectors["c1"])
 
 
-def test_a_round_without_uploads_sums_to_zero_after_two_rounds(gate):
-    """No active client: lock and coin only, and zero shares of the sum."""
+@pytest.mark.parametrize("reveal", [validation.reveal, validation.reveal_and_open])
+def test_a_round_without_uploads_sums_to_zero_after_two_rounds(reveal, gate):
+    """No active client: lock and coin only, in either form, and zero shares of the sum."""
     bound = NormBound(1.0, 20)
     shape, sides, _, _ = honest_round(bound, gate)
 
     def party(channel):
         locked = validation.lock({}, shape, channel)
-        result = validation.validate(locked, [], sides[channel.party], bound, gate, channel)
+        revealed = reveal(locked, {}, sides[channel.party], channel)
+        result = validation.validate(revealed, sides[channel.party], bound, gate, channel)
         return result.verdicts, result.accepted_share_sum.tolist(), channel.rounds
 
     assert run_pair(party) == (((), [0] * 20, 2),) * 2
@@ -436,8 +439,8 @@ def test_an_opening_of_another_length_is_malformed(gate):
     def party(channel):
         locked = validation.lock(bindings, shape, channel)
         if channel.party == 0:
-            return validation.open_masked({"c0": np.zeros(20, dtype=np.int64)}, sides[0], locked, channel)
-        return list(channel.exchange_pieces("validation/open", [bytes(8 * 19)]))
+            return validation.reveal_and_open(locked, {"c0": np.zeros(20, dtype=np.int64)}, sides[0], channel)
+        return list(channel.exchange_pieces("coin/reveal", [locked.coin.value, bytes(8 * 19)]))
 
     with pytest.raises(MalformedMessageError, match="expected 160 bytes of ring elements, got 152"):
         run_pair(party)
@@ -455,10 +458,48 @@ def test_a_server_that_changes_its_coin_after_the_lock_is_caught(cheat, gate):
         if channel.party == cheat:
             channel.exchange("coin/reveal", b"x" * 32)
             return None
-        return validation.validate(locked, list(uploads.values()), sides[channel.party], bound, gate, channel)
+        return validation.reveal(locked, uploads, sides[channel.party], channel)
 
     with pytest.raises(CommitmentError):
         run_pair(party)
+
+
+@pytest.mark.parametrize("cheat", [0, 1])
+@pytest.mark.parametrize(
+    ("coin", "error"),
+    [(b"x" * 32, CommitmentError), (b"x" * 31, MalformedMessageError), (b"x" * 33, MalformedMessageError)],
+)
+def test_nothing_is_computed_from_an_opening_behind_a_wrong_coin(cheat, coin, error, gate):
+    """The `shares` form: whoever sends b behind another coin than it committed to, or behind no coin, is refused before
+    any of it is looked at, though all of it is there."""
+    bound = NormBound(1.0, 20)
+    shape = shape_for(("c0", "c1"), bound, gate)
+    sides, bindings = dealt_sides(shape), {c: bytes(range(32)) for c in shape.clients}
+    shares = {c: np.zeros(20, dtype=np.int64) for c in shape.clients}
+    rooms = {c: np.full(20, 7, dtype=np.int64) for c in shape.clients}
+
+    class AllAtOnce:
+        """A channel on which the peer's pieces wait already."""
+
+        def __init__(self, inner):
+            self._inner, self.party, self.n_yielded = inner, inner.party, 0
+
+        def exchange_pieces(self, label, pieces):
+            for theirs in list(self._inner.exchange_pieces(label, pieces)):
+                self.n_yielded += 1
+                yield theirs
+
+    def party(channel):
+        locked = validation.lock(bindings, shape, channel)
+        if channel.party == cheat:
+            return list(channel.exchange_pieces("coin/reveal", [coin, bytes(160), bytes(160)]))
+        eager = AllAtOnce(channel)
+        with pytest.raises(error):
+            validation.reveal_and_open(locked, shares, sides[channel.party], eager, rooms)
+        return eager.n_yielded
+
+    assert run_pair(party)[1 - cheat] == 1
+    assert_array_equal(np.stack(list(rooms.values())), np.full((2, 20), 7))
 
 
 @pytest.mark.timeout(30, method="thread")
@@ -471,8 +512,9 @@ def test_a_server_whose_peer_leaves_after_the_coin_does_not_hang(gate):
     def party(channel):
         locked = validation.lock(bindings, shape, channel)
         if channel.party == 1:
-            return reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
-        return validation.validate(locked, list(uploads.values()), sides[0], bound, gate, channel)
+            return validation.reveal(locked, uploads, sides[1], channel)
+        revealed = validation.reveal(locked, uploads, sides[0], channel)
+        return validation.validate(revealed, sides[0], bound, gate, channel)
 
     with pytest.raises(ChannelClosedError):
         run_pair(party)
@@ -482,7 +524,9 @@ def test_what_a_round_holds_prints_no_secret():
     """Neither the coin of a lock nor a share of the sum appears in a representation."""
     locked = validation.Locked(("c0",), CoinShare(0, "t/1", b"secret coin".ljust(32)), bytes(32), bytes(32))
     result = validation.Validated(("c0",), (True,), random_words("share", 3))
+    revealed = validation.Revealed(("c0",), (random_words("b", 3),), Seed(bytes(16)))
     assert "secret" not in repr(locked)
+    assert repr(revealed).startswith("<mpc.validation.Revealed object at ")
     assert repr(result).startswith("<mpc.validation.Validated object at ")
 
 

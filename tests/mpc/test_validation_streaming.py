@@ -42,10 +42,11 @@ def spooled_round(norms, dim, folder):
 
     def party(channel):
         with (folder / "spool").open("rb") as spool:
-            opened = [SpooledWords(spool, dim, offset=8 * dim * i) for i in range(len(norms))]
+            opened = {c: SpooledWords(spool, dim, offset=8 * dim * i) for i, c in enumerate(clients)}
             bindings = {client: hashlib.sha256(client.encode()).digest() for client in clients}
             locked = validation.lock(bindings, shape, channel)
-            return validation.validate(locked, opened, tuples[channel.party], bound, gate, channel)
+            revealed = validation.reveal(locked, opened, tuples[channel.party], channel)
+            return validation.validate(revealed, tuples[channel.party], bound, gate, channel)
 
     return run_pair(party)
 
@@ -77,7 +78,7 @@ def test_a_share_of_another_length_is_refused(n_words):
     locked = validation.Locked(("client",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
 
     with pytest.raises(MalformedMessageError):
-        validation.open_masked({"client": np.zeros(n_words, dtype=np.int64)}, tuples, locked, memory_pair()[0])
+        validation.reveal_and_open(locked, {"client": np.zeros(n_words, dtype=np.int64)}, tuples, memory_pair()[0])
 
 
 @pytest.mark.slow
@@ -104,7 +105,7 @@ def test_resident_memory_is_bounded_at_ten_million_coordinates(tmp_path):
 @pytest.mark.parametrize("dim", [1, 1000, 1024, 2500])
 def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
     """b = X - a_A - a_B for every client, from a seed that is expanded on the way and a share on disk to vectors on
-    disk; one round of 8d bytes per client, of which nobody holds more than some pieces."""
+    disk; one round of a coin and 8d bytes per client, of which nobody holds more than some pieces."""
     monkeypatch.setattr(opening, "PIECE_WORDS", 1024)
     clients = ("ada", "bob", "eve")
     shape = BatchShape("task", 1, clients, dim, ())
@@ -122,8 +123,8 @@ def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
         def party(channel):
             own, sent = held[channel.party], RecordingChannel(channel)
             locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
-            opened = validation.open_masked(own, tuples[channel.party], locked, sent, rooms[channel.party])
-            return np.array([b[:] for b in opened]), sent.sent
+            revealed = validation.reveal_and_open(locked, own, tuples[channel.party], sent, rooms[channel.party])
+            return np.array([b[:] for b in revealed.opened]), sent.sent
 
         (a, sent_a), (b, sent_b) = run_pair(party)
     expected = [
@@ -132,7 +133,7 @@ def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
     ]
     assert_array_equal(a, expected)
     assert_array_equal(b, expected)
-    assert [(label, len(data)) for label, data in sent_a + sent_b] == [("validation/open", 3 * 8 * dim)] * 2
+    assert [(label, len(data)) for label, data in sent_a + sent_b] == [("coin/reveal", 32 + 3 * 8 * dim)] * 2
 
 
 @pytest.mark.parametrize("dim", [1, 1024, 1025, 3000])

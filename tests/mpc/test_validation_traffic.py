@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from attack_vectors import CaseMaker
 from fixed_randomness import are_uniform, are_uniform_bytes, random_bytes_of
-from gate_costs import GATE_ROUNDS, MASKED_ROUNDS, MAX_ROUNDS, OPENING_ROUNDS, groups_of, steps
+from gate_costs import GATE_ROUNDS, MAX_ROUNDS, ROUNDS, groups_of, steps
 from recording import RecordingChannel
 from ring_strategies import as_ring
 
@@ -19,13 +19,11 @@ from mpc.tuples import BatchShape, ServerTuples
 LOCK, COIN, PER_BINDING, FIELD_ELEMENT = 32, 32, 32, 16
 
 
-def expected_messages(gate, n_clients, bound, opening_bytes=None):
-    """(label, length) of everything one server sends."""
-    opening = [] if opening_bytes is None else [("validation/open", opening_bytes)]
+def expected_messages(gate, n_clients, bound, mode):
+    """(label, length) of everything one server sends. In the `shares` form 8d bytes a client come with the coin."""
     return [
         ("validation/lock", LOCK + PER_BINDING * n_clients),
-        *opening,
-        ("coin/reveal", COIN),
+        ("coin/reveal", COIN + (8 * bound.dim * n_clients if mode is Mode.SHARES else 0)),
         *steps(gate.name, groups_of(n_clients, bound.n_rows, bound.low_bits[-1])),
         ("equality/difference", FIELD_ELEMENT * n_clients),
         ("equality/masked", FIELD_ELEMENT * n_clients),
@@ -50,9 +48,9 @@ def conversation(vectors, bound, gate, *, mode=Mode.MASKED, name=None):
     def party(channel):
         log = RecordingChannel(channel)
         locked = validation.lock({c: bytes([7]) * 32 for c in clients}, shape, log)
-        own, side = held[channel.party], sides[channel.party]
-        opened = list(own.values()) if mode is Mode.MASKED else validation.open_masked(own, side, locked, log)
-        return validation.validate(locked, opened, side, bound, gate, log).verdicts, log.sent
+        reveal = validation.reveal if mode is Mode.MASKED else validation.reveal_and_open
+        revealed = reveal(locked, held[channel.party], sides[channel.party], log)
+        return validation.validate(revealed, sides[channel.party], bound, gate, log).verdicts, log.sent
 
     (verdicts, sent_a), (same, sent_b) = run_pair(party)
     assert verdicts == same
@@ -70,28 +68,19 @@ VECTORS = {
 }
 
 
+@pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("dim", [3, 1000])
 @pytest.mark.parametrize("kind", VECTORS)
-def test_masked_form_sends_messages_that_depend_on_the_number_of_clients_only(dim, kind, gate):
-    """Labels and lengths in order, at both servers, are the same for every d, every vector and every verdict: 12
-    with CrypTen's gate and 7 with ours."""
+def test_messages_depend_on_public_values_only(dim, kind, mode, gate):
+    """Labels and lengths in order, at both servers, are the same for every vector and every verdict: 12 messages with
+    CrypTen's gate and 7 with ours, in either form. Of their lengths d moves one alone, that of the `shares` form's
+    opening."""
     bound = NormBound(1.0, dim)
     vectors = VECTORS[kind](CaseMaker(dim, 1.0))
-    verdicts, *sent = conversation(vectors, bound, gate)
+    verdicts, *sent = conversation(vectors, bound, gate, mode=mode)
     assert sum(verdicts) == {"all accepted": 3, "one rejected": 2, "all rejected": 0}[kind]
-    expected = expected_messages(gate, 3, bound)
-    assert len(expected) == MASKED_ROUNDS[gate.name] <= MAX_ROUNDS
-    assert [lengths(log) for log in sent] == [expected, expected]
-
-
-@pytest.mark.parametrize("dim", [3, 1000])
-@pytest.mark.parametrize("kind", VECTORS)
-def test_shares_form_sends_one_message_more_of_8_d_bytes_a_client(dim, kind, gate):
-    """The opening comes between lock and coin; all else is as in the masked form."""
-    bound = NormBound(1.0, dim)
-    _, *sent = conversation(VECTORS[kind](CaseMaker(dim, 1.0)), bound, gate, mode=Mode.SHARES)
-    expected = expected_messages(gate, 3, bound, opening_bytes=3 * 8 * dim)
-    assert len(expected) == MASKED_ROUNDS[gate.name] + OPENING_ROUNDS
+    expected = expected_messages(gate, 3, bound, mode)
+    assert len(expected) == ROUNDS[gate.name] <= MAX_ROUNDS
     assert [lengths(log) for log in sent] == [expected, expected]
 
 
@@ -99,19 +88,18 @@ def test_shares_form_sends_one_message_more_of_8_d_bytes_a_client(dim, kind, gat
 @pytest.mark.parametrize("n_rows", [1, 64])
 @pytest.mark.parametrize("mode", list(Mode))
 def test_the_audit_reports_the_rounds_and_bytes_of_the_formula(n_clients, n_rows, mode, gate):
-    """Lock, opening, coin, the gate's steps, the additive carries and two of the verdict, in both forms."""
+    """Lock, coin, the gate's steps, the additive carries and two of the verdict, in both forms."""
     bound = NormBound(1.0, 5, n_rows=n_rows)
     report = audit(np.zeros((n_clients, 5), dtype=np.int64), bound, gate=gate, mode=mode)
-    is_opened = mode is Mode.SHARES
-    messages = expected_messages(gate, n_clients, bound, opening_bytes=8 * 5 * n_clients if is_opened else None)
-    assert report.rounds == len(messages) == MASKED_ROUNDS[gate.name] + OPENING_ROUNDS * is_opened
+    messages = expected_messages(gate, n_clients, bound, mode)
+    assert report.rounds == len(messages) == ROUNDS[gate.name]
     assert report.bytes_per_direction == sum(size for _, size in messages)
 
 
 def test_rounds_are_the_gates_and_five():
-    """Lock, coin, additive carries and two for the verdict: 12 at most in the masked form."""
-    assert {name: rounds + 5 for name, rounds in GATE_ROUNDS.items()} == MASKED_ROUNDS
-    assert max(MASKED_ROUNDS.values()) <= MAX_ROUNDS
+    """Lock, coin, additive carries and two for the verdict: 12 at most."""
+    assert {name: rounds + 5 for name, rounds in GATE_ROUNDS.items()} == ROUNDS
+    assert max(ROUNDS.values()) <= MAX_ROUNDS
 
 
 BUDGETS = [(n_clients, clip) for n_clients in (1, 8, 32) for clip in (0.5, 1.0, 30.0, 1000.0)]
@@ -158,4 +146,4 @@ def test_the_opening_of_the_shares_form_is_uniform(gate):
     vectors = [np.zeros(200, dtype=np.int64)] * 50
     _, *sent = conversation(vectors, NormBound(1.0, 200), gate, mode=Mode.SHARES, name="opening")
     for log in sent:
-        assert are_uniform_bytes(dict(log)["validation/open"])
+        assert are_uniform_bytes(dict(log)["coin/reveal"][COIN:])

@@ -119,13 +119,13 @@ class Pair:
         def party(channel: MemoryChannel) -> tuple[tuple[str, ...], RingArray]:
             p = channel.party
             locked = validation.lock(bindings[p], self.tuples[p].shape, channel)
-            opened: Any = {client: self.intakes[p].vector(client) for client in locked.active}
+            uploads = {client: self.intakes[p].vector(client) for client in locked.active}
             if self.task.wire_mode is Mode.SHARES:
                 rooms = {client: self.intakes[p].room(client) for client in locked.active}
-                opened = validation.open_masked(opened, self.tuples[p], locked, channel, rooms)
+                revealed = validation.reveal_and_open(locked, uploads, self.tuples[p], channel, rooms)
             else:
-                opened = list(opened.values())
-            checked = validation.validate(locked, opened, self.tuples[p], self.task.norm_bound, GATE, channel)
+                revealed = validation.reveal(locked, uploads, self.tuples[p], channel)
+            checked = validation.validate(revealed, self.tuples[p], self.task.norm_bound, GATE, channel)
             opening.open_in_place(checked.accepted_share_sum, "sum", channel)
             return checked.accepted, checked.accepted_share_sum
 

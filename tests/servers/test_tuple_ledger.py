@@ -30,6 +30,7 @@ from mpc.errors import PeerMismatchError, TupleReusedError
 from mpc.gates import make_gate
 from mpc.joint_coin import CoinShare
 from mpc.norm_bound import NormBound
+from mpc.prg import Seed
 from mpc.tuples import BatchShape, Dealt, ServerTuples
 from servers import database
 from servers.deal_ledger import DealLedger
@@ -132,16 +133,18 @@ def test_a_tuple_belongs_to_one_client(clients: dict[int, str], path: Path) -> N
 
 
 def test_a_check_is_burnt_before_anything_of_it_leaves(path: Path) -> None:
-    """A second check with the same batch, as after a restart, sends nothing: neither an opening nor a coin."""
+    """A second check with the same batch, as after a restart, sends nothing: no coin, no opening, no carries."""
     gate, bound = make_gate("native"), NormBound(clip_norm=1.0, dim=24)
     shape = BatchShape("task", 0, ("alice",), 24, top_bits.blocks(gate, 1, bound.low_bits))
     locked = validation.Locked(("alice",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
     dealt, vector = deal(shape)[0], np.zeros(24, dtype=np.int64)
+    revealed = validation.Revealed(("alice",), (vector,), Seed(bytes(16)))
     with TupleLedger(path) as ledger:
         ledger.burn("task", 0, {0: "alice"}, CHECK)
         steps = (
-            lambda tuples, channel: validation.open_masked({"alice": vector}, tuples, locked, channel),
-            lambda tuples, channel: validation.validate(locked, [vector], tuples, bound, gate, channel),
+            lambda tuples, channel: validation.reveal(locked, {"alice": vector}, tuples, channel),
+            lambda tuples, channel: validation.reveal_and_open(locked, {"alice": vector}, tuples, channel),
+            lambda tuples, channel: validation.validate(revealed, tuples, bound, gate, channel),
         )
         for step in steps:
             channel, tuples = memory_pair()[0], ServerTuples(0, shape, dealt, ledger)

@@ -67,6 +67,7 @@ def task(**changes: Any) -> Json:
         "client_rate": 0.5,
         "record_rate": 0.1,
         "record_clip": 1.0,
+        "record_clipping": "flat",
         "client_clip": 3.0,
         "noise_multiplier": 1.5,
         "learning_rate": 0.25,
@@ -77,6 +78,7 @@ def task(**changes: Any) -> Json:
         "model_seed": 0,
         "mode": "masked",
         "gate": "native",
+        "batches_ahead": 1,
         "submit_timeout_s": 60.0,
         "registration_timeout_s": 120.0,
         "min_clients": 1,
@@ -568,6 +570,14 @@ def validation() -> Iterator[Case]:
     yield tampered("a bit of the joining step", fails, "gate/join", flip_byte=64)
     yield tampered("a bit of the carries", fails, "gate/carries", flip_byte=0)
     yield tampered("half a carry", "another length", "gate/carries", payload="00")
+    good = validation_case("shares", "native")
+    coin, words_of_b = good["coins"][1], 4 * 5
+    yield tampered("shares: a bit of the coin", "not what was committed to", "coin/reveal", flip_byte=0)
+    yield tampered("shares: a coin alone", "b of every active client comes with it", "coin/reveal", payload=coin)
+    short = coin + "00" * (8 * words_of_b - 1)
+    yield tampered("shares: a byte of b missing", "exactly 8 d bytes a client", "coin/reveal", payload=short)
+    differs = "the servers hold different b of the first client, so that its norm comes out random"
+    yield tampered("shares: a bit of b", differs, "coin/reveal", flip_byte=32)
 
 
 def float32(values: Sequence[float]) -> str:

@@ -30,6 +30,7 @@ from protos.task import Task
 from servers.errors import SubmissionRefusedError
 from servers.intake import Intake
 from servers.round import updated
+from servers.spool import MemoryPayload
 from tests.vectors import wire
 
 Json = dict[str, Any]
@@ -188,7 +189,7 @@ def take(case: Json) -> Json:
     )
     binding = binding_of(case["binding"])
     intake.begin(case["certificate"], binding)
-    intake.finish(case["certificate"], binding, bytes.fromhex(case["payload"]))
+    intake.finish(case["certificate"], binding, MemoryPayload(bytes.fromhex(case["payload"])))
     return {"binding_digest": convert.binding_digest(binding).hex()}
 
 
@@ -407,11 +408,9 @@ class Party:
         coin = bytes.fromhex(self.case["coins"][self.party])
         locked = validation.lock(held, self.shape, channel, lambda n: coin)
         uploads = {name: self._upload(clients[name]) for name in locked.active}
-        if self.mode is Mode.SHARES:
-            opened = validation.open_masked(uploads, self.tuples, locked, channel)
-        else:
-            opened = list(uploads.values())
-        done = validation.validate(locked, opened, self.tuples, self.bound, self.gate, channel)
+        reveal = validation.reveal if self.mode is Mode.MASKED else validation.reveal_and_open
+        revealed = reveal(locked, uploads, self.tuples, channel)
+        done = validation.validate(revealed, self.tuples, self.bound, self.gate, channel)
         return {
             "accepted": list(done.accepted),
             "rejected": list(done.rejected),

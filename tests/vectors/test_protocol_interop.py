@@ -43,7 +43,7 @@ def random_case(vectors, randomness: random.Random, mode: str):
     clip_norm = repr(randomness.choice([2.0**-16, 0.4, 1.0, 3.0, 1434.0]))
     clients = []
     for slot, vector in enumerate(vectors):
-        binding = randomness.randbytes(32).hex()
+        binding = "01" + randomness.randbytes(31).hex()  # zeros stand for no upload
         theirs = randomness.choice([binding, binding, binding, randomness.randbytes(32).hex(), None])
         clients.append(
             {

@@ -107,12 +107,8 @@ def transcript(dim: int, *, gate_name: str, mode: Mode, n_rows: int) -> dict[str
         random_bytes = fixed_random_bytes(f"{name}/coin/{channel.party}")
         locked = validation.lock(bindings, shape, channel, random_bytes)
         mine = tuples[channel.party]
-        opened = (
-            [own[c] for c in locked.active]
-            if mode is Mode.MASKED
-            else validation.open_masked(own, mine, locked, channel)
-        )
-        checked = validation.validate(locked, opened, mine, bound, gate, channel)
+        reveal = validation.reveal if mode is Mode.MASKED else validation.reveal_and_open
+        checked = validation.validate(reveal(locked, own, mine, channel), mine, bound, gate, channel)
         return {
             "messages": channel.messages,
             "accepted": list(checked.accepted),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,6 +35,16 @@ class Wire:
             payload = self._changed(payload)
         self.messages.append(message(label, payload))
         return self._channel.exchange(label, payload)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """The same for a step in pieces, as one message; the peer's is cut like ours, its last piece takes the rest."""
+        ours = list(pieces)
+        received = self.exchange(label, b"".join(ours))
+        for piece in ours[:-1]:
+            yield received[: len(piece)]
+            received = received[len(piece) :]
+        if ours:
+            yield received
 
     def _changed(self, payload: bytes) -> bytes:
         if "payload" in self._tamper:

@@ -45,7 +45,11 @@ def select(seed: bytes, task: str, round: int, enrolled: Sequence[str], rate: fl
 
 def reveal(party: int, context: str, value: bytes, commitment: bytes, transcript: bytes, channel: Channel) -> bytes:
     """The joint seed. commitment: the peer's."""
-    received = channel.exchange("coin/reveal", value)
+    return joint_seed(party, context, value, channel.exchange("coin/reveal", value), commitment, transcript)
+
+
+def joint_seed(party: int, context: str, value: bytes, received: bytes, commitment: bytes, transcript: bytes) -> bytes:
+    """From the own coin and the one that was received."""
     if len(received) != 32:
         raise RefusedError("malformed")
     if digests.coin_commitment(1 - party, context, received) != commitment:
@@ -80,18 +84,20 @@ def lock(task: str, round: int, n_clients: int, bindings: Mapping[int, bytes], c
 
 
 def open_masked(
-    shares: Sequence[Sequence[int]], tuples: Tuples, active: Sequence[int], channel: Channel
-) -> list[list[int]]:
-    """b = x - a of the active clients, `shares` form."""
+    shares: Sequence[Sequence[int]], tuples: Tuples, locked: Locked, channel: Channel
+) -> tuple[bytes, list[list[int]]]:
+    """The seed of the rows, and b = x - a of the active clients, `shares` form."""
     ours = [
         (x - a) % MODULUS
-        for share, slot in zip(shares, active, strict=True)
+        for share, slot in zip(shares, locked.active, strict=True)
         for x, a in zip(share, tuples.mask_share(slot), strict=True)
     ]
-    received = ring.from_bytes(channel.exchange("validation/open", ring.to_bytes(ours)), len(ours))
-    opened = [(x + y) % MODULUS for x, y in zip(ours, received, strict=True)]
+    received = channel.exchange("coin/reveal", locked.coin + ring.to_bytes(ours))
+    coin, theirs = received[:32], received[32:]
+    seed = joint_seed(channel.party, locked.context, locked.coin, coin, locked.commitment, locked.transcript)
+    opened = [(x + y) % MODULUS for x, y in zip(ours, ring.from_bytes(theirs, len(ours)), strict=True)]
     d = tuples.batch.dim
-    return [opened[i * d : (i + 1) * d] for i in range(len(active))]
+    return seed, [opened[i * d : (i + 1) * d] for i in range(len(locked.active))]
 
 
 def row_streams(seed: bytes, task: str, round: int, dim: int) -> tuple[list[int], list[int]]:
@@ -171,11 +177,16 @@ class Verdicts:
 
 
 def validate(
-    locked: Locked, opened: Sequence[Sequence[int]], tuples: Tuples, bound: int, gate: str, channel: Channel
+    locked: Locked,
+    seed: bytes,
+    opened: Sequence[Sequence[int]],
+    tuples: Tuples,
+    bound: int,
+    gate: str,
+    channel: Channel,
 ) -> Verdicts:
-    """From the coin to the bits. opened: b of each active client."""
+    """From the rows' seed to the bits. opened: b of each active client."""
     batch = tuples.batch
-    seed = reveal(channel.party, locked.context, locked.coin, locked.commitment, locked.transcript, channel)
     total = [0] * batch.dim
     if not locked.active:
         return Verdicts((), (), total)

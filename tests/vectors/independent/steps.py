@@ -333,8 +333,11 @@ class Party:
         locked = server.lock(self.batch.task, self.batch.round, self.batch.n_clients, held, coin, channel)
         uploads = [self._upload(slot) for slot in locked.active]
         if self.case["mode"] == "shares":
-            uploads = server.open_masked(uploads, self.tuples, locked.active, channel)
-        done = server.validate(locked, uploads, self.tuples, self.bound, self.case["gate"], channel)
+            seed, uploads = server.open_masked(uploads, self.tuples, locked, channel)
+        else:
+            known = (locked.context, locked.coin, locked.commitment, locked.transcript)
+            seed = server.reveal(self.party, *known, channel)
+        done = server.validate(locked, seed, uploads, self.tuples, self.bound, self.case["gate"], channel)
         names = [one["name"] for one in self.case["clients"]]
         return {
             "accepted": [names[slot] for slot in done.accepted],
