@@ -84,6 +84,7 @@ def task(**changes: Any) -> Json:
         "min_clients": 1,
         "epsilon_budget_one_server": None,
         "epsilon_budget_clients_only": None,
+        "epsilon_budget_client": None,
     }
     assert set(changes) <= set(fields)
     return {**fields, **changes}
