@@ -1,6 +1,7 @@
 """What malicious clients upload, and why the check of the paper, taken literally, needs help against one of them."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from clients.attacks import ATTACKS, Honest, ScaledModelReplacement, WrapAround
+from clients.config import AttackName
 from clients.errors import ArgumentError
 
 SCALE_BITS = 16
@@ -32,7 +34,11 @@ def squared_norm_mod_2_64(vector):
 
 
 def test_the_registry_names_attacks_as_they_name_themselves():
-    assert {name: make().name for name, make in ATTACKS.items()} == {name: name for name in ("none", "scaled", "wrap")}
+    assert {name: make().name for name, make in ATTACKS.items()} == {name: name for name in ATTACKS}
+
+
+def test_a_deployment_offers_the_attacks_that_need_only_their_own_data():
+    assert set(get_args(AttackName)) == {name for name, kind in ATTACKS.items() if not kind.is_simulated_only}
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
