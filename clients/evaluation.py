@@ -33,3 +33,13 @@ def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records)
             predicted = functional_call(model, weights, (features,)).argmax(dim=1).numpy()
             n_correct += int(np.count_nonzero(predicted == records.labels[start : start + _BATCH]))
     return n_correct / len(records)
+
+
+def attack_success(parameters: NDArray[np.float32], model_name: str, wanted: Records | None) -> float | None:
+    """Share of the records that the model labels as the attackers want, whose labels `wanted` has.
+
+    None where they aim at nothing, or no test record shows it. Raises: as `accuracy`.
+    """
+    if wanted is None or len(wanted) == 0:
+        return None
+    return accuracy(parameters, model_name, wanted)

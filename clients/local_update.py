@@ -20,7 +20,7 @@ _WORD_BITS: Final = 64
 
 
 def local_updates(
-    parameters: NDArray[np.float32],
+    parameters: NDArray[np.float32] | NDArray[np.float64],
     clients: Sequence[Records],
     *,
     engine: RecordEngine,

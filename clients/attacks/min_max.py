@@ -44,7 +44,8 @@ class MinMax(Attack):
 
     def _perturbation(self, honest: NDArray[np.float64], mean: Vector) -> Vector:
         if self.direction == "std":
-            return -np.std(honest, axis=0)
+            spread: Vector = np.std(honest, axis=0)
+            return -spread
         if self.direction == "sign":
             return -np.sign(mean)
         norm = float(np.linalg.norm(mean))

@@ -1,0 +1,27 @@
+"""The coordinate-wise median."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clients.aggregation.rule import AggregationRule, Updates, Vector, require_updates
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinateMedian(AggregationRule):
+    """In each coordinate the median; the mean of the middle two for an even number.
+
+    Source: Yin, Chen, Kannan and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+    ICML '18, Definition 1.
+    """
+
+    name: ClassVar[str] = "median"
+
+    def aggregate(self, updates: Updates) -> Vector:
+        """The median of each column."""
+        require_updates(updates, 1, self.name)
+        middle: Vector = np.median(updates, axis=0)
+        return middle
