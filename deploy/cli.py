@@ -127,6 +127,38 @@ def run(config: ConfigFile, output: Output = None, as_json: Json = False) -> Non
     _run_local(lambda: configuration.read_toml(config), output, as_json=as_json)
 
 
+@app.command()
+def simulate(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="As for `precad run`; without one, the demo's training.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,
+    threads: Annotated[int | None, typer.Option(help="Of PyTorch; its own choice unless given.", min=1)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Run folder; one of the same runs is gone on with.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train in one process: PRECAD, what it is compared with, and attacks, from seeds."""
+    with _exit_codes():
+        import torch
+
+        from deploy import simulate as simulation
+        from deploy.demo import demo_config
+        from deploy.localhost import default_output
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        raw = demo_config() if config is None else configuration.read_toml(config)
+        plan = simulation.resolve(raw, rounds=rounds)
+        folder = output or default_output(f"{plan.task.name}-simulated")
+        summary = simulation.run_plan(plan, folder, range(seeds), people)
+        simulation.print_simulation(people, summary)
+        if as_json:
+            sys.stdout.write(json.dumps(summary) + "\n")
+
+
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, as_json: bool) -> None:
     with _exit_codes():
         settings = raw()

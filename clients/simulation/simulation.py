@@ -81,17 +81,19 @@ class Simulation:
         records: Mapping[str, Records],
         test: Records,
         randomness: Randomness,
+        attacks: Mapping[str, Attack] | None = None,
         device: str = "auto",
         memory_mb: int | None = None,
         engine: RecordEngine | None = None,
         initial: NDArray[np.float32] | None = None,
     ) -> None:
-        """`engine`: one for the task's model that exists already. `initial`: in place of the task's initial model.
+        """`attacks`: malicious clients beside those of the settings. `engine`: one for the task's model that exists
+        already. `initial`: in place of the task's initial model.
 
         Raises: ArgumentError (also UnknownNameError, ExtensionError), RecordMixingLayerError.
         """
         self.task, self.settings, self.test = task, settings, test
-        self.attacks = attacks_of(settings.attack, sorted(task.clients))
+        self.attacks = {**(attacks or {}), **attacks_of(settings.attack, sorted(task.clients))}
         model = models.build(task.model, seed=task.model_seed)
         if engine is None:
             memory = None if memory_mb is None else memory_mb * 2**20
@@ -108,7 +110,8 @@ class Simulation:
         )
         self.algorithm = algorithm_of(settings.algorithm)(self.federation)
         self._ids = sorted(task.clients)
-        self._success = next(iter(self.attacks.values())).success_records(test) if self.attacks else None
+        aims = (attack.success_records(test) for attack in self.attacks.values())
+        self._success = next((wanted for wanted in aims if wanted is not None), None)
         self.progress = Progress(models.flatten(model) if initial is None else initial.copy())
 
     def run(self) -> Iterator[RoundMetrics]:
