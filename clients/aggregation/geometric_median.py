@@ -25,7 +25,7 @@ class GeometricMedian(AggregationRule):
 
     iterations: int = 100
     nu: float = 1e-6
-    """Smoothing, relative to the largest distance from the mean."""
+    """Smoothing, relative to the median distance from the coordinate-wise median, which a minority cannot stretch."""
 
     def __post_init__(self) -> None:
         require_count("iterations", self.iterations, least=1)
@@ -36,9 +36,10 @@ class GeometricMedian(AggregationRule):
         """The smoothed median."""
         require_updates(updates, 1, self.name)
         v: Vector = updates.mean(axis=0)
-        floor = self.nu * float(np.linalg.norm(updates - v, axis=1).max())
-        if floor == 0:  # all are the same
-            return v
+        middle: Vector = np.median(updates, axis=0)
+        floor = self.nu * float(np.median(np.linalg.norm(updates - middle, axis=1)))
+        if floor == 0:  # more than half are the same, and that is the geometric median
+            return middle
         for _ in range(self.iterations):
             weights = 1.0 / np.maximum(np.linalg.norm(updates - v, axis=1), floor)
             moved = weights @ updates / weights.sum()
