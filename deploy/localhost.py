@@ -133,7 +133,9 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
 def supply_model_dimension(task: dict[str, Any]) -> None:
     dimension = models.parameter_count(_model(task.get("model", DEFAULT_MODEL)))
     if task.setdefault("dim", dimension) != dimension:
-        raise ConfigError(f"task.dim: expected {dimension}, the dimension of {task['model']!r}, found {task['dim']!r}")
+        raise ConfigError(
+            f"task.dim: expected {dimension}, the dimension of {task.get('model', DEFAULT_MODEL)!r}, found {task['dim']!r}"
+        )
 
 
 def _model(name: object) -> torch.nn.Module:

@@ -188,9 +188,9 @@ def plot(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any], path: Pat
         sigma = of_sigma["sigma"]
         for view, style, words in ((View.ONE_SERVER, "-", "one server"), (View.CLIENTS_ONLY, "--", "clients only")):
             curve = [proved_epsilon(view, sigma, round(CLIENT_RATE * EPOCH * e), dim=26_010) for e in epochs]
-            left.plot(epochs, curve, color=colour, linestyle=style, label=f"σ = {sigma:g}, {words}")
+            left.plot(epochs, curve, color=colour, linestyle=style, marker=".", label=f"σ = {sigma:g}, {words}")
         accuracies = [[r["accuracy"] for r in rows if r["sigma"] == sigma and r["epoch"] == e] for e in epochs]
-        right.plot(epochs, [statistics.fmean(a) for a in accuracies], color=colour, label=f"σ = {sigma:g}")
+        right.plot(epochs, [statistics.fmean(a) for a in accuracies], color=colour, marker=".", label=f"σ = {sigma:g}")
         right.fill_between(epochs, [min(a) for a in accuracies], [max(a) for a in accuracies], color=colour, alpha=0.2)
     left.set(xlabel="epoch (200 rounds)", ylabel="ε at δ = 10⁻⁵", title="Proved ε, expected participation")
     right.set(xlabel="epoch (200 rounds)", ylabel="test accuracy", title=f"Accuracy, {report['seeds']} seed(s)")
