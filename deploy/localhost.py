@@ -134,7 +134,8 @@ def supply_model_dimension(task: dict[str, Any]) -> None:
     dimension = models.parameter_count(_model(task.get("model", DEFAULT_MODEL)))
     if task.setdefault("dim", dimension) != dimension:
         raise ConfigError(
-            f"task.dim: expected {dimension}, the dimension of {task.get('model', DEFAULT_MODEL)!r}, found {task['dim']!r}"
+            f"task.dim: expected {dimension}, the dimension of {task.get('model', DEFAULT_MODEL)!r}, "
+            f"found {task['dim']!r}"
         )
 
 
