@@ -52,4 +52,4 @@ def test_a_model_an_attack_and_an_algorithm_of_a_newcomer_run(folder: Path) -> N
 def test_a_rule_of_a_newcomer_runs(folder: Path) -> None:
     (run,) = simulate(folder, "rule.toml")["seeds"]
     assert run["accuracy"] > 0.3
-    assert "'midrange' is no privacy mechanism" in run["guarantees"][0]["note"]
+    assert "'midrange' is no privacy mechanism" in run["guarantees"][1]["note"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from clients.aggregation.rule import (
     require_updates,
     squared_distances,
 )
+from mpc.prg import RandomBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Bulyan(AggregationRule):
     def __post_init__(self) -> None:
         require_count("f", self.f)
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """Raises ArgumentError for fewer than 4f + 3 updates."""
         m = require_updates(updates, 4 * self.f + 3, self.name)
         squared, left = squared_distances(updates), list(range(m))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from clients.aggregation.rule import AggregationRule, Updates, Vector, require_count, require_updates
 from clients.errors import ArgumentError
+from mpc.prg import RandomBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class GeometricMedian(AggregationRule):
         if not 0 < self.nu < math.inf:
             raise ArgumentError(f"nu must be positive and finite, got {self.nu}")
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """The smoothed median."""
         require_updates(updates, 1, self.name)
         v: Vector = updates.mean(axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from clients.aggregation.rule import (
     squared_distances,
 )
 from clients.errors import ArgumentError
+from mpc.prg import RandomBytes
 
 
 def krum_scores(squared: Updates, f: int) -> Vector:
@@ -49,7 +51,7 @@ class Krum(AggregationRule):
     def __post_init__(self) -> None:
         require_count("f", self.f)
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """argmin_x s(x)."""
         require_updates(updates, 1, self.name)
         best = order_by_score(updates, krum_scores(squared_distances(updates), self.f))[0]
@@ -71,7 +73,7 @@ class MultiKrum(AggregationRule):
         if self.keep is not None:
             require_count("keep", self.keep, least=1)
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """Raises ArgumentError unless keep <= m."""
         m = require_updates(updates, 1, self.name)
         keep = max(1, m - self.f) if self.keep is None else self.keep

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
 from clients.aggregation.rule import AggregationRule, Updates, Vector, require_updates
+from mpc.prg import RandomBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Mean(AggregationRule):
 
     name: ClassVar[str] = "mean"
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """The arithmetic mean."""
         require_updates(updates, 1, self.name)
         mean: Vector = updates.mean(axis=0)

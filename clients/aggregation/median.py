@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from clients.aggregation.rule import AggregationRule, Updates, Vector, require_updates
+from mpc.prg import RandomBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class CoordinateMedian(AggregationRule):
 
     name: ClassVar[str] = "median"
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """The median of each column."""
         require_updates(updates, 1, self.name)
         middle: Vector = np.median(updates, axis=0)

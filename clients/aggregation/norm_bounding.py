@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from clients.aggregation.rule import AggregationRule, Updates, Vector, require_updates
 from clients.errors import ArgumentError
+from mpc.prg import RandomBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class NormBounding(AggregationRule):
         if not 0 < self.bound < math.inf:
             raise ArgumentError(f"bound must be positive and finite, got {self.bound}")
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """The mean of the clipped."""
         require_updates(updates, 1, self.name)
         norms = np.linalg.norm(updates, axis=1, keepdims=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.errors import ArgumentError
+from mpc.prg import RandomBytes
 
 Updates = NDArray[np.float64]
 """(m, d), one row per client of the round."""
@@ -20,15 +22,20 @@ class AggregationRule:
     name: ClassVar[str] = ""
     """The key in `RULES`."""
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """An estimate of the mean honest update, (m, d) -> (d,), whatever the order of the rows; m >= 1.
 
+        random_bytes: for a rule that adds noise; a simulation's are seeded.
         Raises: ArgumentError where the rule is not defined for so few updates.
         """
         raise NotImplementedError
 
-    def privacy(self, rounds: int, delta: float) -> str | None:
-        """What the rule itself guarantees about one update after so many rounds, in a sentence; None if nothing."""
+    def epsilon(self, rounds: int, delta: float) -> float | None:
+        """Proved for one update, add or remove, of so many rounds of what the rule releases; None: nothing is.
+
+        A rule that proves something is asked for an aggregate of rounds without updates, too (m = 0): an empty round
+        that released nothing would tell so.
+        """
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from clients.aggregation.rule import AggregationRule, Updates, Vector, require_updates
 from clients.errors import ArgumentError
+from mpc.prg import RandomBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class TrimmedMean(AggregationRule):
         if not 0 <= self.beta < 0.5:
             raise ArgumentError(f"beta must be in [0, 1/2), got {self.beta}")
 
-    def aggregate(self, updates: Updates) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """The trimmed mean of each column."""
         m = require_updates(updates, 1, self.name)
         cut = math.floor(self.beta * m)

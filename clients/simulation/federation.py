@@ -87,7 +87,8 @@ class Federation:
     def attacked(
         self, t: int, parameters: NDArray[np.float32], updates: Mapping[str, Vector], *, bound: float, step: float
     ) -> dict[str, Vector]:
-        """The same with what malicious clients make of theirs; one that has nothing to go on is left out.
+        """The same with what malicious clients make of theirs. One that has nothing to go on is left out, and so is what
+        is not finite: it has no encoding, and no server would take it.
 
         bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
         """
@@ -114,9 +115,11 @@ class Federation:
                 random=self.randomness.attack(t, client),
             )
             try:
-                result[client] = self.attacks[client].craft(known)
+                crafted = self.attacks[client].craft(known)
             except NoVictimError:
                 continue
+            if np.isfinite(crafted).all():
+                result[client] = crafted
         return result
 
     def descend(
@@ -147,9 +150,10 @@ class Federation:
         except (NotFiniteError, OverflowsRingError):
             return None
 
-    def aggregate(self, updates: Mapping[str, Vector]) -> Vector:
-        """By the rule, (d,): an estimate of the mean. Zero for nobody."""
+    def aggregate(self, t: int, updates: Mapping[str, Vector]) -> Vector:
+        """By the rule, (d,): an estimate of the mean. Zero for nobody, unless the rule is private."""
         assert self.rule is not None  # algorithms ask only where there is one
-        if not updates:
+        if not updates and self.rule.epsilon(1, self.task.delta) is None:
             return np.zeros(self.task.dim)
-        return self.rule.aggregate(np.array(list(updates.values())))
+        matrix = np.array(list(updates.values())).reshape(len(updates), self.task.dim)
+        return self.rule.aggregate(matrix, self.randomness.rule(t))

@@ -34,6 +34,10 @@ class Randomness(Protocol):
         """Noise on the integer grid (dim,) of `source`: `server-0`, `server-1`, a client's id."""
         ...
 
+    def rule(self, t: int) -> RandomBytes:
+        """For an aggregation rule that adds noise."""
+        ...
+
     def attack(self, t: int, client: str) -> np.random.Generator:
         """For an attacker."""
         ...
@@ -59,6 +63,10 @@ class SeededRandomness:
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """By the servers' own sampler, on bytes of the seed."""
         return rounded_gaussian.sample(std_on_grid, dim, self._generator("noise", t, source).bytes)
+
+    def rule(self, t: int) -> RandomBytes:
+        """See Randomness."""
+        return self._generator("rule", t).bytes
 
     def attack(self, t: int, client: str) -> np.random.Generator:
         """See Randomness."""

@@ -154,7 +154,7 @@ def test_multi_krum_cannot_keep_more_than_there_are():
 
 
 def test_no_rule_claims_privacy():
-    assert [rule().privacy(10, 1e-5) for rule in RULES.values()] == [None] * len(RULES)
+    assert [rule().epsilon(10, 1e-5) for rule in RULES.values()] == [None] * len(RULES)
 
 
 def test_ties_are_broken_by_content():

@@ -6,6 +6,7 @@ The twins use plain PyTorch: a loop over records for clipped gradients, `torch.o
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from typing import Any
 
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from torch.func import functional_call
 
 from clients import models
-from clients.aggregation import CoordinateMedian
+from clients.aggregation import AggregationRule, CoordinateMedian
+from clients.attacks import Attack, Knowledge
 from clients.datasets import Records, digits
 from clients.errors import ArgumentError, ExtensionError, UnknownNameError
 from clients.local_update import sample_records
@@ -286,7 +288,7 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
     rounds = 7
     expected = {
         "precad": [epsilon_of(View.ONE_SERVER, 5), epsilon_of(View.CLIENTS_ONLY, 5)],
-        "non-private": [None],
+        "non-private": [None],  # of the record; a rule's own would follow
         "local-dp": [epsilon_of(View.ONE_SERVER, 5)],
         "distributed-dp": [epsilon_of(View.ONE_SERVER, 5)],
         "user-dp-fedavg": [PldAccountant().epsilon(SampledGaussian(0.8, 1.0), 7, 1e-5)],
@@ -310,8 +312,43 @@ def test_a_guarantee_reads_as_what_it_is() -> None:
 
 
 def test_a_rule_is_no_privacy_mechanism(engine: RecordEngine) -> None:
-    (said,) = simulation(engine, task(), algorithm="local-dp", aggregation="krum").guarantees()
-    assert "'krum' is no privacy mechanism" in str(said)
+    of_noise, of_rule = simulation(engine, task(), algorithm="local-dp", aggregation="krum").guarantees()
+    assert of_noise.unit == "record"
+    assert "'krum' is no privacy mechanism" in str(of_rule)
+
+
+class NoisyMean(AggregationRule):
+    """A rule that proves something: it releases noise, whoever came. Remembers how many did."""
+
+    name = "noisy-mean"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, bytes]] = []
+
+    def aggregate(self, updates: NDArray[np.float64], random_bytes: Any = os.urandom) -> NDArray[np.float64]:
+        """Nothing but a byte count."""
+        self.seen.append((len(updates), random_bytes(4)))
+        return np.zeros(updates.shape[1])
+
+    def epsilon(self, rounds: int, delta: float) -> float:
+        """Made up."""
+        return 0.5 * rounds
+
+
+def test_a_private_rule_is_asked_in_empty_rounds_too_and_draws_from_the_seed(engine: RecordEngine) -> None:
+    name = f"{__name__}:NoisyMean"
+    runs = [
+        simulation(engine, task(rounds=12, client_rate=0.1), algorithm="non-private", aggregation=name)
+        for _ in range(2)
+    ]
+    for running in runs:
+        list(running.run())
+    rules = [running.federation.rule for running in runs]
+    assert rules[0].seen == rules[1].seen
+    assert [m for m, _ in rules[0].seen] == [len(chosen_in(t, 0.1)) for t in range(12)]
+    assert 0 in [m for m, _ in rules[0].seen]
+    assert runs[0].guarantees()[1].epsilon == 6.0
+    assert "the server is trusted" in str(runs[0].guarantees()[1])
 
 
 @pytest.mark.parametrize("algorithm", ["central-dp", "precad"])
@@ -383,6 +420,25 @@ def test_local_dp_refuses_what_is_longer_than_the_bound(engine: RecordEngine) ->
     attack = AttackSettings(kind="scaled", clients=1, parameters={"gamma": 1000.0})
     (metrics,) = simulation(engine, task(client_rate=1.0, rounds=1), algorithm="local-dp", attack=attack).run()
     assert metrics.rejected == ("client-5",)
+
+
+class NotANumber(Attack):
+    """Uploads NaN."""
+
+    name = "nan"
+    is_simulated_only = True
+
+    def craft(self, known: Knowledge) -> NDArray[np.float64]:
+        """NaN everywhere."""
+        return np.full_like(known.update, np.nan)
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"central-dp"}))
+def test_what_is_not_finite_is_nobodys_update(engine: RecordEngine, algorithm: str) -> None:
+    attack = AttackSettings(kind=f"{__name__}:NotANumber", clients=1)
+    (metrics,) = simulation(engine, task(client_rate=1.0, rounds=1), algorithm=algorithm, attack=attack).run()
+    assert (metrics.n_chosen, metrics.n_accepted) == (6, 5)
+    assert metrics.accuracy is not None
 
 
 def test_a_backdoor_succeeds_where_nobody_bounds_it(engine: RecordEngine) -> None:

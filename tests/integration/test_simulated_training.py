@@ -70,6 +70,7 @@ def training_task(**changes: object) -> Task:
         "client_clip": 4.0,
         "noise_multiplier": 0.5,
         "learning_rate": 2.0,
+        "gate": "native",
     }
     return small_task(dict.fromkeys(CLIENTS, N_RECORDS), **{**values, **changes})
 

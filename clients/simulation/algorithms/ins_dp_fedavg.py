@@ -37,7 +37,7 @@ class InsDpFedAvg(PlainServer):
         """The server does nothing for privacy."""
         updates = {client: self._train(t, parameters, client) for client in chosen}
         updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
-        return RoundOutcome(self.moved(parameters, updates), tuple(updates))
+        return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def _train(self, t: int, parameters: Parameters, client: str) -> Vector:
         """theta_i - theta after V steps of DP-SGD. A malicious client adds no noise."""
@@ -73,6 +73,6 @@ class InsDpFedAvg(PlainServer):
                 against="everybody but its own client",
                 epsilon=epsilon,
                 delta=task.delta,
-                note=self.of_rule(rounds),
-            )
+            ),
+            *self.of_rule(rounds),
         ]

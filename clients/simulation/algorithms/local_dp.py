@@ -48,7 +48,7 @@ class LocalDp(PlainServer):
         }
         accepted = {client: update for client, update in sent.items() if np.linalg.norm(update) <= self._bound}
         rejected = tuple(client for client in sent if client not in accepted)
-        return RoundOutcome(self.moved(parameters, accepted), tuple(accepted), rejected)
+        return RoundOutcome(self.moved(t, parameters, accepted), tuple(accepted), rejected)
 
     def _noised(self, t: int, client: str, update: Vector) -> Vector:
         noise = self.federation.randomness.noise(t, client, self.noise_std_on_grid, self.task.dim)
@@ -72,6 +72,6 @@ class LocalDp(PlainServer):
                 against="everybody but its own client",
                 epsilon=epsilon,
                 delta=self.task.delta,
-                note=self.of_rule(rounds),
-            )
+            ),
+            *self.of_rule(rounds),
         ]

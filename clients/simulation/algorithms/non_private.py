@@ -22,7 +22,7 @@ class NonPrivate(PlainServer):
         federation = self.federation
         updates = federation.gradients(t, parameters, chosen, clip=RecordClip(math.inf), bound=math.inf)
         updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
-        return RoundOutcome(self.moved(parameters, updates), tuple(updates))
+        return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """None."""
@@ -32,6 +32,7 @@ class NonPrivate(PlainServer):
                 against="anybody",
                 epsilon=None,
                 delta=self.task.delta,
-                note="; ".join(filter(None, ("nothing is clipped or noised", self.of_rule(rounds)))),
-            )
+                note="nothing is clipped or noised for it",
+            ),
+            *self.of_rule(rounds),
         ]

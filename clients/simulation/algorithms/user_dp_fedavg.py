@@ -8,12 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from clients.attacks import Honest
+from clients.errors import ArgumentError
 from clients.projection import project
 from clients.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from clients.simulation.federation import Federation
 from clients.simulation.guarantee import Guarantee
 from clients.submission import encode_update
 from dp.accounting import PldAccountant, SampledGaussian
+from dp.rounded_gaussian import MAX_STD
 from mpc import fixed_point
 
 _HONEST = Honest()
@@ -35,6 +37,12 @@ class UserDpFedAvg(Algorithm):
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
         self._refuse_rule()
+        self._std = self.task.noise_multiplier * self.task.client_clip * float(2**self.task.frac_bits)
+        if not self._std <= MAX_STD:
+            raise ArgumentError(
+                "task.noise_multiplier * client_clip * 2^frac_bits: expected at most 2^40 steps of the grid, "
+                f"found {self._std:.6g}"
+            )
         self._event = SampledGaussian(self.task.client_rate, self.task.noise_multiplier)
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
@@ -47,8 +55,7 @@ class UserDpFedAvg(Algorithm):
             for client in chosen
         }
         updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=step)
-        std = task.noise_multiplier * task.client_clip * float(2**task.frac_bits)
-        total = federation.randomness.noise(t, "server", std, task.dim)
+        total = federation.randomness.noise(t, "server", self._std, task.dim)
         for update in updates.values():
             total = total + encode_update(project(update, task.client_clip), _HONEST, task)
         moved = parameters.astype(np.float64) + step * fixed_point.decode(total, task.frac_bits)
