@@ -87,8 +87,8 @@ class Federation:
     def attacked(
         self, t: int, parameters: NDArray[np.float32], updates: Mapping[str, Vector], *, bound: float, step: float
     ) -> dict[str, Vector]:
-        """The same with what malicious clients make of theirs. One that has nothing to go on is left out, and so is what
-        is not finite: it has no encoding, and no server would take it.
+        """The same with what malicious clients make of theirs. One that has nothing to go on is left out, and so is
+        what is not finite: it has no encoding, and no server would take it.
 
         bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
         """
