@@ -155,8 +155,9 @@ def test_one_download_serves_all_clients_of_a_process():
 
 
 def test_a_malicious_client_trains_on_the_records_that_its_attack_makes():
-    """A label flip in a deployment, p = 1: the update is the honest one of flipped records; the others' are as before."""
-    attack = LabelFlip(source=int(records()["bob"].labels[0]), target=9)
+    """A label flip in a deployment, p = 1: the honest update of flipped records; the others' are as before."""
+    label = int(records()["bob"].labels[0])
+    attack = LabelFlip(source=label, target=(label + 1) % 10)
     poisoned = Trainer(
         task=task(),
         records=records(),
