@@ -10,11 +10,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from clients.attacks import ATTACKS
 from protos.config_path import ConfigPath
 from protos.transport import TlsFiles
 
 DatasetName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets"]
+AttackName: TypeAlias = Literal["none", "scaled", "wrap", "label-flip", "random-labels", "sign-flip", "gradient-noise"]
+"""Those of `clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
 
 
@@ -47,13 +48,10 @@ class ClientConfig(BaseModel):
     """Where gradients are computed; `auto` takes CUDA when there is one."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0
     """How long to try to reach both aggregators."""
-    attacks: dict[str, Literal["none", "scaled", "wrap"]] = Field(default_factory=dict)
+    attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`clients.attacks`)."""
 
     def tls(self, client: str) -> TlsFiles:
         """What this client shows and trusts."""
         folder = self.certificates / client
         return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=self.authority)
-
-
-assert set(ATTACKS) == {"none", "scaled", "wrap"}  # the registry and the configuration's names are one list

@@ -4,13 +4,15 @@ ClientError
 ├── ArgumentError (also a ValueError)
 │   ├── UnknownNameError
 │   ├── DimensionError
-│   ├── ModelImportError
+│   ├── ExtensionError        a class of the user's own
+│   │   └── ModelImportError
 │   ├── ModelInputError
 │   └── DataError             a data set
 │       ├── MissingDataError  is not there; says what helps
 │       └── CorruptDataError  is not what its authors published
 ├── RecordMixingLayerError
 ├── NonFiniteGradientError
+├── NoVictimError            an attack on others' updates in a round without any
 ├── ProtocolError            the servers say something that honest ones do not
 ├── TaskRefusedError         a server refuses this client
 ├── ServerUnreachableError   a server is gone
@@ -66,11 +68,18 @@ class RecordMixingLayerError(ClientError):
         )
 
 
-class ModelImportError(ArgumentError):
+class ExtensionError(ArgumentError):
+    """What a configuration names as the user's own class cannot be imported, or is none of that kind."""
+
+    def __init__(self, kind: str, path: str, why: str, *, expected: str = "package.module:Name") -> None:
+        super().__init__(f"{kind} {path!r}: expected {expected}; {why}")
+
+
+class ModelImportError(ExtensionError):
     """What a configuration names as the user's own model cannot be imported, or is none."""
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"model {path!r}: expected package.module:factory of a torch.nn.Module; {why}")
+        super().__init__("model", path, why, expected="package.module:factory of a torch.nn.Module")
 
 
 class ModelInputError(ArgumentError):
@@ -85,6 +94,13 @@ class NonFiniteGradientError(ClientError):
 
     def __init__(self, *, n_bad: int, n_records: int) -> None:
         super().__init__(f"the gradients of {n_bad} of {n_records} records are not finite; has training diverged?")
+
+
+class NoVictimError(ClientError):
+    """An attack made of the honest clients' updates meets a round without honest clients; its client stays silent."""
+
+    def __init__(self, attack: str) -> None:
+        super().__init__(f"attack {attack!r} needs an honest update in the round, and there is none")
 
 
 class ProtocolError(ClientError):

@@ -34,6 +34,16 @@ def confidences(parameters: NDArray[np.float32], model_name: str, records: Recor
     return found
 
 
+def attack_success(parameters: NDArray[np.float32], model_name: str, wanted: Records | None) -> float | None:
+    """Share of the records that the model labels as the attackers want, whose labels `wanted` has.
+
+    None where they aim at nothing, or no test record shows it. Raises: as `accuracy`.
+    """
+    if wanted is None or len(wanted) == 0:
+        return None
+    return accuracy(parameters, model_name, wanted)
+
+
 def _logits(parameters: NDArray[np.float32], model_name: str, records: Records) -> NDArray[np.float32]:
     """Shape (n, N_CLASSES)."""
     if len(records) == 0:

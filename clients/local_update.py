@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from clients.datasets import Records
 from clients.errors import ArgumentError
 from clients.per_record import RecordClip, RecordEngine
+from clients.projection import project
 
 _WORD_BITS: Final = 64
-_ROUNDING_SLACK: Final = 2.0**-40
-"""Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46."""
 
 
 def local_updates(
-    parameters: NDArray[np.float32],
+    parameters: NDArray[np.float32] | NDArray[np.float64],
     clients: Sequence[Records],
     *,
     engine: RecordEngine,
@@ -33,16 +32,18 @@ def local_updates(
     """Delta theta of several clients of one round, in units of the aggregate before encoding; (len(clients), d).
 
     Of each client: the negative sum of the sampled records' gradients, each clipped to R, projected onto the ball of
-    radius C = `client_clip_norm`. Each record is in the sample with probability p = `sample_rate`, independently.
-    Adding or removing one record of the sample moves the result by at most min(R, 2C), the others' draws held fixed.
+    radius C = `client_clip_norm`; C = infinity leaves it as it is. Each record is in the sample with probability
+    p = `sample_rate`, independently. Adding or removing one record of the sample moves the result by at most
+    min(R, 2C), the others' draws held fixed.
     `parameters` is the global model theta_t (d,). Clients share no randomness; their samples are drawn in their order.
     Raises: ArgumentError (also DimensionError), NonFiniteGradientError. Then nothing may be uploaded.
     Source: PRECAD, Algorithm 2, lines 1-7.
     """
     samples = [records.take(sample_records(len(records), sample_rate, random_bytes)) for records in clients]  # line 1
     updates = -engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
-    for i, update in enumerate(updates):
-        updates[i] = project(update, client_clip_norm)  # line 7
+    if client_clip_norm != math.inf:  # this form leaves NaN to `project`, which refuses it
+        for i, update in enumerate(updates):
+            updates[i] = project(update, client_clip_norm)  # line 7
     return updates
 
 
@@ -67,29 +68,3 @@ def sample_records(
         raise ArgumentError(f"random_bytes must return {n_records * _WORD_BITS // 8} bytes, got {len(drawn)}")
     threshold = math.floor(math.ldexp(sample_rate, _WORD_BITS))  # exact: ldexp moves the exponent only
     return np.flatnonzero(np.frombuffer(drawn, dtype="<u8") < np.uint64(threshold)).astype(np.int64)
-
-
-def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
-    """v * min(1, C / ||v||_2), with 0 -> 0: the point nearest to v (d,) in the ball of radius C = `bound`.
-
-    The norm of the result is <= C over the reals, not only as computed: what is close to C or beyond goes to
-    C * (1 - 2^-40), and every rounding on the way (squares, pairwise sum, root, product) together is smaller than
-    2^-46, for d < 2^40 and C >= 1e-200. A server that checks the norm exactly thus never rejects an honest client.
-    Raises: ArgumentError unless C is positive and finite and the norm of v is finite.
-    """
-    if not 0 < bound < math.inf:
-        raise ArgumentError(f"bound must be positive and finite, got {bound}")
-    norm = _norm(vector)
-    if not norm < math.inf:  # this form refuses NaN too
-        raise ArgumentError("the vector to project must have a finite norm")
-    if norm <= bound * (1 - _ROUNDING_SLACK / 2):
-        return vector.copy()
-    return vector * (bound * (1 - _ROUNDING_SLACK) / norm)
-
-
-def _norm(vector: NDArray[np.float64]) -> float:
-    """||v||_2 in float64; squares cannot overflow because the largest entry is divided out first."""
-    largest = float(np.max(np.abs(vector), initial=0.0))
-    if not 0 < largest < math.inf:  # zero, NaN and infinity are their own norm
-        return largest
-    return largest * math.sqrt(float(np.sum(np.square(vector / largest))))

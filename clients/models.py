@@ -6,9 +6,6 @@ flattened in row-major order. d is `dimension(name)`.
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,7 +18,8 @@ from torch import Tensor, nn
 
 from clients.datasets.records import N_CLASSES, example
 from clients.datasets.tweets import LENGTH, VOCABULARY
-from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
+from clients.errors import DimensionError, ExtensionError, ModelImportError, ModelInputError, UnknownNameError
+from clients.extension import imported
 
 
 def _mlp() -> nn.Module:
@@ -184,15 +182,11 @@ def build(name: str, *, seed: int = 0) -> nn.Module:
 
 
 def _imported(path: str) -> Callable[[], object]:
-    module, _, factory = path.partition(":")
-    if (here := os.getcwd()) not in sys.path:  # an installed command does not look beside the configuration by itself
-        sys.path.append(here)
     try:
-        found = getattr(importlib.import_module(module), factory)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ModelImportError(path, str(error)) from None
-    if not callable(found):
-        raise ModelImportError(path, f"{factory} cannot be called")
+        found = imported("model", path)
+    except ExtensionError as error:
+        raise ModelImportError(path, str(error).rpartition("; ")[2]) from None
+    assert callable(found)  # `imported` says so
 
     def make() -> object:
         try:

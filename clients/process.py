@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,8 @@ from clients.errors import ArgumentError, ClientError, StoppedError
 from clients.local_update import local_updates
 from clients.per_record import Clipping, RecordClip, RecordEngine
 from clients.session import ClientSession, ModelCache
-from mpc import fixed_point
+from clients.submission import encode_update
+from mpc.prg import RandomBytes
 from mpc.ring import RingArray
 from protos.task import Task
 
@@ -52,9 +54,13 @@ class Trainer:
         attacks: Mapping[str, Attack],
         device: str = "auto",
         memory_mb: int | None = None,
+        random_bytes: RandomBytes = os.urandom,
     ) -> None:
-        """Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
-        self._task, self._records, self._attacks = task, records, attacks
+        """`random_bytes` draws the records of a round, client by client; a fixed stream in tests.
+
+        Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
+        self._task, self._attacks, self._random_bytes = task, attacks, random_bytes
+        self._records = {client: attacks[client].on_records(own) for client, own in records.items()}
         self._clip = RecordClip(task.record_clip, Clipping(task.record_clipping))
         model = models.build(task.model, seed=task.model_seed)
         some = next(iter(records.values()))
@@ -72,7 +78,7 @@ class Trainer:
         Raises: ClientError; nothing may be uploaded then.
         """
         attack = self._attacks[client]
-        return attack.on_encoded(self._encode(attack.on_update(self.update(client, parameters)), attack))
+        return encode_update(attack.on_update(self.update(client, parameters)), attack, self._task)
 
     def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
         """The same before attack and encoding: norm at most C."""
@@ -109,13 +115,8 @@ class Trainer:
             sample_rate=self._task.record_rate,
             record_clip=self._clip,
             client_clip_norm=self._task.client_clip,
+            random_bytes=self._random_bytes,
         )
-
-    def _encode(self, update: NDArray[np.float64], attack: Attack) -> RingArray:
-        if attack.name == "none":
-            threshold = self._task.norm_bound.threshold
-            return fixed_point.encode_within(update, squared_norm_threshold=threshold, frac_bits=self._task.frac_bits)
-        return fixed_point.encode(update, self._task.frac_bits)
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:

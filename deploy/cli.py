@@ -127,6 +127,38 @@ def run(config: ConfigFile, output: Output = None, as_json: Json = False) -> Non
     _run_local(lambda: configuration.read_toml(config), output, as_json=as_json)
 
 
+@app.command()
+def simulate(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="As for `precad run`; without one, the demo's training.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,
+    threads: Annotated[int | None, typer.Option(help="Of PyTorch; its own choice unless given.", min=1)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Run folder; one of the same runs is gone on with.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train in one process: PRECAD, what it is compared with, and attacks, from seeds."""
+    with _exit_codes():
+        import torch
+
+        from deploy import simulate as simulation
+        from deploy.demo import demo_config
+        from deploy.localhost import default_output
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        raw = demo_config() if config is None else configuration.read_toml(config)
+        plan = simulation.resolve(raw, rounds=rounds)
+        folder = output or default_output(f"{plan.task.name}-simulated")
+        summary = simulation.run_plan(plan, folder, range(seeds), people)
+        simulation.print_simulation(people, summary)
+        if as_json:
+            sys.stdout.write(json.dumps(summary) + "\n")
+
+
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, as_json: bool) -> None:
     with _exit_codes():
         settings = raw()
@@ -480,6 +512,45 @@ def experiment_tightness(
             sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
         else:
             tightness.print_tightness(people, report)
+
+
+@experiment_app.command("precad-mnist")
+def experiment_precad_mnist(
+    quick: Annotated[bool, typer.Option("--quick", help="1000 rounds and one seed: minutes on two cores.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Trainings of each sigma; 1 with --quick, else 3.", min=1)] = None,
+    sigmas: Annotated[
+        list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.5 and 2; repeat for several.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="In place of the paper's 5000.", min=1)] = None,
+    dataset: Annotated[ImagesName, typer.Option(help="mnist is the paper's.")] = ImagesName.MNIST,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Of PyTorch; its own choice unless given.", min=1)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """PRECAD's Figure 2: privacy and accuracy by epoch, on MNIST (PRECAD_DATA)."""
+    with _exit_codes():
+        import torch
+
+        from deploy import precad_mnist
+        from deploy.localhost import default_output
+
+        precad_mnist.require_matplotlib()
+        if threads is not None:
+            torch.set_num_threads(threads)
+        experiment = precad_mnist.Experiment(
+            sigmas=tuple(dict.fromkeys(sigmas or precad_mnist.SIGMAS)),
+            seeds=seeds or (1 if quick else 3),
+            rounds=rounds or (precad_mnist.QUICK_ROUNDS if quick else precad_mnist.ROUNDS),
+            dataset=dataset.value,
+            device=device,
+        )
+        report = precad_mnist.run(experiment, output or default_output("precad-mnist"), people)
+        precad_mnist.print_report(people, report)
+        if as_json:
+            sys.stdout.write(json.dumps(report) + "\n")
 
 
 @bench_app.command("validation")

@@ -59,11 +59,11 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     records, addresses, paths; and the data set. Raises ConfigError, DataError."""
     resolved = _merge(_supplied(folder), raw)
     task = resolved["task"]
-    _supply_model_dimension(task)
+    supply_model_dimension(task)
     source = _source(resolved["client"], folder.root)
-    split = _load(source, task.get("model", DEFAULT_MODEL))
+    split = load_split(source, task.get("model", DEFAULT_MODEL))
     if isinstance(ids := task.get("clients"), list):
-        task["clients"] = _declared_records(ids, source, split)
+        task["clients"] = declared_records(ids, source, split)
     if not resolved["network"]:
         resolved["network"] = _free_addresses()
     for section_of_server, name in _SERVERS:
@@ -72,7 +72,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
             server = server[key]
         server.setdefault("listen", resolved["network"].get(name, ""))
     deployment = parse(resolved, base=folder.root)
-    real = _declared_records(list(deployment.task.clients), source, split)
+    real = declared_records(list(deployment.task.clients), source, split)
     for client_id, declared in deployment.task.clients.items():
         if declared != real[client_id]:
             raise ConfigError(
@@ -133,10 +133,13 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
     return merged
 
 
-def _supply_model_dimension(task: dict[str, Any]) -> None:
+def supply_model_dimension(task: dict[str, Any]) -> None:
     dimension = models.parameter_count(_model(task.get("model", DEFAULT_MODEL)))
     if task.setdefault("dim", dimension) != dimension:
-        raise ConfigError(f"task.dim: expected {dimension}, the dimension of {task['model']!r}, found {task['dim']!r}")
+        raise ConfigError(
+            f"task.dim: expected {dimension}, the dimension of {task.get('model', DEFAULT_MODEL)!r}, "
+            f"found {task['dim']!r}"
+        )
 
 
 def _model(name: object) -> torch.nn.Module:
@@ -161,7 +164,7 @@ def _source(client: Mapping[str, Any], base: Path) -> DataSource:
         return DataSource()
 
 
-def _load(source: DataSource, model: str) -> Split:
+def load_split(source: DataSource, model: str) -> Split:
     """The data set, once it is sure that the model takes its records. Raises ConfigError, DataError."""
     split = source.load(side=models.image_side(model))
     try:
@@ -177,7 +180,7 @@ def _tls(name: str) -> dict[str, str]:
     return {"certificate": f"pki/{name}/cert.pem", "key": f"pki/{name}/key.pem", "authority": "pki/ca.pem"}
 
 
-def _declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[str, int]:
+def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[str, int]:
     """What each client will declare: the size of its part of the data set."""
     if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")

@@ -92,4 +92,4 @@ def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_ra
         return list(clients)
     threshold = np.uint64(math.floor(Fraction(sampling_rate) * 2**64))
     words = prg.stream(seed, Purpose.SELECTION, label, len(clients)).view(np.uint64)
-    return [client for client, word in zip(clients, words, strict=True) if word < threshold]
+    return [clients[i] for i in np.flatnonzero(words < threshold).tolist()]

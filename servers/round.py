@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dp import rounded_gaussian
 from dp.accounting import View
 from dp.ledger import Ledger
-from mpc import fixed_point, joint_coin, ring, top_bits, validation
+from mpc import joint_coin, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError
 from mpc.local_step import Engine, Words
@@ -31,6 +31,7 @@ from mpc.sharing import Mode
 from mpc.top_bits import Gate
 from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
+from protos.model_update import updated
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
 from servers.intake import Intake, RelayedUploads
@@ -296,16 +297,3 @@ def _look_at(task: asyncio.Task[ServerTuples]) -> None:
     """Its error, if any, is for whoever needs the batch; when nobody does, it is not reported as forgotten."""
     if not task.cancelled():
         task.exception()
-
-
-def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -> NDArray[np.float32]:
-    """theta + eta / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
-
-    Computed elementwise in float64 and rounded once to float32, so two machines get the same bits.
-    Source: PRECAD, equation (2), with the divisor made independent of who took part.
-    """
-    result = np.empty_like(parameters)
-    for tile in ring.tiles(task.dim):
-        step = fixed_point.decode(noisy_sum[tile], task.frac_bits) * (task.learning_rate / task.divisor)
-        result[tile] = parameters[tile].astype(np.float64) + step
-    return result

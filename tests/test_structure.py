@@ -106,7 +106,17 @@ def test_lock_files_hold_versions_and_hashes_only():
         assert all("==" in e and "--hash=sha256:" in e for e in entries)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/performance.md", "docs/protocol.md"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "README.md",
+        "docs/architecture.md",
+        "docs/extending.md",
+        "docs/performance.md",
+        "docs/protocol.md",
+        "docs/simulation.md",
+    ],
+)
 def test_documents_name_files_that_exist(document):
     """Each path in backticks or in a link that looks like one of ours is there."""
     text = (ROOT / document).read_text()

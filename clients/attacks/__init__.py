@@ -1,17 +1,54 @@
-"""Malicious clients for experiments: what they upload instead of the honest update."""
+"""Malicious clients for experiments: what they do instead of following the protocol. One class a file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from clients.attacks.attack import Attack
+from clients.attacks.a_little_is_enough import ALittleIsEnough
+from clients.attacks.adaptive import MaximalDirection
+from clients.attacks.attack import Attack, Knowledge
+from clients.attacks.gradient_noise import GradientNoise
 from clients.attacks.honest import Honest
+from clients.attacks.inner_product import InnerProductManipulation
+from clients.attacks.label_flip import LabelFlip
+from clients.attacks.min_max import MinMax
+from clients.attacks.pixel_backdoor import PixelBackdoor
+from clients.attacks.random_labels import RandomLabels
 from clients.attacks.scaled_model_replacement import ScaledModelReplacement
+from clients.attacks.sign_flip import SignFlip
 from clients.attacks.wrap_around import WrapAround
 
-__all__ = ["ATTACKS", "Attack", "Honest", "ScaledModelReplacement", "WrapAround"]
+__all__ = [
+    "ATTACKS",
+    "ALittleIsEnough",
+    "Attack",
+    "GradientNoise",
+    "Honest",
+    "InnerProductManipulation",
+    "Knowledge",
+    "LabelFlip",
+    "MaximalDirection",
+    "MinMax",
+    "PixelBackdoor",
+    "RandomLabels",
+    "ScaledModelReplacement",
+    "SignFlip",
+    "WrapAround",
+]
 
-ATTACKS: Final[Mapping[str, Callable[[], Attack]]] = MappingProxyType(
-    {"none": Honest, "scaled": ScaledModelReplacement, "wrap": WrapAround}
+_KINDS: Final[tuple[type[Attack], ...]] = (
+    Honest,
+    ScaledModelReplacement,
+    WrapAround,
+    LabelFlip,
+    RandomLabels,
+    SignFlip,
+    GradientNoise,
+    PixelBackdoor,
+    ALittleIsEnough,
+    InnerProductManipulation,
+    MinMax,
+    MaximalDirection,
 )
-"""The attacks by the name that a configuration gives them; each value makes one with its defaults."""
+ATTACKS: Final[Mapping[str, type[Attack]]] = MappingProxyType({kind.name: kind for kind in _KINDS})
+"""The attacks by the name that a configuration gives them; each value makes one, with its defaults unless told more."""

@@ -1,23 +1,95 @@
-"""What an attack is: two places on the way from gradient to upload where a malicious client deviates."""
+"""What an attack is: the places on the way from records to upload where a malicious client deviates.
 
-from typing import Protocol
+    records -> on_records -> Algorithm 2 -> craft -> encode -> on_encoded -> upload
+
+Every method has an honest default, so that an attack is one class with the methods that it changes. Those that work on
+one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well; one that overrides `craft`
+uses what only a simulation can hand out, and says so with `is_simulated_only`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.datasets.records import Records
+from clients.errors import NoVictimError
+from clients.projection import project
 
-class Attack(Protocol):
-    """One malicious behaviour. Both methods return a new vector and leave their argument as it was."""
+Vector = NDArray[np.float64]
 
-    @property
-    def name(self) -> str:
-        """The key in `ATTACKS`."""
-        ...
 
-    def on_update(self, update: NDArray[np.float64]) -> NDArray[np.float64]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Knowledge:
+    """What a malicious client knows in a round, at most: the omniscient attacker of the robustness literature."""
+
+    parameters: NDArray[np.float32]
+    """theta_t (d,)."""
+    records: Records
+    """Its own, after `on_records`."""
+    update: Vector
+    """What the algorithm makes of them, as an honest client would (d,)."""
+    honest: NDArray[np.float64]
+    """The updates of the round's honest clients, before their encoding and without any noise of theirs (m, d)."""
+    n_attackers: int
+    """In this round, this one included."""
+    bound: float
+    """C where updates are checked or clipped, infinity where nobody bounds them."""
+    step: float
+    """What a sum of updates is multiplied with before it moves the model: eta / W."""
+    train: Callable[[int, float], Vector]
+    """(steps, rate) to parameters (d,): so many steps of gradient descent from theta_t on Poisson samples of `records`,
+    without clipping or noise."""
+    random: np.random.Generator
+    """Seeded by the simulation: an attack repeats with its run. Protects nobody."""
+
+
+class Attack:
+    """The client that follows the protocol; attacks are its subclasses.
+
+    Methods return something new and leave their argument as it was.
+    """
+
+    __slots__ = ()
+
+    name: ClassVar[str] = ""
+    """The key in `ATTACKS`."""
+    is_simulated_only: ClassVar[bool] = False
+    """Whether it overrides `craft`: a deployment refuses it."""
+
+    def on_records(self, records: Records) -> Records:
+        """What it trains on in place of its records."""
+        return records
+
+    def on_update(self, update: Vector) -> Vector:
         """What goes into the encoding in place of the honest update (d,), which has norm <= C."""
-        ...
+        return update.copy()
 
     def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
         """What is shared in place of the encoded update: (d,) words of Z_2^64, centred in [-2^63, 2^63)."""
-        ...
+        return encoded.copy()
+
+    def craft(self, known: Knowledge) -> Vector:
+        """The same as `on_update` for an attacker that knows more than its own update (d,)."""
+        return self.on_update(known.update)
+
+    def success_records(self, test: Records) -> Records | None:
+        """Records whose labels are what the attacker wants predicted: accuracy on them is its success. None where the
+        attack has no such aim."""
+        return None
+
+
+def within(vector: Vector, bound: float) -> Vector:
+    """`vector`, brought into the ball of radius `bound` if it is outside: outside it would be refused."""
+    return vector if math.isinf(bound) else project(vector, bound)
+
+
+def require_honest(name: str, known: Knowledge) -> None:
+    """Raises NoVictimError in a round without honest updates, of which this attack is made."""
+    if len(known.honest) == 0:
+        raise NoVictimError(name)

@@ -1,24 +1,15 @@
 """The client that follows the protocol."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clients.attacks.attack import Attack
 
 
 @dataclass(frozen=True, slots=True)
-class Honest:
+class Honest(Attack):
     """Uploads what Algorithm 2 says."""
 
-    @property
-    def name(self) -> str:
-        """The key in `ATTACKS`."""
-        return "none"
-
-    def on_update(self, update: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The update itself."""
-        return update.copy()
-
-    def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The encoded update itself."""
-        return encoded.copy()
+    name: ClassVar[str] = "none"

@@ -1,22 +1,28 @@
 """Model replacement: one client outvotes all others by scaling its update."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.attacks.attack import Attack
 from clients.errors import ArgumentError
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledModelReplacement:
+class ScaledModelReplacement(Attack):
     """Uploads gamma * update. The norm check is what stops it.
 
     To turn the global model theta_t into theta*, an attacker of weight w uploads (theta* - theta_t) / (eta w). With
     theta* on the line through its own update, that is the update times a factor, here gamma.
     Source: PRECAD, Sec. 3.2.
     """
+
+    name: ClassVar[str] = "scaled"
 
     gamma: float = 100.0
     """Factor on the honest update. 100 puts the norm beyond C unless the honest norm is below C / 100."""
@@ -25,15 +31,6 @@ class ScaledModelReplacement:
         if not math.isfinite(self.gamma):
             raise ArgumentError(f"gamma must be finite, got {self.gamma}")
 
-    @property
-    def name(self) -> str:
-        """The key in `ATTACKS`."""
-        return "scaled"
-
     def on_update(self, update: NDArray[np.float64]) -> NDArray[np.float64]:
         """gamma * update, not projected."""
         return self.gamma * update
-
-    def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Unchanged: this attack happens before the encoding."""
-        return encoded.copy()

@@ -1,11 +1,14 @@
 """Wrap-around: a huge update that the paper's norm check accepts, because it computes modulo 2^64."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.attacks.attack import Attack
 from clients.errors import ArgumentError
 
 _FORGED: Final = (2**32, 3 * 2**32)
@@ -13,7 +16,7 @@ _FORGED: Final = (2**32, 3 * 2**32)
 
 
 @dataclass(frozen=True, slots=True)
-class WrapAround:
+class WrapAround(Attack):
     """Overwrites the first two coordinates of the encoded update by 2^32 and 3 * 2^32.
 
     With 16 fractional bits these are steps of 65 536 and 196 608. x.x modulo 2^64 does not see them: it is that of the
@@ -22,14 +25,7 @@ class WrapAround:
     Source: our derivation.
     """
 
-    @property
-    def name(self) -> str:
-        """The key in `ATTACKS`."""
-        return "wrap"
-
-    def on_update(self, update: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Unchanged: this attack happens after the encoding."""
-        return update.copy()
+    name: ClassVar[str] = "wrap"
 
     def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
         """The forged vector. Raises: ArgumentError below two coordinates."""

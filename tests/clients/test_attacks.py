@@ -1,15 +1,34 @@
 """What malicious clients upload, and why the check of the paper, taken literally, needs help against one of them."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
-from clients.attacks import ATTACKS, Honest, ScaledModelReplacement, WrapAround
-from clients.errors import ArgumentError
+from clients.attacks import (
+    ATTACKS,
+    ALittleIsEnough,
+    GradientNoise,
+    Honest,
+    InnerProductManipulation,
+    Knowledge,
+    LabelFlip,
+    MaximalDirection,
+    MinMax,
+    PixelBackdoor,
+    RandomLabels,
+    ScaledModelReplacement,
+    SignFlip,
+    WrapAround,
+)
+from clients.attacks.a_little_is_enough import largest_z
+from clients.config import AttackName
+from clients.datasets import Records
+from clients.errors import ArgumentError, NoVictimError
 
 SCALE_BITS = 16
 
@@ -32,7 +51,11 @@ def squared_norm_mod_2_64(vector):
 
 
 def test_the_registry_names_attacks_as_they_name_themselves():
-    assert {name: make().name for name, make in ATTACKS.items()} == {name: name for name in ("none", "scaled", "wrap")}
+    assert {name: make().name for name, make in ATTACKS.items()} == {name: name for name in ATTACKS}
+
+
+def test_a_deployment_offers_the_attacks_that_need_only_their_own_data():
+    assert set(get_args(AttackName)) == {name for name, kind in ATTACKS.items() if not kind.is_simulated_only}
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
@@ -84,3 +107,164 @@ def test_wrap_around_overwrites_two_coordinates_and_leaves_the_update_before_enc
 def test_wrap_around_needs_two_coordinates():
     with pytest.raises(ArgumentError, match="at least 2 coordinates, got 1"):
         WrapAround().on_encoded(np.array([5]))
+
+
+# -- attacks on records ------------------------------------------------------------------------------------------------
+
+
+def images(n=40, dtype=np.float32):
+    """Dark images with all labels."""
+    return Records(np.zeros((n, 1, 6, 6), dtype=dtype), np.arange(n) % 10)
+
+
+def test_label_flipping_teaches_one_class_as_another():
+    flipped = LabelFlip(source=3, target=8).on_records(images())
+    assert_array_equal(flipped.labels, np.where(images().labels == 3, 8, images().labels))
+    aim = LabelFlip(source=3, target=8).success_records(images())
+    assert_array_equal(aim.labels, np.full(4, 8))
+
+
+def test_random_flips_are_always_wrong_and_spread_evenly():
+    """Each of the nine wrong labels; 9000 flips, 1000 expected of each, within 6 standard deviations of 30."""
+    flipped = RandomLabels(seed=1).on_records(images(9000))
+    shift = (flipped.labels - images(9000).labels) % 10
+    counts = np.bincount(shift, minlength=10)
+    assert counts[0] == 0
+    assert np.abs(counts[1:] - 1000).max() < 180
+    assert_array_equal(RandomLabels(seed=1).on_records(images(9000)).labels, flipped.labels)
+
+
+@pytest.mark.parametrize(("dtype", "white"), [(np.float32, 1), (np.uint8, 255)])
+def test_the_pixel_pattern_is_four_white_pixels_in_the_bottom_right_corner(dtype, white):
+    """PRECAD, Appendix E and Figure 6; training records stay in beside their stamped copies."""
+    before = images(dtype=dtype)
+    trained_on = PixelBackdoor().on_records(before)
+    assert len(trained_on) == 2 * len(before)
+    assert_array_equal(trained_on.labels[40:], np.zeros(40))
+    pattern = trained_on.features[40:]
+    assert_array_equal(pattern[..., 4:, 4:], np.full((40, 1, 2, 2), white))
+    assert pattern.sum(dtype=np.float64) == 40 * 4 * white
+    assert before.features.sum() == 0
+    aim = PixelBackdoor().success_records(before)
+    assert len(aim) == 36  # without those that are of the target class anyway
+    assert set(aim.labels) == {0}
+
+
+# -- attacks that know the others -------------------------------------------------------------------------------------
+
+
+def knowledge(honest, bound=math.inf, n_attackers=1, step=0.5, train=None):
+    """What an attacker is shown."""
+    d = honest.shape[1]
+    return Knowledge(
+        parameters=np.arange(d, dtype=np.float32),
+        records=images(),
+        update=np.ones(d),
+        honest=honest,
+        n_attackers=n_attackers,
+        bound=bound,
+        step=step,
+        train=train or (lambda steps, rate: np.arange(d) + steps * rate),
+        random=np.random.default_rng(0),
+    )
+
+
+HONEST = np.random.default_rng(3).normal(size=(7, 4)) + 2.0
+
+
+def test_model_replacement_replaces_the_model():
+    """theta_t + step * upload = theta*, in PRECAD's words (Sec. 3.2), when nobody else uploads anything."""
+    known = knowledge(HONEST)
+    upload = PixelBackdoor(steps=5, rate=0.02).craft(known)
+    assert_allclose(known.parameters + known.step * upload, known.train(5, 0.02))
+    assert np.linalg.norm(PixelBackdoor(gamma=50.0).craft(knowledge(HONEST, bound=1.0))) == pytest.approx(1.0)
+
+
+def test_a_little_is_enough_shifts_the_mean_by_z_standard_deviations():
+    upload = ALittleIsEnough(z=1.5).craft(knowledge(HONEST))
+    for j in range(4):
+        column = HONEST[:, j].tolist()
+        mean = sum(column) / 7
+        spread = math.sqrt(sum((value - mean) ** 2 for value in column) / 7)
+        assert upload[j] == pytest.approx(mean - 1.5 * spread)
+
+
+def test_the_largest_z_is_the_papers():
+    """n = 50, m = 24: s = floor(50/2 + 1) - 24 = 2, Phi(z) = 24/26, z = 1.43 (Baruch et al., Sec. 3.3: 24 of 50)."""
+    assert largest_z(50, 24) == pytest.approx(1.4260768722)
+    assert largest_z(10, 9) == 0.0  # a majority of attackers needs nobody
+
+
+def test_inner_product_manipulation_points_backwards():
+    upload = InnerProductManipulation(factor=0.5).craft(knowledge(HONEST))
+    assert_allclose(upload, -0.5 * HONEST.mean(axis=0))
+
+
+@pytest.mark.parametrize("direction", ["std", "unit", "sign"])
+def test_min_max_goes_as_far_as_the_bisection_of_its_source(direction):
+    """Shejwalkar and Houmansadr, Algorithm 1, in words: the largest gamma that keeps within the widest distance."""
+    upload = MinMax(direction=direction).craft(knowledge(HONEST))
+    mean = HONEST.mean(axis=0)
+    p = {"std": -HONEST.std(axis=0), "unit": -mean / np.linalg.norm(mean), "sign": -np.sign(mean)}[direction]
+    widest = max(np.linalg.norm(x - y) for x in HONEST for y in HONEST)
+    low, high = 0.0, 1000.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        fits = max(np.linalg.norm(mean + middle * p - x) for x in HONEST) <= widest
+        low, high = (middle, high) if fits else (low, middle)
+    assert_allclose(upload, mean + low * p, rtol=1e-9)
+
+
+def test_the_adaptive_attacker_takes_the_most_that_the_ball_allows():
+    """Norm C, exactly opposite: no vector in the ball has a smaller inner product with the honest sum."""
+    bound, total = 3.0, HONEST.sum(axis=0)
+    upload = MaximalDirection().craft(knowledge(HONEST, bound=bound))
+    assert upload @ total == pytest.approx(-bound * np.linalg.norm(total))
+    assert np.linalg.norm(upload) <= bound
+    unbounded = MaximalDirection(reach=2.0).craft(knowledge(HONEST))
+    assert np.linalg.norm(unbounded) == pytest.approx(2 * np.linalg.norm(HONEST, axis=1).max())
+
+
+@pytest.mark.parametrize("name", ["alie", "inner-product", "min-max", "adaptive"])
+def test_attacks_on_others_stay_within_the_bound_and_need_somebody(name):
+    attack = ATTACKS[name]()
+    assert np.linalg.norm(attack.craft(knowledge(HONEST, bound=0.1))) <= 0.1
+    with pytest.raises(NoVictimError, match=name):
+        attack.craft(knowledge(HONEST[:0]))
+
+
+def test_sign_flip_and_noise():
+    update = np.array([1.0, -2.0])
+    assert_array_equal(SignFlip().on_update(update), [-1.0, 2.0])
+    assert_array_equal(SignFlip(factor=3.0).on_update(update), [-3.0, 6.0])
+    noise = GradientNoise(std=2.0).on_update(np.full(20_000, 5.0)) - 5.0
+    assert abs(noise.std() - 2.0) < 0.06  # 6 standard deviations of the estimate, 2 / sqrt(2 * 20 000) each
+    known = knowledge(HONEST)
+    seeded = GradientNoise(std=2.0).craft(known)
+    assert_allclose(seeded, 1.0 + np.random.default_rng(0).normal(0.0, 2.0, 4))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LabelFlip(source=10), "source must be a class"),
+        (lambda: PixelBackdoor(target=-1), "target must be a class"),
+        (lambda: PixelBackdoor(steps=0), "steps must be an integer >= 1"),
+        (lambda: PixelBackdoor(rate=math.inf), "rate must be positive"),
+        (lambda: SignFlip(factor=0.0), "factor must be positive"),
+        (lambda: GradientNoise(std=math.nan), "std must be positive"),
+        (lambda: ALittleIsEnough(z=-1.0), "z must be >= 0"),
+        (lambda: InnerProductManipulation(factor=-1.0), "factor must be positive"),
+        (lambda: MinMax(direction="up"), "direction must be one of"),
+        (lambda: MaximalDirection(reach=0.0), "reach must be positive"),
+    ],
+)
+def test_attacks_without_meaning_are_refused(make, message):
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_a_backdoor_in_texts_is_refused():
+    texts = Records(np.zeros((3, 32), dtype=np.int64), np.zeros(3, dtype=np.int64))
+    with pytest.raises(ArgumentError, match="needs images"):
+        PixelBackdoor().on_records(texts)

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from clients import datasets, models
-from clients.attacks import Honest
+from clients.attacks import Honest, LabelFlip
 from clients.config import ClientConfig
 from clients.errors import ArgumentError, MissingDataError, NonFiniteGradientError, ProtocolError
 from clients.process import Trainer, load_records
@@ -152,3 +152,36 @@ def test_one_download_serves_all_clients_of_a_process():
         assert_array_equal(await cache.get(b"3", functools.partial(download, 4.5)), [4.5])
 
     asyncio.run(scenario())
+
+
+def test_a_malicious_client_trains_on_the_records_that_its_attack_makes():
+    """A label flip in a deployment, p = 1: the honest update of flipped records; the others' are as before."""
+    label = int(records()["bob"].labels[0])
+    attack = LabelFlip(source=label, target=(label + 1) % 10)
+    poisoned = Trainer(
+        task=task(),
+        records=records(),
+        attacks={**dict.fromkeys(IDS, Honest()), "bob": attack},
+        device="cpu",
+    )
+    flipped = Trainer(
+        task=task(),
+        records={**records(), "bob": attack.on_records(records()["bob"])},
+        attacks=dict.fromkeys(IDS, Honest()),
+        device="cpu",
+    )
+    assert_array_equal(poisoned.update("bob", START), flipped.update("bob", START))
+    assert not np.array_equal(poisoned.update("bob", START), trainer().update("bob", START))
+    assert_array_equal(poisoned.update("carol", START), trainer().update("carol", START))
+
+
+def test_records_are_drawn_with_the_generator_that_was_handed_in():
+    """All words zero: with p = 1/2 everybody's records are all in the sample, as with p = 1."""
+    drawn = Trainer(
+        task=task(record_rate=0.5),
+        records=records(),
+        attacks=dict.fromkeys(IDS, Honest()),
+        device="cpu",
+        random_bytes=bytes,
+    )
+    assert_array_equal(drawn.update("alice", START), trainer().update("alice", START))

@@ -35,6 +35,8 @@ SUBCOMMANDS = [
     ("pki", "init"),
     ("pki", "issue"),
     ("audit", "validation"),
+    ("simulate",),
+    ("experiment", "precad-mnist"),
 ]
 
 
@@ -160,6 +162,7 @@ EXIT_CODES = {
         "deploy.DeployError",
         "clients.ClientError",
         "clients.NonFiniteGradientError",
+        "clients.NoVictimError",
     ],
     2: [
         "deploy.ConfigError",
@@ -176,6 +179,7 @@ EXIT_CODES = {
         "clients.ArgumentError",
         "clients.UnknownNameError",
         "clients.DimensionError",
+        "clients.ExtensionError",
         "clients.ModelImportError",
         "clients.ModelInputError",
         "clients.DataError",

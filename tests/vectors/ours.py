@@ -25,11 +25,11 @@ from mpc.projection import RowStreams
 from mpc.sharing import Mode
 from mpc.tuples import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams
 from protos import convert
+from protos.model_update import updated
 from protos.precad.v1 import common_pb2
 from protos.task import Task
 from servers.errors import SubmissionRefusedError
 from servers.intake import Intake
-from servers.round import updated
 from servers.spool import MemoryPayload
 from tests.vectors import wire
 

@@ -1,0 +1,41 @@
+"""Targeted label flipping: one class is taught to be another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clients.attacks.attack import Attack
+from clients.datasets.records import N_CLASSES, Records
+from clients.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFlip(Attack):
+    """Labels every record of class `source` as `target`; the rest of its records it trains on honestly.
+
+    Source: Tolpegin, Truex, Gursoy and Liu, "Data Poisoning Attacks Against Federated Learning Systems", ESORICS '20;
+    1 to 0 on MNIST is that of Xie, Long, Chen, Li, Chen and Li, "Unraveling the Connections between Privacy and
+    Certified Robustness in Federated Learning", CCS '23.
+    """
+
+    name: ClassVar[str] = "label-flip"
+
+    source: int = 1
+    target: int = 0
+
+    def __post_init__(self) -> None:
+        for field, value in (("source", self.source), ("target", self.target)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < N_CLASSES:
+                raise ArgumentError(f"{field} must be a class in [0, {N_CLASSES - 1}], got {value}")
+
+    def on_records(self, records: Records) -> Records:
+        """The same features; label `source` becomes `target`."""
+        return Records(records.features, np.where(records.labels == self.source, self.target, records.labels))
+
+    def success_records(self, test: Records) -> Records | None:
+        """Test records of class `source`, labelled `target`."""
+        wanted = test.take(np.flatnonzero(test.labels == self.source))
+        return Records(wanted.features, np.full_like(wanted.labels, self.target))

@@ -1,0 +1,30 @@
+"""Random label flipping: noise in place of knowledge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clients.attacks.attack import Attack
+from clients.datasets.records import N_CLASSES, Records
+
+
+@dataclass(frozen=True, slots=True)
+class RandomLabels(Attack):
+    """Gives every record another label, each of the wrong ones with equal probability, once and for all.
+
+    Source: Biggio, Nelson and Laskov, "Support Vector Machines Under Adversarial Label Noise", ACML '11, its random
+    flips, with more than two classes.
+    """
+
+    name: ClassVar[str] = "random-labels"
+
+    seed: int = 0
+    """Of the flips."""
+
+    def on_records(self, records: Records) -> Records:
+        """The same features; every label is wrong."""
+        shift = np.random.default_rng(self.seed).integers(1, N_CLASSES, size=len(records))
+        return Records(records.features, (records.labels + shift) % N_CLASSES)

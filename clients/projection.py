@@ -1,0 +1,38 @@
+"""The projection onto a ball: Algorithm 2, line 7, and whatever else must be no longer than a bound."""
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.errors import ArgumentError
+
+_ROUNDING_SLACK: Final = 2.0**-40
+"""Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46."""
+
+
+def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
+    """v * min(1, C / ||v||_2), with 0 -> 0: the point nearest to v (d,) in the ball of radius C = `bound`.
+
+    The norm of the result is <= C over the reals, not only as computed: what is close to C or beyond goes to
+    C * (1 - 2^-40), and every rounding on the way (squares, pairwise sum, root, product) together is smaller than
+    2^-46, for d < 2^40 and C >= 1e-200. A server that checks the norm exactly thus never rejects an honest client.
+    Raises: ArgumentError unless C is positive and finite and the norm of v is finite.
+    """
+    if not 0 < bound < math.inf:
+        raise ArgumentError(f"bound must be positive and finite, got {bound}")
+    norm = _norm(vector)
+    if not norm < math.inf:  # this form refuses NaN too
+        raise ArgumentError("the vector to project must have a finite norm")
+    if norm <= bound * (1 - _ROUNDING_SLACK / 2):
+        return vector.copy()
+    return vector * (bound * (1 - _ROUNDING_SLACK) / norm)
+
+
+def _norm(vector: NDArray[np.float64]) -> float:
+    """||v||_2 in float64; squares cannot overflow because the largest entry is divided out first."""
+    largest = float(np.max(np.abs(vector), initial=0.0))
+    if not 0 < largest < math.inf:  # zero, NaN and infinity are their own norm
+        return largest
+    return largest * math.sqrt(float(np.sum(np.square(vector / largest))))

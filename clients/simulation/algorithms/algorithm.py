@@ -1,0 +1,60 @@
+"""What an algorithm is: one round of a federation, and what it guarantees."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.errors import ArgumentError
+from clients.simulation.federation import Federation
+from clients.simulation.guarantee import Guarantee
+
+Parameters = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundOutcome:
+    """The model after a round, and whose updates are in it."""
+
+    parameters: Parameters
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...] = ()
+    """Refused by whoever checks updates."""
+
+
+class Algorithm(ABC):
+    """One training algorithm. Keeps no state of its own between rounds: a run can be resumed from its model."""
+
+    name: ClassVar[str] = ""
+    """The key in `ALGORITHMS`."""
+
+    def __init__(self, federation: Federation) -> None:
+        """Raises ArgumentError for settings that mean nothing here."""
+        self.federation = federation
+        self.task = federation.task
+        self.settings = federation.settings
+
+    @abstractmethod
+    def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
+        """Round t of the clients that were drawn for it, in the order of their ids."""
+
+    @abstractmethod
+    def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
+        """What is proved after so many rounds, in which clients took part so often; at least one sentence."""
+
+    def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
+        """Whether the budget, if there is one, allows the coming round. Asked before its clients are drawn."""
+        return True
+
+    def _refuse_rule(self) -> None:
+        """For algorithms of which no server sees single updates, or whose server's rule is fixed."""
+        if self.federation.rule is not None:
+            raise ArgumentError(
+                f"simulation.aggregation: expected 'sum', the only one of {self.name}, "
+                f"found {self.settings.aggregation!r}"
+            )

@@ -1,0 +1,78 @@
+"""InsDP-FedAvg: every client runs DP-SGD on its own records, several steps a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from clients.local_update import local_updates
+from clients.simulation.algorithms.algorithm import Parameters, RoundOutcome
+from clients.simulation.algorithms.plain import PlainServer
+from clients.simulation.federation import Vector
+from clients.simulation.guarantee import Guarantee
+from dp.accounting import PldAccountant, SampledGaussian, effective_noise_multiplier
+from mpc import fixed_point
+
+
+class InsDpFedAvg(PlainServer):
+    """V local steps theta_i <- theta_i - rate / (p N_i) (clipped gradient sum + N(0, (sigma R)^2)); the server averages
+    theta_i - theta over q n.
+
+    Each step draws its records by Poisson sampling. With V = 1 it is InsDP-FedSGD. The divisor is the number of clients
+    expected, where the source divides by the number drawn. `local_steps` is V.
+    Source: Xie et al., CCS '23, Algorithms 2 and 3.
+    """
+
+    name: ClassVar[str] = "ins-dp-fedavg"
+
+    @property
+    def step(self) -> float:
+        """1 / (q n): differences of models are averaged."""
+        return self.task.learning_rate / self.federation.nominal_clients
+
+    def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
+        """The server does nothing for privacy."""
+        updates = {client: self._train(t, parameters, client) for client in chosen}
+        updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
+        return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
+
+    def _train(self, t: int, parameters: Parameters, client: str) -> Vector:
+        """theta_i - theta after V steps of DP-SGD. A malicious client adds no noise."""
+        federation, task, records = self.federation, self.task, self.federation.records[client]
+        draw = federation.randomness.records(t, client)
+        at = parameters.astype(np.float64)
+        for v in range(self.settings.local_steps):
+            (update,) = local_updates(
+                at,
+                [records],
+                engine=federation.engine,
+                sample_rate=task.record_rate,
+                record_clip=federation.record_clip(),
+                client_clip_norm=math.inf,
+                random_bytes=draw,
+            )
+            encoded = fixed_point.encode(update, task.frac_bits)
+            if not federation.is_malicious(client):
+                encoded = encoded + federation.randomness.noise(t, f"{client}/{v}", task.noise_std_on_grid, task.dim)
+            size = task.record_rate * task.clients[client]
+            at = at + self.settings.local_rate / size * fixed_point.decode(encoded, task.frac_bits)
+        return at - parameters.astype(np.float64)
+
+    def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
+        """V sampled Gaussians per round that the client took part in; records of different clients in parallel."""
+        task = self.task
+        sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
+        steps = self.settings.local_steps * max(participation.values(), default=0)
+        epsilon = PldAccountant().epsilon(SampledGaussian(task.record_rate, sigma), steps, task.delta)
+        return [
+            Guarantee(
+                unit="record",
+                against="everybody but its own client",
+                epsilon=epsilon,
+                delta=task.delta,
+            ),
+            *self.of_rule(rounds),
+        ]

@@ -1,0 +1,55 @@
+"""What the operator of a simulation configures: the `[simulation]` section, beside the `[task]` of a deployment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Parameters = dict[str, bool | int | float | str]
+
+
+class AttackSettings(BaseModel):
+    """`[simulation.attack]`: malicious clients, all of one kind."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: Annotated[str, Field(min_length=1)]
+    """A name of `clients.attacks`, or `package.module:Class`."""
+    clients: Annotated[int, Field(ge=1)] | list[str]
+    """How many, the last ones in the order of ids; or which."""
+    parameters: Parameters = Field(default_factory=dict)
+    """Fields of the attack's class, by name."""
+
+
+class SimulationSettings(BaseModel):
+    """How the task is simulated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    algorithm: Annotated[str, Field(min_length=1)] = "precad"
+    """A name of `clients.simulation.algorithms`, or `package.module:Class`."""
+    servers: Literal["cleartext", "mpc"] = "cleartext"
+    """PRECAD's two servers: their proved-equal round in the clear, or their real program over an in-memory channel."""
+    validation: bool = True
+    """PRECAD: whether the servers check norms. Without, nothing bounds a client (the paper's faster version)."""
+    client_clipping: bool = True
+    """Whether clients project their update onto the ball of radius C."""
+    aggregation: Annotated[str, Field(min_length=1)] = "sum"
+    """`sum`, over the public divisor W; or, where one server sees every update, a rule of `clients.aggregation`, or
+    `package.module:Class`."""
+    aggregation_parameters: Parameters = Field(default_factory=dict)
+    """Fields of the rule's class, by name."""
+    non_colluding: Annotated[int, Field(ge=1)] = 1
+    """tau of distributed DP: how many clients of every round follow the protocol and collude with nobody."""
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    """V: descent steps of a client in a round, where an algorithm trains locally."""
+    local_rate: Positive = 0.1
+    """Their learning rate."""
+    evaluate_every: Annotated[int, Field(ge=1)] = 10
+    """Rounds between two evaluations on the test records; the last round is always evaluated."""
+    batching: Literal["round", "client"] = "round"
+    """Whether the records of all chosen clients go through the model in one pass, or each client's in its own. The
+    same up to float32 rounding; `client` gives the bits of a deployment with one client per process."""
+    attack: AttackSettings | None = None

@@ -1,0 +1,159 @@
+"""The clients of a simulation: who they are, what they hold, who is malicious, and what they compute in a round.
+
+Everything is done by the functions of the deployment: records are drawn, clipped and summed by `clients.local_update`
+on one `RecordEngine`, the records of all chosen clients in one pass; uploads are encoded by `clients.submission`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.aggregation import AggregationRule
+from clients.attacks import Attack, Honest, Knowledge
+from clients.datasets import Records
+from clients.errors import NoVictimError
+from clients.local_update import local_updates, sample_records
+from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.simulation.config import SimulationSettings
+from clients.simulation.randomness import Randomness
+from clients.submission import encode_update
+from mpc import fixed_point
+from mpc.errors import NotFiniteError, OverflowsRingError
+from mpc.ring import RingArray
+from protos.task import Task
+
+Vector = NDArray[np.float64]
+_HONEST = Honest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Federation:
+    """What an algorithm is handed. `records` are those that clients train on: poisoned ones already."""
+
+    task: Task
+    settings: SimulationSettings
+    records: Mapping[str, Records]
+    attacks: Mapping[str, Attack] = field(default_factory=dict)
+    """Of the malicious clients; everybody else is honest."""
+    engine: RecordEngine
+    randomness: Randomness
+    rule: AggregationRule | None = None
+    """The rule of a server that sees every update; None: the sum over a public divisor."""
+
+    def is_malicious(self, client: str) -> bool:
+        """Whether it deviates."""
+        return client in self.attacks
+
+    @property
+    def nominal_clients(self) -> float:
+        """q n: the expected number of clients in a round, a public constant."""
+        return self.task.client_rate * len(self.task.clients)
+
+    def record_clip(self) -> RecordClip:
+        """R, as the task says."""
+        return RecordClip(self.task.record_clip, Clipping(self.task.record_clipping))
+
+    def gradients(
+        self, t: int, parameters: NDArray[np.float32], chosen: Sequence[str], *, clip: RecordClip, bound: float
+    ) -> dict[str, Vector]:
+        """Algorithm 2, lines 1 to 7, of everybody as if honest: minus the clipped gradient sums, at most `bound` long.
+
+        All records in one pass. With `settings.batching = "client"` each client's are a pass of their own, as in a
+        deployment with a process per client: float32 kernels may round differently in batches of other sizes.
+        """
+        groups = [[client] for client in chosen] if self.settings.batching == "client" else [list(chosen)]
+        found: dict[str, Vector] = {}
+        for group in groups:
+            if not group:
+                continue
+            streams = iter([self.randomness.records(t, client) for client in group])
+            updates = local_updates(
+                parameters,
+                [self.records[client] for client in group],
+                engine=self.engine,
+                sample_rate=self.task.record_rate,
+                record_clip=clip,
+                client_clip_norm=bound,
+                random_bytes=lambda n, streams=streams: next(streams)(n),  # type: ignore[misc]
+            )
+            found.update(zip(group, updates, strict=True))
+        return found
+
+    def attacked(
+        self, t: int, parameters: NDArray[np.float32], updates: Mapping[str, Vector], *, bound: float, step: float
+    ) -> dict[str, Vector]:
+        """The same with what malicious clients make of theirs. One that has nothing to go on is left out, and so is
+        what is not finite: it has no encoding, and no server would take it.
+
+        bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
+        """
+        honest = [update for client, update in updates.items() if not self.is_malicious(client)]
+        if len(honest) == len(updates):
+            return dict(updates)
+        matrix = np.array(honest).reshape(len(honest), len(parameters))
+        result: dict[str, Vector] = {}
+        for client, update in updates.items():
+            if not self.is_malicious(client):
+                result[client] = update
+                continue
+            known = Knowledge(
+                parameters=parameters,
+                records=self.records[client],
+                update=update,
+                honest=matrix,
+                n_attackers=len(updates) - len(honest),
+                bound=bound,
+                step=step,
+                train=lambda steps, rate, client=client: self.descend(  # type: ignore[misc]
+                    t, parameters, client, steps=steps, rate=rate
+                ),
+                random=self.randomness.attack(t, client),
+            )
+            try:
+                crafted = self.attacks[client].craft(known)
+            except NoVictimError:
+                continue
+            if np.isfinite(crafted).all():
+                result[client] = crafted
+        return result
+
+    def descend(
+        self, t: int, parameters: NDArray[np.float32], client: str, *, steps: int, rate: float
+    ) -> NDArray[np.float64]:
+        """So many steps of plain gradient descent on Poisson samples of the client's records; parameters (d,).
+
+        The gradient of a step is the sum over its sample over the expected size p N_i.
+        """
+        at, records, draw = parameters.astype(np.float64), self.records[client], self.randomness.records(t, client)
+        for _ in range(steps):
+            sample = records.take(sample_records(len(records), self.task.record_rate, draw))
+            total = self.engine.clipped_sums(at, [sample], RecordClip(math.inf))[0]
+            at -= rate / (self.task.record_rate * len(records)) * total
+        return at
+
+    def encoded(self, client: str, update: Vector, *, is_clipped: bool) -> RingArray | None:
+        """What the client shares (d,): integers. None where an attacker cannot encode what it made.
+
+        is_clipped: whether honest clients projected their update, and make certain that its norm is within C.
+        """
+        if not self.is_malicious(client):
+            if is_clipped:
+                return encode_update(update, _HONEST, self.task)
+            return fixed_point.encode(update, self.task.frac_bits)
+        try:
+            return encode_update(update, self.attacks[client], self.task)
+        except (NotFiniteError, OverflowsRingError):
+            return None
+
+    def aggregate(self, t: int, updates: Mapping[str, Vector]) -> Vector:
+        """By the rule, (d,): an estimate of the mean. Zero for nobody, unless the rule is private."""
+        assert self.rule is not None  # algorithms ask only where there is one
+        if not updates and self.rule.epsilon(1, self.task.delta) is None:
+            return np.zeros(self.task.dim)
+        matrix = np.array(list(updates.values())).reshape(len(updates), self.task.dim)
+        return self.rule.aggregate(matrix, self.randomness.rule(t))

@@ -1,0 +1,46 @@
+"""What an algorithm guarantees, to whom, against whom: one sentence that cannot be read as more than is proved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy, a proved upper bound; or none at all.
+
+    It is about the algorithm on the operating system's randomness. A simulation draws from a seed and protects nobody.
+    """
+
+    unit: Literal["record", "client"]
+    """What is added or removed."""
+    against: str
+    """Who learns what, in words that follow 'against'."""
+    epsilon: float | None
+    """None: nothing is guaranteed."""
+    delta: float
+    note: str = ""
+    """On what the guarantee rests, or why there is none."""
+
+    def __str__(self) -> str:
+        rests = f"; {self.note}" if self.note else ""
+        if self.epsilon is None:
+            return f"no guarantee for one {self.unit} against {self.against}{rests}"
+        epsilon = Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(self.epsilon))
+        return (
+            f"epsilon <= {epsilon:f} at delta = {self.delta} for one {self.unit} (proved bound, add/remove) "
+            f"against {self.against}{rests}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "unit": self.unit,
+            "against": self.against,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "note": self.note,
+            "sentence": str(self),
+        }

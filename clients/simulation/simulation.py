@@ -1,0 +1,223 @@
+"""A whole training in one process: rounds of one algorithm on virtual clients, from a seed.
+
+    draw clients -> the algorithm's round -> now and then, evaluate
+
+The same seed gives the same model, bit for bit, on the same machine and number of threads, also when it is resumed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients import evaluation, models
+from clients.aggregation import RULES, AggregationRule
+from clients.attacks import ATTACKS, Attack
+from clients.datasets import Records, Split, example_of
+from clients.errors import ArgumentError, ExtensionError, UnknownNameError
+from clients.extension import imported
+from clients.per_record import RecordEngine
+from clients.simulation.algorithms import ALGORITHMS, Algorithm
+from clients.simulation.config import AttackSettings, Parameters, SimulationSettings
+from clients.simulation.federation import Federation
+from clients.simulation.guarantee import Guarantee
+from clients.simulation.randomness import Randomness
+from protos.task import Task
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a training stands: all that its next round depends on."""
+
+    parameters: NDArray[np.float32]
+    rounds: int = 0
+    participation: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """What a round came to."""
+
+    round: int
+    n_chosen: int
+    n_accepted: int
+    rejected: tuple[str, ...]
+    seconds: float
+    """Of the round itself, without evaluation."""
+    accuracy: float | None
+    """On the test records; None where this round was not evaluated."""
+    attack_success: float | None
+    """The attackers' accuracy on what they aim at, where they aim at anything."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One line of metrics.jsonl; what was not measured is left out."""
+        line: dict[str, Any] = {
+            "round": self.round,
+            "chosen": self.n_chosen,
+            "accepted": self.n_accepted,
+            "rejected": list(self.rejected),
+            "seconds": round(self.seconds, 6),
+        }
+        measured = {"accuracy": self.accuracy, "attack_success": self.attack_success}
+        return line | {name: value for name, value in measured.items() if value is not None}
+
+
+class Simulation:
+    """One training. `records` of every client of the task, before any attack on them."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        settings: SimulationSettings,
+        records: Mapping[str, Records],
+        test: Records,
+        randomness: Randomness,
+        attacks: Mapping[str, Attack] | None = None,
+        device: str = "auto",
+        memory_mb: int | None = None,
+        engine: RecordEngine | None = None,
+        initial: NDArray[np.float32] | None = None,
+    ) -> None:
+        """`attacks`: malicious clients beside those of the settings. `engine`: one for the task's model that exists
+        already. `initial`: in place of the task's initial model.
+
+        Raises: ArgumentError (also UnknownNameError, ExtensionError), RecordMixingLayerError.
+        """
+        self.task, self.settings, self.test = task, settings, test
+        self.attacks = {**(attacks or {}), **attacks_of(settings.attack, sorted(task.clients))}
+        model = models.build(task.model, seed=task.model_seed)
+        if engine is None:
+            memory = None if memory_mb is None else memory_mb * 2**20
+            some = example_of(next(iter(records.values())))
+            engine = RecordEngine(model, some, device=device, memory_bytes=memory)
+        self.federation = Federation(
+            task=task,
+            settings=settings,
+            records={c: self.attacks[c].on_records(r) if c in self.attacks else r for c, r in records.items()},
+            attacks=self.attacks,
+            engine=engine,
+            randomness=randomness,
+            rule=rule_of(settings),
+        )
+        self.algorithm = algorithm_of(settings.algorithm)(self.federation)
+        self._ids = sorted(task.clients)
+        aims = (attack.success_records(test) for attack in self.attacks.values())
+        self._success = next((wanted for wanted in aims if wanted is not None), None)
+        self.progress = Progress(models.flatten(model) if initial is None else initial.copy())
+
+    def run(self) -> Iterator[RoundMetrics]:
+        """The rounds that are left, one by one; `progress` is that after the last one given. Ends with the task's
+        rounds or before the round that a budget does not allow."""
+        while self.progress.rounds < self.task.rounds and self.may_start():
+            yield self.run_round()
+
+    def may_start(self) -> bool:
+        """Whether the algorithm's budget allows another round."""
+        return self.algorithm.may_start(self.progress.rounds, self.progress.participation)
+
+    def run_round(self) -> RoundMetrics:
+        """The next round."""
+        t, now = self.progress.rounds, self.progress
+        start = time.perf_counter()
+        chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
+        outcome = self.algorithm.run_round(t, now.parameters, chosen)
+        seconds = time.perf_counter() - start
+        now.participation.update(chosen)
+        now.parameters, now.rounds = outcome.parameters, t + 1
+        is_evaluated = now.rounds % self.settings.evaluate_every == 0 or now.rounds == self.task.rounds
+        return RoundMetrics(
+            round=t,
+            n_chosen=len(chosen),
+            n_accepted=len(outcome.accepted),
+            rejected=outcome.rejected,
+            seconds=seconds,
+            accuracy=self.accuracy() if is_evaluated else None,
+            attack_success=self.attack_success() if is_evaluated else None,
+        )
+
+    def accuracy(self) -> float:
+        """Of the model as it is, on the test records."""
+        return evaluation.accuracy(self.progress.parameters, self.task.model, self.test)
+
+    def attack_success(self) -> float | None:
+        """See RoundMetrics."""
+        return evaluation.attack_success(self.progress.parameters, self.task.model, self._success)
+
+    def guarantees(self) -> list[Guarantee]:
+        """After the rounds so far."""
+        return self.algorithm.guarantees(self.progress.rounds, self.progress.participation)
+
+
+def records_of(split: Split, parts: Sequence[NDArray[np.int64]], clients: Sequence[str]) -> dict[str, Records]:
+    """Each client's own, the parts dealt in the order of ids."""
+    return {client: split.train.take(part) for client, part in zip(sorted(clients), parts, strict=True)}
+
+
+def algorithm_of(name: str) -> Callable[[Federation], Algorithm]:
+    """The class of that name, or import path. Raises UnknownNameError, ExtensionError."""
+    found = _registered_or_imported("algorithm", name, ALGORITHMS)
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ExtensionError("algorithm", name, "it is no subclass of clients.simulation.algorithms.Algorithm")
+    return found
+
+
+def rule_of(settings: SimulationSettings) -> AggregationRule | None:
+    """A rule of its own for one training; None for the sum. Raises ArgumentError."""
+    if settings.aggregation == "sum":
+        if settings.aggregation_parameters:
+            raise ArgumentError("simulation.aggregation_parameters: expected none for 'sum'")
+        return None
+    kind = _registered_or_imported("aggregation rule", settings.aggregation, RULES)
+    rule = _made("simulation.aggregation_parameters", kind, settings.aggregation_parameters)
+    if not isinstance(rule, AggregationRule):
+        why = "it is no subclass of clients.aggregation.AggregationRule"
+        raise ExtensionError("aggregation rule", settings.aggregation, why)
+    return rule
+
+
+def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[str, Attack]:
+    """The malicious clients among `clients`, and what each does. Raises ArgumentError."""
+    if settings is None:
+        return {}
+    if isinstance(settings.clients, int):
+        if settings.clients > len(clients):
+            raise ArgumentError(f"simulation.attack.clients: expected at most {len(clients)}, found {settings.clients}")
+        malicious = clients[len(clients) - settings.clients :]
+    else:
+        malicious = settings.clients
+        if unknown := [client for client in malicious if client not in clients]:
+            raise ArgumentError(f"simulation.attack.clients: expected clients of the task, found {unknown[0]!r}")
+    kind = _registered_or_imported("attack", settings.kind, ATTACKS)
+    attacks = {}
+    for client in malicious:
+        attack = _made("simulation.attack.parameters", kind, settings.parameters)
+        if not isinstance(attack, Attack):
+            raise ExtensionError("attack", settings.kind, "it is no subclass of clients.attacks.Attack")
+        attacks[client] = attack
+    return attacks
+
+
+def _registered_or_imported(what: str, name: str, known: Mapping[str, T]) -> T | object:
+    if ":" in name:
+        return imported(what, name)
+    if name not in known:
+        raise UnknownNameError(what, name, known=[*sorted(known), "package.module:Class"])
+    return known[name]
+
+
+def _made(field_name: str, kind: object, parameters: Parameters) -> object:
+    assert callable(kind)  # a class of a registry, or what `imported` found callable
+    try:
+        made: object = kind(**parameters)
+    except TypeError as error:
+        raise ArgumentError(f"{field_name}: {error}") from None
+    return made

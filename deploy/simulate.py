@@ -1,0 +1,284 @@
+"""`precad simulate`: a deployment's task in one process, for as many seeds as asked for.
+
+The file is that of `precad run`, with a section `[simulation]` where it says more (`clients.simulation.config`); the
+sections of servers and operators are read over. A run leaves one folder:
+
+config.toml      the resolved configuration: `precad simulate` on it repeats the runs
+seed-N.jsonl     one line per round
+seed-N.npz       where the training stands, as of its last evaluation; the final model at the end
+summary.json     what `--json` prints
+
+A folder that holds the same configuration is gone on with: finished seeds stay, others start from where they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tomli_w
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from clients.attacks import ATTACKS
+from clients.config import ClientConfig
+from clients.datasets import DataSource, Records, Split
+from clients.per_record import RecordEngine, resolve_device
+from clients.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
+from clients.simulation.simulation import Progress as Standing
+from deploy.config import parse_section
+from deploy.errors import ConfigError
+from deploy.localhost import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
+from protos.task import Task
+
+NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
+"""Sections of a deployment that a simulation has no use for."""
+LAST_EVALUATIONS: Final = 5
+"""Over which the summary's accuracy is averaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A resolved configuration: everything but the seed."""
+
+    raw: dict[str, Any]
+    task: Task
+    settings: SimulationSettings
+    client: ClientConfig
+    split: Split
+    records: dict[str, Records]
+
+    def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
+        """A training that has not begun. Raises ArgumentError."""
+        return Simulation(
+            task=self.task,
+            settings=self.settings,
+            records=self.records,
+            test=self.split.test,
+            randomness=SeededRandomness(seed),
+            attacks={c: ATTACKS[kind]() for c, kind in self.client.attacks.items() if kind != "none"},
+            device=self.client.device,
+            memory_mb=self.client.memory_mb,
+            engine=engine,
+        )
+
+
+def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
+    """The configuration with what it leaves out: the dimension, who has how many records. Raises ConfigError,
+    DataError.
+
+    `rounds`: in place of the task's. `task.clients` may also be a number.
+    """
+    unknown = [name for name in raw if name not in ("task", "client", "simulation", *NOT_SIMULATED)]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r}")
+    sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
+    task, client = sections["task"], sections["client"]
+    settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
+    nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
+    config = parse_section(ClientConfig, {**nowhere, **client}, "client", base=Path().absolute())
+    if rounds is not None:
+        task["rounds"] = rounds
+    supply_model_dimension(task)
+    source = DataSource.of(config)
+    split = load_split(source, task.get("model", DEFAULT_MODEL))
+    task["clients"] = declared_records(_ids(task.get("clients")), source, split)
+    valid = parse_section(Task, task, "task", base=Path())
+    for name in config.attacks:
+        if name not in valid.clients:
+            raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
+    return Plan(
+        raw={"task": valid.model_dump(exclude_none=True), "client": client, "simulation": sections["simulation"]},
+        task=valid,
+        settings=settings,
+        client=config,
+        split=split,
+        records=records_of(split, source.parts(split, len(valid.clients)), list(valid.clients)),
+    )
+
+
+def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = raw.get(name, {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{name}: expected a section, found {found!r}")
+    return dict(found)
+
+
+def _ids(clients: object) -> list[Any]:
+    """Ids of a number of clients, a list, or a table of declared numbers."""
+    if isinstance(clients, int) and not isinstance(clients, bool):
+        if not 2 <= clients <= 1_000_000:
+            raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
+        width = len(str(clients - 1))
+        return [f"client-{i:0{width}}" for i in range(clients)]
+    if isinstance(clients, (list, Mapping)):
+        return list(clients)
+    raise ConfigError(f"task.clients: expected a number, a list of ids or a table, found {clients!r}")
+
+
+class Runs:
+    """The runs of one plan in one folder."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        """Raises ConfigError when the folder holds something else."""
+        self.plan, self.folder = plan, folder
+        text = tomli_w.dumps(plan.raw)
+        config = folder / "config.toml"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if config.exists():
+                if config.read_text() != text:
+                    raise ConfigError(f"--output: expected the same configuration, found another in {config}")
+            elif any(folder.iterdir()):
+                raise ConfigError(f"--output: expected a new or empty folder, found files in {folder}")
+            else:
+                config.write_text(text)
+        except OSError as error:
+            raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
+
+    def run(
+        self,
+        seed: int,
+        *,
+        on_round: Callable[[RoundMetrics], None] = lambda metrics: None,
+        engine: RecordEngine | None = None,
+    ) -> dict[str, Any]:
+        """One seed to its end, from wherever it stands; its summary."""
+        simulation = self.plan.simulation(seed, engine)
+        metrics = self.folder / f"seed-{seed}.jsonl"
+        self._resume(simulation, seed, metrics)
+        start = time.perf_counter()
+        with metrics.open("a") as file:
+            for done in simulation.run():
+                file.write(json.dumps(done.to_json()) + "\n")
+                on_round(done)
+                if done.accuracy is not None:
+                    file.flush()
+                    self._save(simulation, seed)
+        self._save(simulation, seed)
+        return self._summary(simulation, seed, metrics, time.perf_counter() - start)
+
+    def _save(self, simulation: Simulation, seed: int) -> None:
+        """In one step: a run that is killed here finds the old file or the new one."""
+        now = simulation.progress
+        half_written = self.folder / f".seed-{seed}.npz"
+        with half_written.open("wb") as file:
+            np.savez(
+                file,
+                parameters=now.parameters,
+                rounds=np.int64(now.rounds),
+                clients=np.array(list(now.participation), dtype=np.str_),
+                participation=np.array(list(now.participation.values()), dtype=np.int64),
+            )
+        os.replace(half_written, self.folder / f"seed-{seed}.npz")
+
+    def _resume(self, simulation: Simulation, seed: int, metrics: Path) -> None:
+        path = self.folder / f"seed-{seed}.npz"
+        rounds = 0
+        if path.exists():
+            try:
+                with np.load(path, allow_pickle=False) as saved:
+                    rounds = int(saved["rounds"])
+                    counts = dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True))
+                    simulation.progress = Standing(saved["parameters"], rounds, Counter(counts))
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
+        lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+        metrics.write_text("".join(lines[:rounds]))  # rounds after the last save are trained again, to the same bits
+
+    def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        evaluated = [line["accuracy"] for line in lines if "accuracy" in line][-LAST_EVALUATIONS:]
+        rounds = simulation.progress.rounds
+        in_rounds = sum(line["seconds"] for line in lines)
+        return {
+            "seed": seed,
+            "rounds": rounds,
+            "ended": "all rounds done" if rounds == self.plan.task.rounds else "the budget allows no further round",
+            "accuracy": simulation.accuracy(),
+            "accuracy_of_last_evaluations": statistics.fmean(evaluated) if evaluated else None,
+            "attack_success": simulation.attack_success(),
+            "rejected": sum(len(line["rejected"]) for line in lines),
+            "rejected_clients": sorted({client for line in lines for client in line["rejected"]}),
+            "rounds_per_second": rounds / in_rounds if in_rounds else None,
+            "seconds": seconds,
+            "guarantees": [guarantee.to_json() for guarantee in simulation.guarantees()],
+        }
+
+
+def run_plan(plan: Plan, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, Any]:
+    """All seeds, one after the other; the summary, which is also written. Raises ConfigError, ArgumentError."""
+    runs = Runs(plan, folder)
+    engine = plan.simulation(seeds[0]).federation.engine
+    summaries = []
+    for seed in seeds:
+        with progress_bar(console, f"seed {seed}", plan.task.rounds) as advance:
+            summaries.append(runs.run(seed, on_round=advance, engine=engine))
+    summary = {
+        "name": plan.task.name,
+        "algorithm": plan.settings.algorithm,
+        "model": plan.task.model,
+        "dim": plan.task.dim,
+        "clients": len(plan.task.clients),
+        "device": str(resolve_device(plan.client.device)),
+        "threads": torch.get_num_threads(),
+        "output": str(folder),
+        "seeds": summaries,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+@contextmanager
+def progress_bar(console: Console, title: str, total: int) -> Iterator[Callable[[RoundMetrics], None]]:
+    """A bar on a terminal, nothing into a file; what it gives is called after every round."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[accuracy]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(title, total=total, accuracy="")
+
+        def advance(metrics: RoundMetrics) -> None:
+            if metrics.accuracy is not None:
+                progress.update(bar, accuracy=f"accuracy {metrics.accuracy:.3f}")
+            progress.update(bar, completed=metrics.round + 1)
+
+        yield advance
+
+
+def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
+    """What was trained, and what it guarantees, for people."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("training", f"{summary['algorithm']}, {summary['clients']} clients, {summary['model']}")
+    for run in summary["seeds"]:
+        attack = "" if run["attack_success"] is None else f", attack success {run['attack_success']:.3f}"
+        speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"
+        table.add_row(
+            f"seed {run['seed']}",
+            f"test accuracy {run['accuracy']:.3f}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
+        )
+        if run["rejected_clients"]:
+            table.add_row("", f"rejected {run['rejected']} times: {', '.join(run['rejected_clients'])}")
+        for guarantee in run["guarantees"]:
+            table.add_row("", guarantee["sentence"])
+    table.add_row("randomness", "from seeds: what is guaranteed holds with the operating system's generator")
+    table.add_row("run folder", summary["output"])
+    console.print(table, highlight=False)

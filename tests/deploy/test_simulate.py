@@ -1,0 +1,206 @@
+"""`precad simulate` and `precad experiment precad-mnist`: what they write, how they go on, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from typer.testing import CliRunner, Result
+
+from clients.simulation import Simulation
+from deploy import precad_mnist
+from deploy.cli import app
+from deploy.simulate import Runs, resolve
+
+SMALL: dict[str, Any] = {
+    "task": {
+        "name": "small",
+        "clients": 10,
+        "rounds": 6,
+        "client_rate": 0.5,
+        "record_rate": 0.2,
+        "record_clip": 1.0,
+        "client_clip": 8.0,
+        "noise_multiplier": 1.0,
+        "learning_rate": 1.0,
+    },
+    "simulation": {"evaluate_every": 2, "attack": {"kind": "scaled", "clients": 2}},
+}
+ROOT = Path(__file__).parents[2]
+
+
+def precad(*arguments: object) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(tomli_w.dumps(SMALL))
+    return path
+
+
+def test_the_default_needs_no_file_and_no_download(tmp_path: Path) -> None:
+    """The demo's training on the bundled digits: what the deployment refuses is refused."""
+    done = precad("simulate", "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    (run,) = summary["seeds"]
+    assert run["accuracy"] > 0.8
+    assert run["rejected_clients"] == ["client-6", "client-7"]
+    assert [guarantee["unit"] for guarantee in run["guarantees"]] == ["record", "record"]
+    assert "proved bound" in done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+
+
+def test_a_deployments_file_is_simulated(tmp_path: Path) -> None:
+    done = precad("simulate", ROOT / "examples" / "digits.toml", "--rounds", 2, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["seeds"][0]["rounds"] == 2
+
+
+def test_every_round_has_a_line_and_every_seed_a_file(config: Path, tmp_path: Path) -> None:
+    done = precad("simulate", config, "--seeds", 2, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    for seed in (0, 1):
+        lines = [json.loads(line) for line in (tmp_path / "run" / f"seed-{seed}.jsonl").read_text().splitlines()]
+        assert [line["round"] for line in lines] == list(range(6))
+        assert [line["round"] for line in lines if "accuracy" in line] == [1, 3, 5]
+        assert all(line["accepted"] + len(line["rejected"]) == line["chosen"] for line in lines)
+    again = precad("simulate", tmp_path / "run" / "config.toml", "--seeds", 2, "--output", tmp_path / "again", "--json")
+    models = [np.load(tmp_path / folder / "seed-1.npz")["parameters"].tobytes() for folder in ("run", "again")]
+    assert again.exit_code == 0, again.output
+    assert models[0] == models[1]
+
+
+def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(config: Path, tmp_path: Path) -> None:
+    """Killed in round 3, two rounds after the last evaluation was saved: lines beyond it are written again."""
+    plan = resolve(SMALL)
+    whole = Runs(plan, tmp_path / "whole").run(0)
+
+    class KilledError(Exception):
+        pass
+
+    def kill(metrics: Any) -> None:
+        if metrics.round == 4:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        Runs(plan, tmp_path / "cut").run(0, on_round=kill)
+    resumed = Runs(plan, tmp_path / "cut").run(0)
+    kept = ("accuracy", "rejected", "rounds", "guarantees", "accuracy_of_last_evaluations")
+    assert {name: resumed[name] for name in kept} == {name: whole[name] for name in kept}
+    models = [np.load(tmp_path / folder / "seed-0.npz")["parameters"].tobytes() for folder in ("whole", "cut")]
+    assert models[0] == models[1]
+    lines = [
+        [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in path.read_text().splitlines()]
+        for path in (tmp_path / "whole" / "seed-0.jsonl", tmp_path / "cut" / "seed-0.jsonl")
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_a_finished_run_is_not_trained_again(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = precad("simulate", config, "--output", tmp_path / "run", "--json")
+    monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
+    second = precad("simulate", config, "--output", tmp_path / "run", "--json")
+    accuracies = [json.loads(done.stdout)["seeds"][0]["accuracy"] for done in (first, second)]
+    assert accuracies[0] == accuracies[1]
+
+
+def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path, tmp_path: Path) -> None:
+    precad("simulate", config, "--output", tmp_path / "run")
+    other = precad("simulate", config, "--rounds", 3, "--output", tmp_path / "run")
+    assert other.exit_code == 2
+    assert "--output: expected the same configuration" in other.stderr
+    (tmp_path / "run" / "seed-0.npz").write_bytes(b"PK damaged")
+    damaged = precad("simulate", config, "--output", tmp_path / "run")
+    assert damaged.exit_code == 2
+    assert "expected a training to go on with" in damaged.stderr
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    assert precad("simulate", config, "--output", tmp_path / "full").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": {"clients": 1}}, "task.clients: expected between 2 and"),
+        ({"task": {"clients": "ten"}}, "task.clients: expected a number"),
+        ({"task": {"rounds": 0}}, "task.rounds"),
+        ({"task": {"model": "oracle"}}, "task.model: expected one of"),
+        ({"task": {"dim": 3}}, "task.dim: expected 4810"),
+        ({"client": {"dataset": "cats"}}, "client.dataset"),
+        ({"client": {"attacks": {"eve": "scaled"}}}, "client.attacks.eve"),
+        ({"simulation": {"evaluate_every": 0}}, "simulation.evaluate_every"),
+        ({"simulation": {"magic": 1}}, "simulation.magic: expected no such key"),
+        ({"simulation": {"algorithm": "magic"}}, "unknown algorithm 'magic'"),
+        ({"simulation": {"attack": {"kind": "scaled", "clients": 11}}}, "simulation.attack.clients"),
+        ({"simulation": {"attack": {"kind": "scaled", "clients": 1, "parameters": {"x": 1}}}}, "attack.parameters"),
+        ({"simulate": {}}, "simulate: expected one of task, client, simulation"),
+    ],
+)
+def test_faults_of_the_file_end_with_two(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    raw = {name: dict(section) for name, section in SMALL.items()}
+    for name, section in change.items():
+        raw[name] = {**raw.get(name, {}), **section}
+    path = tmp_path / "faulty.toml"
+    path.write_text(tomli_w.dumps(raw))
+    done = precad("simulate", path, "--output", tmp_path / "run")
+    assert (done.exit_code, "Traceback" in done.output) == (2, False), done.output
+    assert message in done.stderr
+
+
+def test_figure_2_in_small(tmp_path: Path) -> None:
+    """On the bundled digits, enlarged: two sigmas, a few rounds, everything that the experiment writes."""
+    pytest.importorskip("matplotlib")
+    arguments = ("--dataset", "digits", "--rounds", 20, "--seeds", 2, "--sigma", 1, "--sigma", 4)
+    done = precad("experiment", "precad-mnist", *arguments, "--output", tmp_path / "fig", "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert [row["sigma"] for row in report["sigmas"]] == [1, 4]
+    for row in report["sigmas"]:
+        assert row["epsilon_realised"]["one_server"] > row["epsilon_expected_participation"]["one_server"]
+        assert row["epsilon_printed"] is None  # those are of 5000 rounds
+    assert "not the paper's 5000" in report["paragraph"]
+    rows = (tmp_path / "fig" / "curves.csv").read_text().splitlines()
+    assert rows[0] == "sigma,seed,round,epoch,accuracy"
+    assert len(rows) == 1 + 2 * 2
+    assert (tmp_path / "fig" / "figure-2.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "fig" / "report.txt").read_text().strip() == report["paragraph"]
+
+
+def test_the_experiments_setting_is_the_papers() -> None:
+    """Sec. 6.1, 6.2 and Appendix E; what is proved at sigma = 1 for 500 rounds is 7.52 where 6.8 is printed."""
+    config = precad_mnist.Experiment().config(1.0)
+    task, client, simulation = config["task"], config["client"], config["simulation"]
+    assert (task["clients"], task["client_rate"], task["record_rate"]) == (100, 0.1, 0.05)
+    assert (task["learning_rate"], task["record_clip"], task["rounds"], task["model"]) == (0.1, 2.0, 5000, "cnn")
+    assert (client["dataset"], client["partition"]) == ("mnist", "shards")
+    assert (simulation["validation"], simulation["client_clipping"]) == (False, False)
+    found = precad_mnist.proved_epsilon(precad_mnist.View.ONE_SERVER, 1.0, 500, dim=26_010)
+    assert found == pytest.approx(7.52, abs=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("PRECAD_DATA"), reason="PRECAD_DATA names no folder of data sets")
+def test_an_epoch_on_mnist(tmp_path: Path) -> None:
+    """200 rounds of the paper's setting, sigma = 1: from a tenth to more than half."""
+    arguments = ("--rounds", 200, "--seeds", 1, "--sigma", 1)
+    done = precad("experiment", "precad-mnist", *arguments, "--output", tmp_path / "fig", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["sigmas"][0]["accuracy_mean"] > 0.5
+    shutil.rmtree(tmp_path / "fig")
+
+
+def test_an_unusual_sigma_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = precad("experiment", "precad-mnist", "--dataset", "digits", "--sigma", -1, "--output", tmp_path / "fig")
+    assert done.exit_code == 2
+    assert "--sigma: expected a positive number" in done.stderr

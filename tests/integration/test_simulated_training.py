@@ -1,0 +1,260 @@
+"""The same seeds and noise, three times: simulated, in process, and over processes. The final models are equal, byte by
+byte, and so is what every round accepted.
+
+Clients train for real, on digits, two of them malicious. Each is a process's only client, so a simulation that takes
+one client's records at a time rounds as they do. The draw of clients, which servers toss from their own coins, is
+replayed; everything else comes from one seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
+
+from clients import models
+from clients.attacks import ATTACKS, Honest
+from clients.datasets import Records, digits
+from clients.process import Trainer
+from clients.session import ClientSession
+from clients.simulation import SeededRandomness, Simulation, SimulationSettings
+from clients.submission import agree, make_submission
+from mpc.channel import memory_pair
+from mpc.ring import RingArray
+from mpc.sharing import Mode
+from protos.identity import Role
+from protos.task import Task
+from servers.spool import MemoryPayload
+from servers.states import Collecting, Committed
+from tests.integration.harness import (
+    AGGREGATORS,
+    DealerInMemory,
+    Pki,
+    ServerInProcess,
+    asynchronous,
+    free_addresses,
+    link_pair,
+    read_rounds,
+    small_task,
+)
+
+ATTACKERS = {"mallory": "scaled", "trudy": "wrap"}
+CLIENTS = ("alice", "bob", "carol", *ATTACKERS)
+N_RECORDS, N_ROUNDS, SEED = 40, 3, 11
+DRAWS = SeededRandomness(SEED)
+
+
+@functools.cache
+def records() -> dict[str, Records]:
+    """Forty digits for each client."""
+    train = digits().train
+    return {c: train.take(np.arange(i * N_RECORDS, (i + 1) * N_RECORDS)) for i, c in enumerate(CLIENTS)}
+
+
+def training_task(**changes: object) -> Task:
+    """PRECAD on the digits' MLP; the bound is one that honest updates of the first round exceed, too."""
+    values = {
+        "rounds": N_ROUNDS,
+        "dim": models.dimension("mlp"),
+        "model": "mlp",
+        "client_clip": 4.0,
+        "noise_multiplier": 0.5,
+        "learning_rate": 2.0,
+        "gate": "native",
+    }
+    return small_task(dict.fromkeys(CLIENTS, N_RECORDS), **{**values, **changes})
+
+
+def noise_of_both(task: Task) -> NDArray[np.int64]:
+    """(2, rounds, d): what the simulation draws for both servers."""
+    sources = ("server-0", "server-1")
+    draws = [[DRAWS.noise(t, s, task.noise_std_on_grid, task.dim) for t in range(task.rounds)] for s in sources]
+    return np.array(draws)
+
+
+class Replayed(SeededRandomness):
+    """The seed's draws, with the clients that a deployment's coins chose."""
+
+    def __init__(self, chosen: Mapping[int, Sequence[str]]) -> None:
+        super().__init__(SEED)
+        self._chosen = chosen
+
+    def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
+        """As they were."""
+        return sorted(self._chosen[t])
+
+
+def simulated(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> tuple[bytes, list[list[str]]]:
+    """The final model, and whom each round rejected."""
+    simulation = Simulation(
+        task=task,
+        settings=SimulationSettings(batching="client", servers=servers),
+        records=records(),
+        test=digits().test,
+        randomness=Replayed(chosen),
+        attacks={client: ATTACKS[name]() for client, name in ATTACKERS.items()},
+        device="cpu",
+        initial=np.zeros(task.dim, dtype=np.float32),
+    )
+    rejected = [sorted(metrics.rejected) for metrics in simulation.run()]
+    return simulation.progress.parameters.tobytes(), rejected
+
+
+class Client:
+    """A client process's trainer, with the seed's draws in place of the operating system's."""
+
+    def __init__(self, client: str, task: Task) -> None:
+        self.round = -1
+        self._client = client
+        attack = ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest()
+        self._trainer = Trainer(
+            task=task,
+            records={client: records()[client]},
+            attacks={client: attack},
+            device="cpu",
+            random_bytes=self._draw,
+        )
+
+    def _draw(self, n: int) -> bytes:
+        return DRAWS.records(self.round, self._client)(n)
+
+    def train_round(self, t: int, parameters: NDArray[np.float32]) -> RingArray:
+        """Round t."""
+        self.round = t
+        return self._trainer.train(self._client, parameters)
+
+    def train_next(self, parameters: NDArray[np.float32]) -> RingArray:
+        """The round after the last one, for a client that is in all of them."""
+        return self.train_round(self.round + 1, parameters)
+
+
+async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess]) -> None:
+    """An enrolled client, wired to both servers' objects directly."""
+    task = servers[0].task
+    trainer = Client(client, task)
+    queues = [server.sessions.enter(client) for server in servers]
+    while True:
+        from_a, from_b = [(await queue.get()).invitation for queue in queues]
+        invitation = agree(from_a, from_b, task)
+        encoded = trainer.train_round(invitation.round, servers[0].runner.parameters)
+        submission = make_submission(encoded, invitation, task=task, client=client)
+        for party in (1, 0):
+            servers[party].intake.begin(client, submission.binding)
+            servers[party].intake.finish(client, submission.binding, MemoryPayload(submission.payloads[party]))
+        if task.wire_mode is Mode.MASKED:
+            servers[0].link.relay(invitation.round, client, submission.payloads[0])
+
+
+@asynchronous
+async def test_a_simulation_gives_the_bytes_of_two_round_runners(tmp_path: Path) -> None:
+    """In process, with clients that the servers' joint coin draws; the simulation in the clear and with its own MPC."""
+    task = training_task(client_rate=0.7)
+    noise, dealer, links, lanes = noise_of_both(task), DealerInMemory(), link_pair(), memory_pair()
+    servers = tuple(
+        ServerInProcess(
+            task, links[party], lanes[party], dealer.source(party), noise[party], tmp_path / AGGREGATORS[party]
+        )
+        for party in (0, 1)
+    )
+    background = [asyncio.create_task(link.run()) for link in links]
+    background += [asyncio.create_task(take_part(client, servers)) for client in CLIENTS]
+    for t in range(task.rounds):
+        await asyncio.gather(*(server.runner.run_round(t) for server in servers))
+    for waiting in background:
+        waiting.cancel()
+    await asyncio.gather(*background, return_exceptions=True)
+
+    chosen = {state.round: state.chosen for state in servers[0].of_kind(Collecting)}
+    committed = servers[0].of_kind(Committed)
+    expected = committed[-1].parameters.tobytes(), [sorted(state.rejected) for state in committed]
+    assert simulated(task, chosen, "cleartext") == expected
+    assert simulated(task, chosen, "mpc") == expected
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.create(tmp_path_factory.mktemp("pki"), CLIENTS)
+
+
+@contextlib.contextmanager
+def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
+    """The dealer and both aggregators, each a process; killed when the test ends before they do."""
+    processes = {}
+    try:
+        for role in (Role.DEALER, *AGGREGATORS):
+            with (folder / f"{role}.log").open("wb") as log:
+                processes[role] = subprocess.Popen(
+                    [sys.executable, "-m", "tests.integration.server_main", str(folder), role],
+                    cwd=Path(__file__).parents[2],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def test_a_simulation_gives_the_bytes_of_server_processes(pki: Pki, tmp_path: Path) -> None:
+    """A dealer's and two aggregators' processes; the clients' sessions run the real client code over mutual TLS."""
+    task = training_task()
+    addresses = dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True))
+    deployment = {"task": task.model_dump(), "pki": str(pki.directory), "addresses": addresses}
+    (tmp_path / "deployment.json").write_text(json.dumps(deployment))
+    np.save(tmp_path / "initial.npy", np.zeros(task.dim, dtype=np.float32))
+    np.save(tmp_path / "noise.npy", noise_of_both(task))
+
+    @asynchronous
+    async def everybody_takes_part() -> None:
+        sessions = [
+            ClientSession(
+                client=client,
+                task=task,
+                addresses=(addresses[Role.AGGREGATOR_A], addresses[Role.AGGREGATOR_B]),
+                tls=pki.tls(client),
+                train=Client(client, task).train_next,
+            )
+            for client in CLIENTS
+        ]
+        await asyncio.gather(*(session.run() for session in sessions))
+
+    with server_processes(tmp_path) as processes:
+        everybody_takes_part()
+        codes = {role: process.wait(timeout=60) for role, process in processes.items()}
+    assert codes == dict.fromkeys(processes, 0), {r: (tmp_path / f"{r}.log").read_text() for r in codes if codes[r]}
+
+    model, rejected = simulated(task, dict.fromkeys(range(task.rounds), CLIENTS), "cleartext")
+    assert rejected == [sorted(ATTACKERS)] * task.rounds
+    for role in AGGREGATORS:
+        assert np.load(tmp_path / role / "model.npy").tobytes() == model
+        assert [record["rejected"] for record in read_rounds(tmp_path / role)] == rejected
+
+
+def test_one_pass_over_all_clients_is_one_after_the_other_but_for_rounding() -> None:
+    """What a deployment of one process per client and a simulation in one batch differ by: float32, then truncation."""
+    task = training_task(rounds=1)
+    models_found = []
+    for batching in ("round", "client"):
+        simulation = Simulation(
+            task=task,
+            settings=SimulationSettings(batching=batching),
+            records=records(),
+            test=digits().test,
+            randomness=DRAWS,
+            device="cpu",
+        )
+        list(simulation.run())
+        models_found.append(simulation.progress.parameters)
+    step = len(CLIENTS) * 2.0**-task.frac_bits * task.learning_rate / task.divisor
+    assert_array_equal(np.abs(models_found[0] - models_found[1]) <= step + 1e-7, True)
