@@ -1,6 +1,7 @@
 """Aggregation rules of one server that sees every update, for comparison with PRECAD. One idea a file.
 
-None of them protects anybody's privacy; what they withstand is in their sources.
+Only the two trimmed sums protect anybody's privacy, from those who see the models; what the rules withstand is in their
+sources.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from clients.aggregation.median import CoordinateMedian
 from clients.aggregation.norm_bounding import NormBounding
 from clients.aggregation.rule import AggregationRule
 from clients.aggregation.trimmed_mean import TrimmedMean
+from clients.aggregation.trimmed_sums import TsgdGaussian, TsgdPtr
 
 __all__ = [
     "RULES",
@@ -27,6 +29,8 @@ __all__ = [
     "MultiKrum",
     "NormBounding",
     "TrimmedMean",
+    "TsgdGaussian",
+    "TsgdPtr",
 ]
 
 _KINDS: Final[tuple[type[AggregationRule], ...]] = (
@@ -38,6 +42,8 @@ _KINDS: Final[tuple[type[AggregationRule], ...]] = (
     TrimmedMean,
     GeometricMedian,
     NormBounding,
+    TsgdGaussian,
+    TsgdPtr,
 )
 RULES: Final[Mapping[str, type[AggregationRule]]] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """The rules by the name that a configuration gives them."""

@@ -38,6 +38,9 @@ class AggregationRule:
         """
         return None
 
+    def require_training(self, client_rate: float, n_clients: int) -> None:
+        """Raises ArgumentError where the training (q, N) is not the one that `epsilon` speaks of."""
+
 
 def require_updates(updates: Updates, least: int, why: str) -> int:
     """m. Raises ArgumentError for another shape, values that are not finite, or fewer than `least` rows."""

@@ -106,7 +106,7 @@ class Simulation:
             attacks=self.attacks,
             engine=engine,
             randomness=randomness,
-            rule=rule_of(settings),
+            rule=rule_of(settings, task),
         )
         self.algorithm = algorithm_of(settings.algorithm)(self.federation)
         self._ids = sorted(task.clients)
@@ -170,8 +170,8 @@ def algorithm_of(name: str) -> Callable[[Federation], Algorithm]:
     return found
 
 
-def rule_of(settings: SimulationSettings) -> AggregationRule | None:
-    """A rule of its own for one training; None for the sum. Raises ArgumentError."""
+def rule_of(settings: SimulationSettings, task: Task) -> AggregationRule | None:
+    """A rule of its own for one training of the task; None for the sum. Raises ArgumentError."""
     if settings.aggregation == "sum":
         if settings.aggregation_parameters:
             raise ArgumentError("simulation.aggregation_parameters: expected none for 'sum'")
@@ -181,6 +181,7 @@ def rule_of(settings: SimulationSettings) -> AggregationRule | None:
     if not isinstance(rule, AggregationRule):
         why = "it is no subclass of clients.aggregation.AggregationRule"
         raise ExtensionError("aggregation rule", settings.aggregation, why)
+    rule.require_training(task.client_rate, len(task.clients))
     return rule
 
 
@@ -218,6 +219,6 @@ def _made(field_name: str, kind: object, parameters: Parameters) -> object:
     assert callable(kind)  # a class of a registry, or what `imported` found callable
     try:
         made: object = kind(**parameters)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ArgumentError(f"{field_name}: {error}") from None
     return made

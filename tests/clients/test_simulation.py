@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.func import functional_call
 
 from clients import models
-from clients.aggregation import AggregationRule, CoordinateMedian
+from clients.aggregation import RULES, AggregationRule, CoordinateMedian
 from clients.attacks import Attack, Knowledge
 from clients.datasets import Records, digits
 from clients.errors import ArgumentError, ExtensionError, UnknownNameError
@@ -489,3 +489,23 @@ def test_rules_keep_their_state_apart(engine: RecordEngine) -> None:
     made = [simulation(engine, task(), algorithm="non-private", aggregation="median") for _ in range(2)]
     assert isinstance(made[0].federation.rule, CoordinateMedian)
     assert made[0].federation.rule is not made[1].federation.rule
+
+
+@pytest.mark.parametrize("name", ["tsgd-gaussian", "tsgd-ptr"])
+def test_trimmed_sums_train_and_prove_what_their_mechanism_does(engine: RecordEngine, name: str) -> None:
+    """In a whole training; a rate that is not the task's is refused before it starts."""
+    made = task(rounds=3, client_rate=0.8)
+    parameters = {"rate": 0.8, "n_enrolled": len(IDS), "noise_multiplier": 2.0}
+    running = simulation(engine, made, algorithm="non-private", aggregation=name, aggregation_parameters=parameters)
+    list(running.run())
+    _, of_rule = running.guarantees()
+    assert of_rule.unit == "client"
+    assert of_rule.epsilon == RULES[name](**parameters).epsilon(3, made.delta)
+    with pytest.raises(ArgumentError, match="rate of the rule"):
+        simulation(
+            engine,
+            made,
+            algorithm="non-private",
+            aggregation=name,
+            aggregation_parameters=parameters | {"rate": 0.1},
+        )
