@@ -18,6 +18,7 @@ import ssl
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,6 +43,8 @@ MAX_PAYLOAD_BYTES = 1 << 34
 MAX_HANDSHAKES = 8
 """At once, by whoever connects; only the holder of A's certificate gets further."""
 WRITE_BYTES = 1 << 18
+SPIN_S = 300e-6
+"""How long a step asks again and again before its thread sleeps: to wake up takes longer than most steps."""
 TCP_INFO_BYTES, TCPI_BYTES_SENT = 256, slice(200, 208)
 """Of Linux's struct tcp_info: its length or more, and where its `tcpi_bytes_sent` lies (since 4.19)."""
 
@@ -93,8 +96,9 @@ class Lane:
             try:
                 for part in outgoing:
                     self._write(memoryview(part), incoming)
+                give_up_spinning = time.perf_counter() + SPIN_S
                 while not incoming.is_complete:
-                    if not self._read(incoming):
+                    if not self._read(incoming) and time.perf_counter() > give_up_spinning:
                         self._readable.poll()
             except (OSError, ValueError) as error:  # ValueError: closed before we came
                 raise ChannelClosedError(f"the other aggregator left, at step {label!r}") from error
