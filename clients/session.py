@@ -51,8 +51,16 @@ class ModelCache:
                 return await asyncio.shield(self._download)
             except (grpc.aio.AioRpcError, ProtocolError):
                 return await download()
-        own = self._digest, self._download = digest, asyncio.ensure_future(download())
-        return await asyncio.shield(own[1])
+        own = asyncio.ensure_future(download())
+        own.add_done_callback(_look_at)
+        self._digest, self._download = digest, own
+        return await asyncio.shield(own)
+
+
+def _look_at(download: asyncio.Future[NDArray[np.float32]]) -> None:
+    """Its error is for whoever waits; when all of them were cancelled, it is not reported as forgotten."""
+    if not download.cancelled():
+        download.exception()
 
 
 class ClientSession:

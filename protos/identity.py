@@ -14,6 +14,7 @@ texts hold roles, names and fingerprints, all public.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ def _is_ours(uri: str) -> bool:
     return uri.lower().startswith("precad:")
 
 
+@functools.lru_cache(maxsize=4096)  # a peer shows the same one in every call
 def parse_certificate(pem: bytes) -> x509.Certificate:
     """The one certificate in a PEM text. Raises: IdentityError when there is none, or a chain."""
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,6 +153,27 @@ def test_one_download_serves_all_clients_of_a_process():
         assert_array_equal(await cache.get(b"3", functools.partial(download, 4.5)), [4.5])
 
     asyncio.run(scenario())
+
+
+def test_a_download_that_fails_when_nobody_waits_any_more_is_not_reported():
+    """The end of a task: whoever asked was cancelled, and the log's last line stays the reason of that end."""
+    complaints = []
+
+    async def fail():
+        await asyncio.sleep(0.01)
+        raise ProtocolError("no")
+
+    async def scenario():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        asking = asyncio.create_task(ModelCache().get(b"1", fail))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.sleep(0.05)
+        del asking
+        gc.collect()
+
+    asyncio.run(scenario())
+    assert complaints == []
 
 
 def test_a_malicious_client_trains_on_the_records_that_its_attack_makes():
