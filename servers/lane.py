@@ -43,6 +43,7 @@ MAX_PAYLOAD_BYTES = 1 << 34
 MAX_HANDSHAKES = 8
 """At once, by whoever connects; only the holder of A's certificate gets further."""
 WRITE_BYTES = 1 << 18
+MAX_PORT = 65_535
 SPIN_S = 300e-6
 """How long a step asks again and again before its thread sleeps: to wake up takes longer than most steps."""
 TCP_INFO_BYTES, TCPI_BYTES_SENT = 256, slice(200, 208)
@@ -244,7 +245,12 @@ class LaneListener:
 
 
 async def open_lane(address: str, port: int, tls: TlsFiles, pinned: Path, timeout_s: float) -> Lane:
-    """Server A's end, to `port` at the host of B's address. Raises PeerUnreachableError, TlsFileError."""
+    """Server A's end, to `port` at the host of B's address.
+
+    Raises: PeerUnreachableError, TlsFileError; MalformedMessageError when B named no port.
+    """
+    if not 0 < port <= MAX_PORT:
+        raise MalformedMessageError(f"lane_port of aggregator B's hello must be in 1..{MAX_PORT}, got {port}")
     context = tls_context(tls, Role.AGGREGATOR_B, pinned, server_side=False)
     host, _ = split_address(address)
 

@@ -239,6 +239,16 @@ async def test_a_server_that_never_comes_is_an_error_in_time(pki: Pki) -> None:
         await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
 
 
+@pytest.mark.parametrize("port", [0, 65_536, 2**32 - 1])
+@asynchronous
+async def test_a_port_that_is_none_is_refused(pki: Pki, port: int) -> None:
+    """As B's hello may say; it is a uint32 there."""
+    with pytest.raises(
+        MalformedMessageError, match=rf"lane_port of aggregator B's hello must be in 1\.\.65535, got {port}"
+    ):
+        await open_lane("127.0.0.1:1", port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+
+
 def test_a_port_that_is_taken_is_an_error_at_once(pki: Pki) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
