@@ -172,7 +172,7 @@ class Runs:
 
     def _save(self, simulation: Simulation, seed: int) -> None:
         """In one step: a run that is killed here finds the old file or the new one."""
-        now = simulation.progress
+        now, rule = simulation.progress, simulation.federation.rule
         half_written = self.folder / f".seed-{seed}.npz"
         with half_written.open("wb") as file:
             np.savez(
@@ -181,6 +181,7 @@ class Runs:
                 rounds=np.int64(now.rounds),
                 clients=np.array(list(now.participation), dtype=np.str_),
                 participation=np.array(list(now.participation.values()), dtype=np.int64),
+                rule=np.array(() if rule is None else rule.state(), dtype=np.int64),
             )
         os.replace(half_written, self.folder / f"seed-{seed}.npz")
 
@@ -193,6 +194,8 @@ class Runs:
                     rounds = int(saved["rounds"])
                     counts = dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True))
                     simulation.progress = Standing(saved["parameters"], rounds, Counter(counts))
+                    if simulation.federation.rule is not None:
+                        simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []

@@ -38,6 +38,15 @@ class AggregationRule:
         """
         return None
 
+    def state(self) -> tuple[int, ...]:
+        """What the next round depends on, for a training that is interrupted; nothing unless the rule has memory."""
+        return ()
+
+    def restore(self, state: tuple[int, ...]) -> None:
+        """Goes on from a `state`. Raises ArgumentError for one that is not this rule's."""
+        if state != ():
+            raise ArgumentError(f"the rule {self.name!r} has no state, got {len(state)} numbers")
+
     def require_training(self, client_rate: float, n_clients: int) -> None:
         """Raises ArgumentError where the training (q, N) is not the one that `epsilon` speaks of."""
 

@@ -8,7 +8,7 @@ and a training of which they are not true is refused.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from clients.aggregation.rule import AggregationRule, Updates, Vector
@@ -109,3 +109,16 @@ class TsgdPtr(_TrimmedSum):
             step=max(1, sampling.share(self.step)),
             most=max(trim_count, int(sampling.nominal)),
         )
+
+    def state(self) -> tuple[int, ...]:
+        """F of the coming round."""
+        assert isinstance(self.mechanism, TrimmedPtr)  # __post_init__ made it
+        return (self.mechanism.mechanism.trim_count,)
+
+    def restore(self, state: tuple[int, ...]) -> None:
+        """See AggregationRule."""
+        assert isinstance(self.mechanism, TrimmedPtr)
+        if len(state) != 1:
+            raise ArgumentError(f"the state of the rule {self.name!r} is F, got {len(state)} numbers")
+        mechanism = replace(self.mechanism.mechanism, trim_count=state[0])
+        self.mechanism = replace(self.mechanism, mechanism=mechanism)

@@ -93,3 +93,23 @@ def test_a_training_that_the_bound_does_not_speak_of_is_refused(kind, rate, n, m
 def test_parameters_without_meaning_are_refused(kind, bad):
     with pytest.raises(ValueError, match=rf"{next(iter(bad)) if 'trim' not in bad else 'part'}"):
         kind(**{"rate": Q, "n_enrolled": N} | bad)
+
+
+def test_a_rule_goes_on_from_its_state():
+    """Three rounds, and the other three by a fresh rule that was told F: as if it had been one."""
+    make = {"rate": Q, "n_enrolled": N, "noise_multiplier": 4.0, "tau": 0.5, "laplace_scale": 1.0, "test_failure": 1e-3}
+    whole, first, second = TsgdPtr(**make), TsgdPtr(**make), TsgdPtr(**make)
+    data, noise, again = rounds(2), seeded("noise"), seeded("noise")
+    expected = [whole.aggregate(updates, noise) for updates in data]
+    found = [first.aggregate(updates, again) for updates in data[:3]]
+    assert first.state() != second.state()
+    second.restore(first.state())
+    found += [second.aggregate(updates, again) for updates in data[3:]]
+    assert_array_equal(found, expected)
+    assert TsgdGaussian(rate=Q, n_enrolled=N).state() == ()
+
+
+@pytest.mark.parametrize("state", [(), (1, 2), (10**6,), (-1,)])
+def test_a_state_of_something_else_is_refused(state):
+    with pytest.raises(ValueError, match=r"state of the rule|most must be|trim_count"):
+        TsgdPtr(rate=Q, n_enrolled=N).restore(state)
