@@ -71,6 +71,7 @@ class Dealer:
             control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
             await server.start()
             stack.push_async_callback(server.stop, 1.0)
+            stack.callback(servicer.hang_up)
             log.info("dealer.listening", port=port)
             await until_stopped(servicer.deal_until_over(self.config.connect_timeout_s), self._stop, "the dealer")
 
@@ -84,7 +85,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self._connected: set[Party] = set()
         self._finished: set[Party] = set()
         self._batches: dict[int, _Batch] = {}
-        self._joined, self._over = asyncio.Event(), asyncio.Event()
+        self._joined, self._over, self._hung_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._failure: PeerUnreachableError | None = None
 
     @property
@@ -103,6 +104,26 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         if self._failure is not None:
             raise self._failure
 
+    def hang_up(self) -> None:
+        """Ends the open streams. (A stream that a stopping server cancels leaves a traceback of gRPC's in the log.)"""
+        self._hung_up.set()
+
+    async def _requests(self, requests: AsyncIterator[dealer_pb2.DealRequest]) -> AsyncIterator[dealer_pb2.DealRequest]:
+        """Until the stream ends, or we hang up."""
+        hung_up = asyncio.ensure_future(self._hung_up.wait())
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(requests, None))
+                await asyncio.wait((coming, hung_up), return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    return
+                if (request := coming.result()) is None:
+                    return
+                yield request
+        finally:
+            hung_up.cancel()
+
     async def Deal(  # noqa: N802
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
     ) -> AsyncIterator[dealer_pb2.DealReply]:
@@ -117,7 +138,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         goodbye: common_pb2.Goodbye | None = None
         try:
             yield dealer_pb2.DealReply(hello=first.hello)
-            async for request in requests:
+            async for request in self._requests(requests):
                 if request.WhichOneof("request") == "goodbye":
                     goodbye = request.goodbye
                     return
