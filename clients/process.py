@@ -30,7 +30,7 @@ from protos.task import Task
 _SPARE_THREADS = 4
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     """A client that waits for its update."""
 
