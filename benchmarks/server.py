@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import resource
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ import numpy as np
 
 from benchmarks.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
 from benchmarks.errors import WrongVerdictError
+from benchmarks.machine import peak_rss, reset_peak_rss
 from benchmarks.workload import Case, Updates, open_spool, prepare
 from dp import rounded_gaussian
 from mpc.channel import Prefixed
@@ -298,18 +298,3 @@ def _aggregate(share_sum: RingArray, channel: CountingChannel) -> float:
     share_sum += rounded_gaussian.sample(NOISE_STD, share_sum.size)
     open_in_place(share_sum, "noisy sum", channel)
     return time.perf_counter() - start
-
-
-def reset_peak_rss() -> None:
-    """Makes the kernel forget this process's peak of resident memory; a kernel that will not is left alone."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_rss() -> int:
-    """Bytes at the peak since `reset_peak_rss`."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import sys
 from pathlib import Path
 
+from benchmarks.machine import peak_rss
 from protos.identity import Role
 from protos.task import Task
 from servers.aggregator import Aggregator
@@ -32,7 +32,7 @@ def main(folder: Path, role: Role) -> None:
         config = pki.aggregator(party, listen=addresses[role], folder=folder, **deployment["changes"])
         server = Aggregator(party=party, task=task, config=config, addresses=others)
     asyncio.run(server.run())
-    (folder / f"peak-{role}").write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+    (folder / f"peak-{role}").write_text(str(peak_rss()))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ after its imports. Client i's vector is 1 + i everywhere in the first hundred wo
 
 from __future__ import annotations
 
-import resource
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.machine import peak_rss
 from mpc import ring, sharing, top_bits, validation
 from mpc.channel import MemoryChannel, run_pair
 from mpc.dealer import deal
@@ -36,7 +36,7 @@ def main(dim: int, n_clients: int, folder: Path) -> None:
     gate, bound = make_gate("native"), NormBound(clip_norm=1.0, dim=dim)
     CPU.warm_up()
     clients = tuple(f"client-{i}" for i in range(n_clients))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_rss()
     shape = BatchShape("task", 1, clients, dim, top_bits.blocks(gate, n_clients, bound.low_bits))
     dealt = deal(shape)
     tuples = [ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1])]
@@ -56,7 +56,7 @@ def main(dim: int, n_clients: int, folder: Path) -> None:
             return validation.validate(revealed, tuples[channel.party], bound, gate, channel)
 
     a, b = run_pair(party)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    grown = peak_rss() - before
     n_wrong = 0
     for tile in ring.tiles(dim):
         expected = sum(plain_tile(i, n_clients, tile) for i in range(n_clients - 1))
