@@ -46,8 +46,14 @@ from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import bind_server, dial, read_pinned, with_port
 from servers import memory
 from servers.config import AggregatorConfig, require_own_role
+from servers.drain import Drain
 from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
 from servers.lane import Lane, LaneListener, open_lane
+from servers.operations import logs
+from servers.operations.health import add_health
+from servers.operations.port import operations_port
+from servers.operations.snapshot import AggregatorSnapshots
+from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink, dial_peer
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
@@ -100,16 +106,27 @@ class Aggregator:
             memory_bytes=memory.for_uploads(config.memory_budget_mb, task.dim),
             max_memory_upload=config.max_upload_in_memory_mb * memory.MIB,
         )
-        self._view = TaskView(task=task, party=party, sessions=Sessions(task.clients), spool=spool)
+        self._telemetry = Telemetry(ROLES[party])
+        self._view = TaskView(
+            task=task, party=party, sessions=Sessions(task.clients), spool=spool, telemetry=self._telemetry
+        )
+        self._snapshots = AggregatorSnapshots(self._view, self._telemetry, config.state_dir)
         self._control = ControlServicer(self._view, ROLES[party])
         self._stop = asyncio.Event()
+        self._drain = Drain(ROLES[party], config.drain_timeout_s, self.stop)
 
     def stop(self) -> None:
-        """Ends the task at the next possible moment (SIGTERM, SIGINT)."""
+        """Ends the task at the next possible moment (SIGINT)."""
         self._stop.set()
+
+    def drain(self) -> None:
+        """Ends the task after the round in flight; a second time, at the next possible moment (SIGTERM)."""
+        self._telemetry.is_draining = True
+        self._drain.request(is_busy=self._telemetry.flight is not None)
 
     async def run(self) -> None:
         """Raises: TlsFileError, TransportError, ServerError, MpcError, DpError."""
+        logs.bind(self._log_context)
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         require_unused(self.config.state_dir)
@@ -118,16 +135,23 @@ class Aggregator:
         )
         async with AsyncExitStack() as stack:
             stack.enter_context(self._view.spool)
+            await stack.enter_async_context(
+                operations_port(self.config, self._telemetry, self._snapshots.take, self.config.state_dir)
+            )
             server, port = bind_server(self.config.listen, self.config.tls)
             listener = self._lane_listener(stack)
             peer_servicer = self._add_services(server, peer_pin)
             await server.start()
+            self._telemetry.is_listening = True
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
             goodbye = common_pb2.Goodbye(finished=False)
             try:
-                link, lane, task_id = await self._until_stopped(self._start(stack, initial, peer_servicer, listener))
-                goodbye.reason = await self._run_task(stack, link, lane, task_id, initial, gate, engine)
+                with self._drain.excused():
+                    link, lane, task_id = await self._until_stopped(
+                        self._start(stack, initial, peer_servicer, listener)
+                    )
+                    goodbye.reason = await self._run_task(stack, link, lane, task_id, initial, gate, engine)
                 goodbye.finished = True
             except Exception as error:
                 goodbye.reason = self._public_reason(error)
@@ -146,6 +170,7 @@ class Aggregator:
         peer_servicer = PeerServicer(peer_pin)
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(AggregatorServicer(self._view), server)
         control_pb2_grpc.add_ControlServicer_to_server(self._control, server)
+        add_health(self._telemetry, server)
         if self.party == 1:
             peer_pb2_grpc.add_PeerServicer_to_server(peer_servicer, server)
         return peer_servicer
@@ -274,6 +299,7 @@ class Aggregator:
         await tuples.wait_until_greeted(self.config.connect_timeout_s)
         await self._wait_for_clients()
         for t in range(self.task.rounds):
+            self._drain.between_rounds()
             if await asyncio.to_thread(ledger.would_exceed, tuple(self.task.clients)):
                 return f"the privacy budget is spent after {t} rounds"
             self._view.bytes_uploaded = 0
@@ -314,6 +340,7 @@ class Aggregator:
         self._view.parameters = runner.parameters
         self._view.records.append(record)
         await asyncio.to_thread(write_round, self.config.state_dir, record, runner.parameters)
+        self._telemetry.committed(record)
         log.info(
             "round.committed",
             task=runner.task_id,
@@ -330,7 +357,7 @@ class Aggregator:
 
     async def _tell_clients_and_operators(self, goodbye: common_pb2.Goodbye) -> None:
         """The last event of every open stream; waits a while for them to hang up."""
-        self._view.ended = goodbye
+        self._view.ended, self._telemetry.is_over = goodbye, True
         self._set_state("finished" if goodbye.finished else "failed")
         self._view.sessions.say_goodbye(goodbye)
         await self._control.notify()
@@ -346,11 +373,22 @@ class Aggregator:
             self._view.intake, self._view.model_of_round = state.intake, state.model
         else:
             self._view.intake = None
+        self._telemetry.entered_round(state, self._view.sessions.connected)
         self._set_state(type(state).__name__.lower())
         self._on_state(state)
 
+    def _log_context(self) -> dict[str, object]:
+        """Of every line that is logged on our behalf."""
+        about: dict[str, object] = {"role": ROLES[self.party]}
+        if self._view.task_id:
+            about["task"] = self._view.task_id
+        if self._telemetry.flight is not None:
+            about["round"] = self._telemetry.flight.round
+        return about
+
     def _set_state(self, state: str) -> None:
         self._view.state = state
+        self._telemetry.entered(state)
         asyncio.ensure_future(self._control.notify())  # noqa: RUF006 - watchers wake a moment later; nobody waits
 
 
