@@ -16,6 +16,7 @@ from servers.operations.status import (
     MAX_ROUNDS,
     NORM_EXCEEDED,
     NOT_CONNECTED,
+    PHASE_OF_STATE,
     VERDICTS,
     Checkpoint,
     ClientOutcome,
@@ -34,16 +35,6 @@ VERSION = importlib.metadata.version("precad")
 
 CHECKPOINTS = ("model.npy", "rounds.jsonl", "ledger.jsonl")
 """Files of an aggregator's state folder that an operator may download: public to operators, and no share among them."""
-
-PHASE_OF_STATE = {
-    "selecting": "select",
-    "collecting": "collect",
-    "locked": "validate",
-    "validated": "noise",
-    "charged": "open",
-    "opened": "commit",
-    "committed": "commit",
-}
 
 
 class AggregatorSnapshots:

@@ -22,6 +22,17 @@ MAX_NAMED = 200
 PHASES = ("select", "collect", "lock", "validate", "noise", "charge", "open", "commit")
 """Of a round, in order, as its record times them."""
 
+PHASE_OF_STATE = {
+    "selecting": "select",
+    "collecting": "collect",
+    "locked": "validate",
+    "validated": "noise",
+    "charged": "open",
+    "opened": "commit",
+    "committed": "commit",
+}
+"""The phase that a server in this state is in. A state that is not here is of no round."""
+
 Verdict = Literal["accepted", "rejected", "missing"]
 VERDICTS: tuple[Verdict, ...] = ("accepted", "rejected", "missing")
 

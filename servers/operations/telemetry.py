@@ -18,8 +18,8 @@ import prometheus_client as prometheus
 from protos.identity import Role
 from protos.precad.v1 import control_pb2
 from servers.errors import RefusalReason, SubmissionRefusedError
-from servers.operations.status import MAX_DETAILED, PHASES, VERDICTS
-from servers.states import Aborted, Collecting, RoundState, Selecting, Validated
+from servers.operations.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
+from servers.states import Collecting, RoundState, Selecting, Validated
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper ends of the histograms' buckets."""
@@ -76,12 +76,18 @@ class Telemetry:
         """The server is in another state now."""
         if state != self.state:
             self.state, self.since = state, time.time()
+        if state not in PHASE_OF_STATE:
+            self.flight = None
 
     def note(self, round: int) -> RoundNotes:
         """Of this round; the notes of old rounds make room."""
         while round not in self.notes and len(self.notes) > MAX_DETAILED:
             self.notes.popitem(last=False)
         return self.notes.setdefault(round, RoundNotes())
+
+    def interrupted(self) -> None:
+        """Another server was lost, and is waited for."""
+        self._count.interruptions.inc()
 
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
         """The round in flight is in another state now; `connected`: clients with a session."""
@@ -93,8 +99,6 @@ class Telemetry:
                 self.note(state.round).absent = frozenset(state.chosen) - connected
             case Validated() if self.flight is not None:
                 self.flight.accepted, self.flight.rejected = state.accepted, state.rejected
-            case Aborted():
-                self.flight = None
 
     def committed(self, record: control_pb2.RoundRecord) -> None:
         """A round has been committed at this server, and what it made is on disk: it is no longer in flight."""
@@ -139,6 +143,7 @@ class _Counters:
             return prometheus.Histogram(name, text, labels, registry=registry, buckets=SECONDS)
 
         self.rounds = counter("precad_rounds", "Rounds committed by this process.")
+        self.interruptions = counter("precad_interruptions", "Losses of another server that were waited out.")
         self.uploads = counter("precad_uploads", "Chosen clients of committed rounds, by verdict.", "verdict")
         self.refused = counter("precad_uploads_refused", "Uploads refused before the norm check, by reason.", "reason")
         self.calls = counter("precad_calls_refused", "gRPC calls refused, by call and status.", "call", "code")
