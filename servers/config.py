@@ -62,7 +62,8 @@ class ServerConfig(BaseModel):
     """How long to wait for another server that was lost, before this one ends too (exit code 4). The round in flight is
     given up and the next one begins when all are back. 0: not at all."""
     drain_timeout_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 60.0
-    """How long SIGTERM waits for the round in flight, at most (a dealer: for both aggregators to leave). 0: not at all."""
+    """How long SIGTERM waits for the round in flight, at most (a dealer: until both aggregators have left). 0: not at
+    all."""
 
     operations_listen: Annotated[str, AfterValidator(_address)] | None = None
     """HOST:PORT of the operations port: dashboard, metrics, health. Without one there is none. Beyond this machine it

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Protocol, TypeVar
 
 import structlog
@@ -75,10 +76,7 @@ def client(
         from clients.process import ClientProcess
 
         addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
-        serve(
-            lambda: ClientProcess(task=deployment.task, config=own, clients=ids, addresses=addresses),
-            on_terminate=ClientProcess.stop,
-        )
+        serve(lambda: ClientProcess(task=deployment.task, config=own, clients=ids, addresses=addresses))
 
 
 def _require_identity(tls: TlsFiles, client_id: str) -> None:
@@ -100,9 +98,11 @@ class Service(Protocol):
 S = TypeVar("S", bound=Service)
 
 
-def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None]) -> None:
-    """Runs a service until it ends, SIGINT stops it, or SIGTERM makes it leave in its own way; logs JSON lines to
-    standard error."""
+def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = None) -> None:
+    """Runs a service until it ends or a signal stops it; logs JSON lines to standard error.
+
+    on_terminate: what SIGTERM does instead.
+    """
     watch_lifeline()
     _configure_logging()
 
@@ -110,7 +110,7 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None]) -> None:
         service = make()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, service.stop)
-        loop.add_signal_handler(signal.SIGTERM, on_terminate, service)
+        loop.add_signal_handler(signal.SIGTERM, service.stop if on_terminate is None else partial(on_terminate, service))
         await service.run()
 
     asyncio.run(main())

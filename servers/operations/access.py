@@ -73,7 +73,9 @@ def _read_private(path: Path) -> str:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             if mode & _OTHERS:
-                raise SetupError(f"operations_token: expected a file closed to other users, found mode {mode:04o} ({path})")
+                raise SetupError(
+                    f"operations_token: expected a file closed to other users, found mode {mode:04o} ({path})"
+                )
             return file.read(4096).decode("ascii", errors="replace")
     except OSError as error:
         raise SetupError(f"operations_token: expected a readable file, found {error.strerror} ({path})") from None

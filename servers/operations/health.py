@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,7 +19,7 @@ from servers.operations.telemetry import Telemetry
 from servers.servicers import Context, refusing
 
 LOOK_S = 0.5
-Response = health_pb2.HealthCheckResponse
+Response: TypeAlias = health_pb2.HealthCheckResponse
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # generated without annotations

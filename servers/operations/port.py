@@ -25,7 +25,6 @@ import math
 import socket
 import ssl
 import time
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -128,7 +127,7 @@ class OperationsPort:
         self._cookie = f"{'__Host-' if is_tls else ''}precad-{telemetry.role}"  # cookies know hosts, not ports
         self._sessions, self._limit = Sessions(), FailureLimit()
         self._closing = asyncio.Event()
-        self._heard: weakref.WeakSet[asyncio.Protocol] = weakref.WeakSet()
+        self._silent: set[asyncio.BaseProtocol] = set()
         self._n_streams = 0
         folder = resources.files("servers.operations") / "dashboard"
         self._pages: Mapping[str, str] = {name: (folder / name).read_text(encoding="utf-8") for name in PAGES}
@@ -165,15 +164,17 @@ class OperationsPort:
         """One protocol per connection, while there are not too many; it must ask for something soon."""
         loop = asyncio.get_running_loop()
 
-        def hang_up_if_silent(protocol: web.RequestHandler[web.Request]) -> None:
-            if protocol not in self._heard and protocol.transport is not None:
+        def hang_up_if_silent(protocol: web.RequestHandler) -> None:
+            if protocol in self._silent and protocol.transport is not None:
                 protocol.transport.abort()
+            self._silent.discard(protocol)
 
         def make() -> asyncio.Protocol:
             handlers = runner.server
             if handlers is None or len(handlers.connections) >= MAX_CONNECTIONS:
                 return _HangUp()
             protocol = handlers()
+            self._silent.add(protocol)
             loop.call_later(SILENT_S, hang_up_if_silent, protocol)
             return protocol
 
@@ -203,7 +204,7 @@ class OperationsPort:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every answer passes here: who asks is admitted or not, headers are added, and defects are logged."""
-        self._heard.add(request.protocol)
+        self._silent.discard(request.protocol)
         try:
             response = self._refusal(request) or await handler(request)
         except web.HTTPException as error:

@@ -6,6 +6,7 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dp.accounting import View
 from protos.precad.v1 import control_pb2
@@ -117,9 +118,7 @@ class AggregatorSnapshots:
     def _rounds(self) -> tuple[RoundSummary, ...]:
         records = self._view.records[-MAX_ROUNDS:]
         oldest_detailed = len(records) - MAX_DETAILED
-        return tuple(
-            self._round(record, is_detailed=index >= oldest_detailed) for index, record in enumerate(records)
-        )
+        return tuple(self._round(record, is_detailed=index >= oldest_detailed) for index, record in enumerate(records))
 
     def _round(self, record: control_pb2.RoundRecord, *, is_detailed: bool) -> RoundSummary:
         notes = self._telemetry.notes.get(record.round, RoundNotes())
@@ -144,7 +143,7 @@ def of_dealer(telemetry: Telemetry, *, task: str, n_connected: int, n_waiting: i
     )
 
 
-def _common(telemetry: Telemetry) -> dict[str, object]:
+def _common(telemetry: Telemetry) -> dict[str, Any]:
     return {
         "role": telemetry.role,
         "version": VERSION,
