@@ -110,7 +110,9 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = N
         service = make()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, service.stop)
-        loop.add_signal_handler(signal.SIGTERM, service.stop if on_terminate is None else partial(on_terminate, service))
+        loop.add_signal_handler(
+            signal.SIGTERM, service.stop if on_terminate is None else partial(on_terminate, service)
+        )
         await service.run()
 
     asyncio.run(main())

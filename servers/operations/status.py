@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dp.accounting import View
+from protos.task import Task
 
 MAX_ROUNDS = 120
 """Rounds in a snapshot, the latest ones."""
@@ -113,6 +114,11 @@ class Epsilon(_Value):
     def left(self) -> float | None:
         """Of the budget; None without one."""
         return None if self.budget is None else max(0.0, self.budget - self.spent)
+
+
+def budget_of(task: Task, view: View) -> float | None:
+    """The task's budget in this view."""
+    return task.epsilon_budget_one_server if view is View.ONE_SERVER else task.epsilon_budget_clients_only
 
 
 class Queue(_Value):
