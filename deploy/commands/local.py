@@ -15,7 +15,6 @@ import typer
 from deploy import config as configuration
 from deploy.commands.common import ConfigFile, Json, Output, Threads, exit_codes, people
 
-
 Dashboard = Annotated[
     bool, typer.Option("--dashboard", help="Give every server a dashboard on this machine, and say where.")
 ]
