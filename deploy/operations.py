@@ -165,7 +165,13 @@ def _require_ok(source: Source, answer: aiohttp.ClientResponse) -> None:
 
 
 def _unreachable(source: Source, error: Exception) -> RunFailedError:
-    why = "no status in its answer" if isinstance(error, ValueError) else str(error) or type(error).__name__
+    match error:
+        case aiohttp.ClientConnectorError():
+            why = error.os_error.strerror or str(error.os_error)
+        case ValueError() | KeyError():
+            why = "expected a status in its answer, found something else"
+        case _:
+            why = str(error) or type(error).__name__
     return RunFailedError(f"{source.name} at {source.url}: {why}", exit_code=UNREACHABLE)
 
 
