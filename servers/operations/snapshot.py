@@ -85,7 +85,8 @@ class AggregatorSnapshots:
         verdicts: dict[Verdict, tuple[str, ...]] = {}
         if flight.accepted is not None:
             verdicts = {"accepted": flight.accepted, "rejected": flight.rejected, "missing": _missing(flight)}
-        waiting = () if intake is None else tuple(c for c in flight.chosen if c not in complete)[:MAX_NAMED]
+        notes = self._telemetry.notes.get(flight.round, RoundNotes())
+        without = () if intake is None else tuple(c for c in flight.chosen if c not in complete)
         return LiveRound(
             round=flight.round,
             phase=PHASE_OF_STATE.get(self._telemetry.state, ""),
@@ -93,8 +94,9 @@ class AggregatorSnapshots:
             n_chosen=len(flight.chosen),
             n_complete=len(complete) if flight.accepted is None else len(flight.accepted) + len(flight.rejected),
             n_receiving=0 if intake is None else intake.n_receiving,
-            outcomes=outcomes(verdicts, self._telemetry.notes.get(flight.round, RoundNotes())),
-            waiting_for=waiting,
+            outcomes=outcomes(verdicts, notes),
+            waiting_for=tuple(client for client in without if client not in notes.absent)[:MAX_NAMED],
+            absent=tuple(client for client in without if client in notes.absent)[:MAX_NAMED],
         )
 
     def _epsilons(self) -> tuple[Epsilon, ...]:

@@ -99,7 +99,9 @@ class LiveRound(_Value):
     outcomes: tuple[ClientOutcome, ...] = ()
     """Once the check is over."""
     waiting_for: tuple[str, ...] = ()
-    """Chosen clients without a complete upload, at most MAX_NAMED, while uploads come in."""
+    """Connected ones without a complete upload, at most MAX_NAMED, while uploads come in."""
+    absent: tuple[str, ...] = ()
+    """Chosen ones that were not connected when uploads were asked for, likewise."""
 
 
 class Epsilon(_Value):

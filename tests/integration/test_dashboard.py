@@ -115,7 +115,7 @@ async def require_readable(page: Page, name: str) -> None:
         for scheme in ("dark", "light"):
             await page.look_like(*size, scheme)
             await asyncio.sleep(0.2)  # charts are drawn to the new width
-            assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, size)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= size[0], (name, size)
             assert await page.evaluate(FAINT) == [], (name, size, scheme)
             assert await page.evaluate(UNNAMED) == [], (name, size, scheme)
             picture = await page.screenshot()
@@ -168,6 +168,7 @@ async def test_rounds_appear_as_they_happen(pki: Pki, tmp_path: Path) -> None:
             assert await page.evaluate(says(row, f"bob: missing, {reason}"))
             assert await page.evaluate(says(row, f"ε {rounded_up(record['epsilon_one_server'])} / "))
             assert await page.evaluate(says(row, record_digest(record)[:16]))
+        assert await page.evaluate(says("#live-clients", "bob: not connected"))
         spent = f"ε ≤ {rounded_up(second['epsilon_one_server'])}"
         assert await page.evaluate(says('[data-view="one_server"]', spent))
         assert await page.evaluate(says('[data-view="one_server"]', "of a budget of 50"))

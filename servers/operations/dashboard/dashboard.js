@@ -88,7 +88,7 @@ function elapsed(seconds) {
 function size(bytes) {
   let value = bytes;
   for (const unit of ["B", "kB", "MB", "GB", "TB"]) {
-    if (value < 1000 || unit === "TB") return `${unit === "B" ? value : value.toPrecision(3)} ${unit}`;
+    if (value < 1000 || unit === "TB") return `${unit === "B" || value >= 1000 ? Math.round(value) : value.toPrecision(3)} ${unit}`;
     value /= 1000;
   }
   return "";
@@ -106,6 +106,7 @@ function median(values) {
 
 const now = () => Date.now() / 1000 + clockOffset;
 
+const compact = (value) => value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
 const widthOf = (id) => Math.max(260, byId(id).clientWidth);
 const small = (value) => (value < 0.001 ? value.toExponential() : String(value));
 
@@ -182,7 +183,8 @@ function drawLive(status) {
     : "Clients are being drawn.";
   const chips = live.outcomes.length
     ? live.outcomes.map(chip)
-    : live.waiting_for.map((client) => element("li", { class: "chip" }, `${client}: waiting`));
+    : [...live.waiting_for.map((client) => element("li", { class: "chip" }, `${client}: waiting`)),
+      ...live.absent.map((client) => element("li", { class: "chip", "data-verdict": "missing" }, `${client}: not connected`))];
   byId("live-clients").replaceChildren(...chips);
 }
 
@@ -232,7 +234,7 @@ function drawEpsilonChart(status) {
   for (const value of ticks(peak)) {
     chart.append(
       shape("line", { class: "grid", x1: left, x2: width - 8, y1: y(value), y2: y(value) }),
-      shape("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, String(value)),
+      shape("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, compact(value)),
     );
   }
   chart.append(
@@ -332,7 +334,7 @@ function timingsChart(rounds) {
   for (const value of ticks(peak)) {
     chart.append(
       shape("line", { class: "grid", x1: left, x2: width - 8, y1: y(value), y2: y(value) }),
-      shape("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, String(value)),
+      shape("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, compact(value)),
     );
   }
   rounds.forEach((round, index) => {
@@ -345,10 +347,11 @@ function timingsChart(rounds) {
       chart.append(shape("rect", { class: `f${i}`, ...box }, name));
     });
   });
-  chart.append(
-    shape("text", { x: left, y: height - 6 }, `round ${rounds[0].round + 1}`),
-    shape("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, `round ${rounds[rounds.length - 1].round + 1}`),
-  );
+  chart.append(shape("text", { x: left, y: height - 6 }, `round ${rounds[0].round + 1}`));
+  if (rounds.length > 1) {
+    const end = Math.max(left + 110, left + rounds.length * slot);
+    chart.append(shape("text", { x: end, y: height - 6, "text-anchor": "end" }, `round ${rounds[rounds.length - 1].round + 1}`));
+  }
   return chart;
 }
 
