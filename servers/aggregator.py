@@ -224,6 +224,7 @@ class Aggregator:
         """
         patience = _Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
         while True:
+            self._drain.between_rounds()
             try:
                 async with AsyncExitStack() as stack:
                     self._set_state("linking")

@@ -81,7 +81,7 @@ def _read_private(path: Path) -> str:
         raise SetupError(f"operations_token: expected a readable file, found {error.strerror} ({path})") from None
 
 
-class Sessions:
+class BrowserSessions:
     """Of browsers that have shown the token. Kept as digests, in memory."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -37,7 +37,7 @@ from aiohttp import web
 
 from protos.transport import TlsFiles, TransportError, split_address
 from servers.config import ServerConfig, is_loopback
-from servers.operations.access import SESSION_LIFETIME_S, FailureLimit, Sessions, Token, load_token
+from servers.operations.access import SESSION_LIFETIME_S, BrowserSessions, FailureLimit, Token, load_token
 from servers.operations.metrics import CONTENT_TYPE, StatusCollector, expose
 from servers.operations.snapshot import CHECKPOINTS
 from servers.operations.status import Status
@@ -125,10 +125,11 @@ class OperationsPort:
         self._token, self._telemetry, self._snapshot, self._state_dir = token, telemetry, snapshot, state_dir
         self._is_tls = is_tls
         self._cookie = f"{'__Host-' if is_tls else ''}precad-{telemetry.role}"  # cookies know hosts, not ports
-        self._sessions, self._limit = Sessions(), FailureLimit()
+        self._sessions, self._limit = BrowserSessions(), FailureLimit()
         self._closing = asyncio.Event()
         self._silent: set[asyncio.BaseProtocol] = set()
         self._n_streams = 0
+        self._seen, self._looked_at = "", -math.inf
         folder = resources.files("servers.operations") / "dashboard"
         self._pages: Mapping[str, str] = {name: (folder / name).read_text(encoding="utf-8") for name in PAGES}
 
@@ -261,7 +262,11 @@ class OperationsPort:
             refusal = self._form(TOO_OFTEN.format(wait=math.ceil(wait_s)), status=429)
             refusal.headers["Retry-After"] = str(math.ceil(wait_s))
             return refusal
-        token = (await request.post()).get("token", "")
+        try:
+            async with asyncio.timeout(SILENT_S):
+                token = (await request.post()).get("token", "")
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the form did not come\n") from None
         if not isinstance(token, str) or not self._shows_token(request, token.strip()):
             return self._form(WRONG_TOKEN, status=403)
         response = web.Response(status=303, headers={"Location": "/"})
@@ -326,12 +331,18 @@ class OperationsPort:
             self._n_streams -= 1
         return stream
 
+    def _look(self, *, is_last: bool) -> str:
+        """The status as JSON. Dashboards that are open at the same time share a look, but for the last one."""
+        if is_last or time.monotonic() - self._looked_at > LOOK_S / 2:
+            self._seen, self._looked_at = self._snapshot().model_dump_json(), time.monotonic()
+        return self._seen
+
     async def _send_events(self, request: web.Request, stream: web.StreamResponse) -> None:
         """Until the port closes, after a last look, or the session ends."""
         shown, shown_at, is_last = "", 0.0, False
         while not is_last and self._refusal(request) is None:
             is_last = self._closing.is_set()
-            status = self._snapshot().model_dump_json()
+            status = self._look(is_last=is_last)
             if status != shown:
                 await _send(stream, f'data: {{"now":{time.time():.3f},"status":{status}}}\n\n')
                 shown, shown_at = status, time.monotonic()

@@ -17,7 +17,7 @@ MAX_ROUNDS = 120
 """Rounds in a snapshot, the latest ones."""
 MAX_DETAILED = 12
 """Of these, the ones that name their clients."""
-MAX_NAMED = 200
+MAX_NAMED = 100
 """Clients that a round names; the rejected and missing come first."""
 
 PHASES = ("select", "collect", "lock", "validate", "noise", "charge", "open", "commit")

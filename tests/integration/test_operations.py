@@ -111,8 +111,7 @@ async def watched(task: Task, pki: Pki, folder: Path, **changes: Any) -> AsyncIt
             noises=(silence, silence),
             own=lambda party: {"operations_listen": addresses[party]},
             operations_token=token,
-            reconnect_timeout_s=0.0,
-            **changes,
+            **{"reconnect_timeout_s": 0.0, **changes},
         ) as deployment,
         aiohttp.ClientSession() as session,
     ):
@@ -261,15 +260,15 @@ async def test_a_drained_server_completes_its_round_and_then_leaves(pki: Pki, tm
         ]
 
 
-@pytest.mark.parametrize("ending", ["timeout", "second signal", "between rounds"])
+@pytest.mark.parametrize("ending", ["timeout", "second signal", "between rounds", "other server lost"])
 def test_a_drain_does_not_wait_for_ever(pki: Pki, tmp_path: Path, ending: str) -> None:
-    """For clients that never deliver; and not at all where no round is in flight."""
+    """For clients that never deliver, or a server that is gone; and not at all where no round is in flight."""
 
     @asynchronous
     async def scenario() -> None:
-        timeout_s = 0.3 if ending == "timeout" else 3600.0
-        async with watched(small_task(submit_timeout_s=3600.0), pki, tmp_path, drain_timeout_s=timeout_s) as watch:
-            server, (_, a, _) = watch.deployment.aggregators[0], watch.deployment._runs
+        limits = {"drain_timeout_s": 0.3 if ending == "timeout" else 3600.0, "reconnect_timeout_s": 3600.0}
+        async with watched(small_task(submit_timeout_s=3600.0), pki, tmp_path, **limits) as watch:
+            server, (_, a, b) = watch.deployment.aggregators[0], watch.deployment._runs
             if ending == "between rounds":
                 await watch.once(0, "registering clients")
             else:
@@ -281,8 +280,8 @@ def test_a_drain_does_not_wait_for_ever(pki: Pki, tmp_path: Path, ending: str) -
                 assert not a.done()
                 assert (await fetch(watch.sources[0])).live is not None
                 server.drain()
-            else:
-                clients = {}
+            elif ending == "other server lost":
+                b.cancel()
             with pytest.raises(StoppedError):
                 await asyncio.wait_for(a, 30)
             assert not (tmp_path / "aggregator-a" / "rounds.jsonl").exists()

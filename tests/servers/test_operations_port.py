@@ -30,7 +30,7 @@ from protos.transport import TransportError
 from servers.config import DealerConfig
 from servers.errors import RefusalReason, SetupError, SubmissionRefusedError
 from servers.operations import port as port_module
-from servers.operations.access import MAX_FAILURES, RECOVERY_S, FailureLimit, Sessions, Token, load_token
+from servers.operations.access import MAX_FAILURES, RECOVERY_S, BrowserSessions, FailureLimit, Token, load_token
 from servers.operations.port import MAX_STREAMS, OperationsPort, operations_port
 from servers.operations.snapshot import of_dealer
 from servers.operations.status import Status
@@ -187,7 +187,7 @@ def test_the_limit_recovers_and_does_not_grow() -> None:
 
 def test_sessions_end_by_themselves_and_are_not_kept_in_the_clear() -> None:
     now = 0.0
-    sessions = Sessions(lambda: now)
+    sessions = BrowserSessions(lambda: now)
     first = sessions.open()
     assert sessions.is_open(first)
     assert first not in repr(vars(sessions))
