@@ -1,0 +1,146 @@
+"""What is guaranteed against whom, in a sentence, and row by row with what it rests on.
+
+Only proved bounds are guarantees. Accuracy under a simulated attack and certificates estimated from too few models are
+measurements, and nothing here calls them anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.reporting.certificates import AT_MOST, Certificate
+from deploy.reporting.numbers import rounded_down, rounded_up
+from deploy.reporting.runs import Run, Statement
+from dp.accounting import Unit
+
+_NEXT_TO_NOTHING: Final = 10.0
+"""An epsilon above it rules out almost nothing: e^10 is 22 026."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """One row."""
+
+    against: str
+    what: str
+    rests_on: str
+    is_proved: bool
+    """Whether there is anything."""
+
+
+def sentence(run: Run, certificate: Certificate | str) -> str:
+    """All of it, shortly."""
+    parts = [_privacy(run.statements)]
+    if isinstance(certificate, Certificate):
+        parts.append(f"against poisoning, {_certified(certificate)}")
+    text = "; ".join(parts) + "."
+    if not run.is_simulation:
+        return text
+    seeds = " of any one of its seeds" if len(run.trainings) > 1 else ""
+    return f"Of the training{seeds}, had it drawn from the operating system's generator (from seeds it protects nobody): {text}"
+
+
+def _privacy(statements: Sequence[Statement]) -> str:
+    """The statements about records, or about clients where there are no others."""
+    of_records = [statement for statement in statements if statement.unit is Unit.RECORD]
+    wanted = of_records or list(statements)
+    unit = wanted[0].unit
+    proved = [statement for statement in wanted if _is_proved(statement)]
+    nothing = [f"nothing against {statement.against}" for statement in wanted if not _is_proved(statement)]
+    found = [f"ε ≤ {rounded_up(_finite(s))} against {s.against}" for s in proved]
+    if not found:
+        return f"for one {unit} nothing is guaranteed" + "".join(f": {_why(s)}" for s in wanted[:1] if _why(s))
+    return (
+        f"for one {unit} of a client that follows the protocol, added or removed, it is proved that "
+        f"{', and '.join([*found, *nothing])}, at δ = {proved[0].delta:g}"
+    )
+
+
+def _why(statement: Statement) -> str:
+    return "epsilon is infinite" if statement.epsilon is not None else statement.note
+
+
+def _is_proved(statement: Statement) -> bool:
+    return statement.epsilon is not None and math.isfinite(statement.epsilon)
+
+
+def _finite(statement: Statement) -> float:
+    assert statement.epsilon is not None  # of those that are proved
+    return statement.epsilon
+
+
+def _certified(certificate: Certificate) -> str:
+    if certificate.tolerated == 0:
+        return "the certificate is VACUOUS: no prediction is proved to withstand even one further attacker"
+    return (
+        f"with probability {certificate.confidence:g}, a share of {rounded_down(certificate.proved[1])} of the "
+        f"{certificate.n_samples} predictions withstands one further attacker, and some withstand "
+        f"{certificate.tolerated}{' or more' if certificate.tolerated == AT_MOST else ''}"
+    )
+
+
+def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
+    """Row by row."""
+    rows = [_of_statement(run, statement) for statement in run.statements]
+    if run.algorithm == "precad":
+        rows.append(_of_norms(run))
+    rows.append(_of_poisoning(certificate))
+    if run.is_validated:
+        rows.append(
+            Guarantee(
+                against="both servers together, or a server and the dealer",
+                what="nothing: together they hold every update",
+                rests_on="",
+                is_proved=False,
+            )
+        )
+    return rows
+
+
+def _of_statement(run: Run, statement: Statement) -> Guarantee:
+    if not _is_proved(statement):
+        return Guarantee(
+            against=statement.against,
+            what=f"nothing is guaranteed for one {statement.unit}",
+            rests_on=_why(statement),
+            is_proved=False,
+        )
+    epsilon = _finite(statement)
+    weak = "; a bound this large rules out next to nothing" if epsilon > _NEXT_TO_NOTHING else ""
+    which = "any client" if statement.unit is Unit.CLIENT else "the client that was in most rounds"
+    seeds = ", largest of all seeds" if len(run.trainings) > 1 else ""
+    return Guarantee(
+        against=statement.against,
+        what=f"ε ≤ {rounded_up(epsilon)} at δ = {statement.delta:g} for one {statement.unit}, added or removed{weak}",
+        rests_on="; ".join(filter(None, (f"proved bound, for {which}{seeds}", statement.note))),
+        is_proved=True,
+    )
+
+
+def _of_norms(run: Run) -> Guarantee:
+    against = "clients that upload whatever they like"
+    if not run.is_validated:
+        return Guarantee(against=against, what="nothing: no norm is checked", rests_on="", is_proved=False)
+    return Guarantee(
+        against=against,
+        what=f"an update longer than C = {run.task.client_clip:g} enters the sum with probability at most 2⁻⁶⁴",
+        rests_on="per upload; if both servers follow the protocol. Poisoning within the bound is not excluded",
+        is_proved=True,
+    )
+
+
+def _of_poisoning(certificate: Certificate | str) -> Guarantee:
+    against = "further malicious clients who poison the training"
+    if isinstance(certificate, str):
+        return Guarantee(against=against, what="no certificate", rests_on=certificate, is_proved=False)
+    n, needed = certificate.n_trainings, certificate.trainings_needed
+    return Guarantee(
+        against=against,
+        what=_certified(certificate),
+        rests_on=f"{n} training{'s' if n > 1 else ''} of this configuration; "
+        f"from fewer than {needed} nothing can follow. Attackers of the configuration are part of the training",
+        is_proved=certificate.tolerated > 0,
+    )

@@ -1,0 +1,51 @@
+"""How the page writes numbers: bounds rounded up, shares to three decimals, amounts with their unit."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+from enum import StrEnum
+
+
+class Format(StrEnum):
+    """What a number is."""
+
+    SHARE = "share"
+    EPSILON = "epsilon"
+    COUNT = "count"
+    SECONDS = "seconds"
+    BYTES = "bytes"
+
+
+def shown(value: float | None, kind: Format) -> str:
+    """For people; the page's script writes the same."""
+    if value is None or not math.isfinite(value):
+        return "none" if value is None else "∞"
+    match kind:
+        case Format.SHARE:
+            return f"{value:.3f}"
+        case Format.EPSILON:
+            return rounded_up(value)
+        case Format.COUNT:
+            return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+        case Format.SECONDS:
+            return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+        case Format.BYTES:
+            return _bytes(value)
+
+
+def rounded_up(epsilon: float) -> str:
+    """Three digits, upwards: a bound stays one."""
+    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
+
+
+def rounded_down(share: float) -> str:
+    """Three decimals, downwards: a certified share stays one."""
+    return f"{math.floor(share * 1000) / 1000:.3f}"
+
+
+def _bytes(value: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} B"
