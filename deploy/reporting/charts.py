@@ -10,13 +10,15 @@ from enum import StrEnum
 from typing import Any, Final
 
 from deploy.reporting.certificates import Certificate
-from deploy.reporting.numbers import Format, shown
+from deploy.reporting.numbers import Format, power_of_ten, shown
 from deploy.reporting.runs import AGAINST, Round, Run, Statement
 from dp.accounting import Unit, View
 
 MOST_POINTS: Final = 400
 """Of a line; of longer ones every so many rounds are drawn, and the last."""
 MOST_COLUMNS: Final = 60
+LEAST_ATTACKERS: Final = 5
+"""Where the certificates' axis ends at least."""
 Point = tuple[float, float | None]
 
 
@@ -182,8 +184,8 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
         title="Privacy spent",
         kind=Kind.LINES,
         note=_noted(
-            f"Proved upper bounds at δ = {runs[0].task.delta:g}, add or remove one record (one client where it says "
-            "so), for the client that was in most rounds. An infinite ε is not drawn.",
+            f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client "
+            "where it says so), for the client that was in most rounds. An infinite ε is not drawn.",
             runs,
             seeds="the largest",
         ),
@@ -194,9 +196,7 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
             Series(
                 name=_names(run, statement, is_alone=len(runs) == 1),
                 colour=i if len(runs) > 1 else number,
-                dash=_DASHES.get(statement.against, Dash.SOLID)
-                if statement.unit is Unit.RECORD
-                else Dash.DASH_DOTTED,
+                dash=_DASHES.get(statement.against, Dash.SOLID) if statement.unit is Unit.RECORD else Dash.DASH_DOTTED,
                 points=_thinned([(x, y if math.isfinite(y) else None) for x, y in statement.by_round]),
             )
             for number, (i, run, statement) in enumerate(drawn)
@@ -209,7 +209,7 @@ def _names(run: Run, statement: Statement, *, is_alone: bool) -> str:
     return who if is_alone else f"{run.label}: {who}"
 
 
-_FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 2))
+_FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 5))
 
 
 def _uploads(runs: Sequence[Run]) -> Chart:
@@ -275,17 +275,17 @@ def _count(done: Round, fate: str) -> int:
 
 def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]) -> Chart:
     made = []
+    whole = [found for found in certificates if isinstance(found, Certificate)]
+    longest = max([LEAST_ATTACKERS + 1, *(len(curve) for found in whole for curve in (found.proved, found.estimated))])
     for i, (run, found) in enumerate(zip(runs, certificates, strict=True)):
         if isinstance(found, str):
             continue
         models = "1 model" if found.n_trainings == 1 else f"{found.n_trainings} models"
         names = ("proved", f"estimate from {models}, no guarantee")
         for name, dash, curve in zip(names, (Dash.SOLID, Dash.DOTTED), (found.proved, found.estimated), strict=True):
-            points = tuple(enumerate(curve))
+            points = tuple(enumerate(_ended(curve, longest)))
             made.append(
-                Series(
-                    name=name if len(runs) == 1 else f"{run.label}: {name}", colour=i, dash=dash, points=points
-                )
+                Series(name=name if len(runs) == 1 else f"{run.label}: {name}", colour=i, dash=dash, points=points)
             )
     return Chart(
         key="certificate",
@@ -300,6 +300,11 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]
         series=tuple(made),
         y_max=1.0,
     )
+
+
+def _ended(curve: Sequence[float], length: int) -> list[float]:
+    """The curve with the zeros that follow its first; one that does not fall to zero ends with the search."""
+    return [*curve, *[0.0] * (length - len(curve))] if curve[-1] == 0 else list(curve)
 
 
 _LINKS: Final = {

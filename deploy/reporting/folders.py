@@ -38,7 +38,7 @@ def _read(path: Path) -> Run:
         return read_deployed(path)
     if any(path.glob("seed-*.jsonl")):
         return read_simulated(path)
-    raise ConfigError(f"RUN: expected the folder of a finished run, found neither metrics.jsonl nor seed-N.jsonl in {path}")
+    raise ConfigError(f"RUN: expected a finished run, found neither metrics.jsonl nor seed-N.jsonl in {path}")
 
 
 def _require_comparable(first: Run, other: Run) -> None:

@@ -7,12 +7,11 @@ measurements, and nothing here calls them anything else.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from deploy.reporting.certificates import AT_MOST, Certificate
-from deploy.reporting.numbers import rounded_down, rounded_up
+from deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
 from deploy.reporting.runs import Run, Statement
 from dp.accounting import Unit
 
@@ -33,30 +32,40 @@ class Guarantee:
 
 def sentence(run: Run, certificate: Certificate | str) -> str:
     """All of it, shortly."""
-    parts = [_privacy(run.statements)]
+    parts = [_privacy(run)]
     if isinstance(certificate, Certificate):
         parts.append(f"against poisoning, {_certified(certificate)}")
     text = "; ".join(parts) + "."
     if not run.is_simulation:
         return text
-    seeds = " of any one of its seeds" if len(run.trainings) > 1 else ""
-    return f"Of the training{seeds}, had it drawn from the operating system's generator (from seeds it protects nobody): {text}"
+    which = "any one of these trainings" if len(run.trainings) > 1 else "this training"
+    return f"of {which}, had it drawn from the operating system's generator (from seeds it protects nobody): {text}"
 
 
-def _privacy(statements: Sequence[Statement]) -> str:
+def _privacy(run: Run) -> str:
     """The statements about records, or about clients where there are no others."""
-    of_records = [statement for statement in statements if statement.unit is Unit.RECORD]
-    wanted = of_records or list(statements)
-    unit = wanted[0].unit
+    wanted = [s for s in run.statements if s.unit is Unit.RECORD] or list(run.statements)
     proved = [statement for statement in wanted if _is_proved(statement)]
-    nothing = [f"nothing against {statement.against}" for statement in wanted if not _is_proved(statement)]
-    found = [f"ε ≤ {rounded_up(_finite(s))} against {s.against}" for s in proved]
-    if not found:
-        return f"for one {unit} nothing is guaranteed" + "".join(f": {_why(s)}" for s in wanted[:1] if _why(s))
-    return (
-        f"for one {unit} of a client that follows the protocol, added or removed, it is proved that "
-        f"{', and '.join([*found, *nothing])}, at δ = {proved[0].delta:g}"
-    )
+    if not proved:
+        return f"for one {wanted[0].unit} nothing is guaranteed" + (f": {why}" if (why := _why(wanted[0])) else "")
+    found = [f"{_bound(s)} against {s.against}{_assumed(run, s)}" for s in proved]
+    found += [f"nothing against {s.against}" for s in wanted if not _is_proved(s)]
+    whose = "record of a client that follows the protocol" if proved[0].unit is Unit.RECORD else "client"
+    return f"for one {whose}, added or removed, it is proved that {', and '.join(found)}, at {_at(proved[0])}"
+
+
+def _assumed(run: Run, statement: Statement) -> str:
+    """What a simulated algorithm takes for granted. Of a deployment it is said who is corrupted, and no more."""
+    return f" ({statement.note})" if run.is_simulation and statement.note else ""
+
+
+def _bound(statement: Statement) -> str:
+    assert statement.epsilon is not None  # of those that are proved
+    return f"ε\u00a0≤\u00a0{rounded_up(statement.epsilon)}"
+
+
+def _at(statement: Statement) -> str:
+    return f"δ\u00a0=\u00a0{power_of_ten(statement.delta)}"
 
 
 def _why(statement: Statement) -> str:
@@ -65,11 +74,6 @@ def _why(statement: Statement) -> str:
 
 def _is_proved(statement: Statement) -> bool:
     return statement.epsilon is not None and math.isfinite(statement.epsilon)
-
-
-def _finite(statement: Statement) -> float:
-    assert statement.epsilon is not None  # of those that are proved
-    return statement.epsilon
 
 
 def _certified(certificate: Certificate) -> str:
@@ -92,7 +96,7 @@ def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
         rows.append(
             Guarantee(
                 against="both servers together, or a server and the dealer",
-                what="nothing: together they hold every update",
+                what="together they hold every update",
                 rests_on="",
                 is_proved=False,
             )
@@ -108,14 +112,14 @@ def _of_statement(run: Run, statement: Statement) -> Guarantee:
             rests_on=_why(statement),
             is_proved=False,
         )
-    epsilon = _finite(statement)
-    weak = "; a bound this large rules out next to nothing" if epsilon > _NEXT_TO_NOTHING else ""
+    is_weak = statement.epsilon is not None and statement.epsilon > _NEXT_TO_NOTHING
+    weak = "; a bound this large rules out next to nothing" if is_weak else ""
     which = "any client" if statement.unit is Unit.CLIENT else "the client that was in most rounds"
     seeds = ", largest of all seeds" if len(run.trainings) > 1 else ""
     return Guarantee(
         against=statement.against,
-        what=f"ε ≤ {rounded_up(epsilon)} at δ = {statement.delta:g} for one {statement.unit}, added or removed{weak}",
-        rests_on="; ".join(filter(None, (f"proved bound, for {which}{seeds}", statement.note))),
+        what=f"{_bound(statement)} at {_at(statement)} for one {statement.unit}, added or removed{weak}",
+        rests_on="; ".join(filter(None, (f"for {which}{seeds}", statement.note))),
         is_proved=True,
     )
 
@@ -123,7 +127,7 @@ def _of_statement(run: Run, statement: Statement) -> Guarantee:
 def _of_norms(run: Run) -> Guarantee:
     against = "clients that upload whatever they like"
     if not run.is_validated:
-        return Guarantee(against=against, what="nothing: no norm is checked", rests_on="", is_proved=False)
+        return Guarantee(against=against, what="no norm is checked", rests_on="", is_proved=False)
     return Guarantee(
         against=against,
         what=f"an update longer than C = {run.task.client_clip:g} enters the sum with probability at most 2⁻⁶⁴",

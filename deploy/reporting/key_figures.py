@@ -6,16 +6,27 @@ import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
-from deploy.reporting.numbers import Format, shown
-from deploy.reporting.runs import Run, Trained
+from deploy.reporting.numbers import Format, power_of_ten, shown
+from deploy.reporting.runs import Run
 from dp.accounting import Unit
+
+
+class Group(IntEnum):
+    """In which order figures of several runs are told."""
+
+    OUTCOME = 0
+    PRIVACY = 1
+    UPLOADS = 2
+    COST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFigure:
     """One figure of one run."""
 
+    group: Group
     name: str
     shown: str
     exact: float | None
@@ -38,20 +49,25 @@ def _outcome(run: Run) -> Iterator[KeyFigure]:
 def _over_seeds(name: str, values: list[float]) -> KeyFigure:
     mean = statistics.fmean(values)
     spread = f"{min(values):.3f} to {max(values):.3f} over {len(values)} seeds" if len(values) > 1 else ""
-    return KeyFigure(name=name, shown=shown(mean, Format.SHARE), exact=mean, note=spread)
+    return KeyFigure(group=Group.OUTCOME, name=name, shown=shown(mean, Format.SHARE), exact=mean, note=spread)
 
 
 def _privacy(run: Run) -> Iterator[KeyFigure]:
     for statement in run.statements:
         name = f"ε of one {'whole client' if statement.unit is Unit.CLIENT else 'record'}, against {statement.against}"
         value = statement.epsilon
-        text = "no guarantee" if value is None else f"≤ {shown(value, Format.EPSILON)}"
+        text = "no guarantee" if value is None else f"≤\u00a0{shown(value, Format.EPSILON)}"
         exact = value if value is not None and math.isfinite(value) else None
-        yield KeyFigure(name=name, shown=text, exact=exact, note=f"at δ = {statement.delta:g}")
+        yield KeyFigure(
+            group=Group.PRIVACY,
+            name=name,
+            shown=text,
+            exact=exact,
+            note=f"at δ\u00a0=\u00a0{power_of_ten(statement.delta)}",
+        )
 
 
 def _uploads(run: Run) -> Iterator[KeyFigure]:
-    per = " (mean over seeds)" if len(run.trainings) > 1 else ""
     counts = {
         "accepted": [sum(done.n_accepted for done in trained.rounds) for trained in run.trainings],
         "rejected": [sum(done.n_rejected for done in trained.rounds) for trained in run.trainings],
@@ -60,8 +76,15 @@ def _uploads(run: Run) -> Iterator[KeyFigure]:
     rejected = sorted({client for trained in run.trainings for client in trained.rejected_clients})
     for name, found in counts.items():
         mean = statistics.fmean(found)
-        note = _some(rejected) if name == "rejected" else ""
-        yield KeyFigure(name=f"uploads {name}{per}", shown=shown(mean, Format.COUNT), exact=mean, note=note)
+        notes = ["mean over seeds"] if len(found) > 1 else []
+        notes += [_some(rejected)] if name == "rejected" and rejected else []
+        yield KeyFigure(
+            group=Group.UPLOADS,
+            name=f"uploads {name}",
+            shown=shown(mean, Format.COUNT),
+            exact=mean,
+            note="; ".join(notes),
+        )
 
 
 def _some(clients: list[str]) -> str:
@@ -69,27 +92,18 @@ def _some(clients: list[str]) -> str:
 
 
 def _cost(run: Run) -> Iterator[KeyFigure]:
-    rounds = [len(trained.rounds) for trained in run.trainings]
+    rounds = statistics.fmean(len(trained.rounds) for trained in run.trainings)
     ends = ", ".join(dict.fromkeys(trained.ended for trained in run.trainings))
-    mean = statistics.fmean(rounds)
-    yield KeyFigure(name="rounds", shown=shown(mean, Format.COUNT), exact=mean, note=ends)
-    seconds = [_seconds_per_round(trained) for trained in run.trainings if trained.rounds]
+    yield _amount("rounds", rounds, Format.COUNT, note=ends)
+    seconds = [statistics.fmean(done.seconds for done in trained.rounds) for trained in run.trainings if trained.rounds]
     if seconds:
-        mean = statistics.fmean(seconds)
-        yield KeyFigure(name="seconds per round", shown=shown(mean, Format.SECONDS), exact=mean)
+        yield _amount("seconds per round", statistics.fmean(seconds), Format.SECONDS)
     if (cost := run.cost) is not None:
-        yield KeyFigure(
-            name="seconds in all",
-            shown=shown(cost.seconds_total, Format.SECONDS),
-            exact=cost.seconds_total,
-            note=f"{cost.n_processes} processes on one machine",
-        )
-        for name, n_bytes in (
-            ("bytes from clients", cost.bytes_from_clients),
-            ("bytes between the servers", cost.bytes_between_servers),
-        ):
-            yield KeyFigure(name=name, shown=shown(n_bytes, Format.BYTES), exact=n_bytes)
+        note = f"{cost.n_processes} processes on one machine"
+        yield _amount("seconds in all", cost.seconds_total, Format.SECONDS, note=note)
+        yield _amount("bytes from clients", cost.bytes_from_clients, Format.BYTES)
+        yield _amount("bytes between the servers", cost.bytes_between_servers, Format.BYTES)
 
 
-def _seconds_per_round(trained: Trained) -> float:
-    return statistics.fmean(done.seconds for done in trained.rounds)
+def _amount(name: str, value: float, kind: Format, *, note: str = "") -> KeyFigure:
+    return KeyFigure(group=Group.COST, name=name, shown=shown(value, kind), exact=value, note=note)

@@ -49,3 +49,14 @@ def _bytes(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f} B"
+
+
+def power_of_ten(value: float) -> str:
+    """A small probability: 10⁻⁵, 2.9·10⁻³."""
+    digits, _, exponent = f"{value:e}".partition("e")
+    mantissa = f"{float(digits):g}"
+    power = f"10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    return power if mantissa == "1" else f"{mantissa}·{power}"
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -35,6 +35,7 @@ def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], chart
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    settings = _rows([run.configuration for run in runs])
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("report.html.j2").render(
         generator=GENERATOR,
@@ -44,8 +45,9 @@ def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], chart
         script=Markup(script),  # noqa: S704 - a file of this package
         title=", ".join(run.label for run in runs),
         runs=[_of_run(run, found) for run, found in zip(runs, certificates, strict=True)],
-        figures=_rows([{figure.name: figure for figure in key_figures(run)} for run in runs]),
-        settings=_rows([run.configuration for run in runs]),
+        figures=_figures(runs),
+        settings=settings,
+        sections=_sections(settings),
         charts=charts,
         data={chart.key: chart.to_json() for chart in charts},
     )
@@ -54,19 +56,40 @@ def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], chart
 def _of_run(run: Run, certificate: Certificate | str) -> dict[str, Any]:
     what = "simulated in one process" if run.is_simulation else "two servers, a dealer and clients as processes"
     seeds = f", {len(run.trainings)} seeds" if len(run.trainings) > 1 else ""
-    told = sentence(run, certificate)
     return {
         "label": run.label,
         "about": f"{run.algorithm}{seeds}, {what}: {run.task.model} with {run.task.dim:,} parameters on "
         f"{run.client.dataset}, {len(run.task.clients):,} clients",
-        "sentence": told[:1].upper() + told[1:],
+        "sentence": _capital(sentence(run, certificate)),
         "guarantees": guarantees_of(run, certificate),
         "notes": run.notes,
     }
 
 
-def _rows(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any], bool]]:
-    """(name, a value for each column or None, whether columns differ), names in the order of their first column."""
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+Row = tuple[str, list[Any], bool]
+"""(name, a value for each column or None, whether columns differ)."""
+
+
+def _figures(runs: Sequence[Run]) -> list[Row]:
+    rows = _rows([{figure.name: figure for figure in key_figures(run)} for run in runs])
+    return sorted(rows, key=lambda row: next(figure.group for figure in row[1] if figure is not None))
+
+
+def _sections(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Settings by the section that their names begin with, which is left out of the names."""
+    found: dict[str, list[Row]] = {}
+    for name, values, differs in rows:
+        section, _, field = name.partition(".")
+        found.setdefault(section, []).append((field, values, differs))
+    return found
+
+
+def _rows(columns: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Names in the order of their first column."""
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [(name, [column.get(name) for column in columns]) for name in names]
     return [(name, values, any(value != values[0] for value in values)) for name, values in rows]

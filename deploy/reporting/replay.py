@@ -78,8 +78,8 @@ def _with_curve(
     last = by_round[-1][1] if by_round else None
     if wanted and not _is_close(last, statement.epsilon):
         raise ConfigError(
-            f"{run.folder}: epsilon against {statement.against:.60}: expected {last!r}, as configuration and seeds say, "
-            f"found {statement.epsilon!r}"
+            f"{run.folder}: epsilon against {statement.against:.60}: expected {last!r}, as its configuration and seeds "
+            f"say, found {statement.epsilon!r}"
         )
     return replace(statement, by_round=tuple(by_round))
 

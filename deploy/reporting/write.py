@@ -61,19 +61,21 @@ class Report:
         }
 
 
-def require_writable(path: Path) -> None:
+def require_writable(page_file: Path, figures: Path) -> None:
     """Refuses, before anything is computed, to write over a file that is no report. Raises ConfigError."""
-    if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f"--output: expected a file in an existing folder, found {path}")
+    if not page_file.parent.is_dir() or page_file.is_dir():
+        raise ConfigError(f"--output: expected a file in an existing folder, found {page_file}")
+    if figures.exists() and not figures.is_dir():
+        raise ConfigError(f"--figures: expected a folder, found a file: {figures}")
     try:
-        with path.open("rb") as file:
+        with page_file.open("rb") as file:
             head = file.read(_HEAD)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ConfigError(f"--output: expected a file that can be written, found {path}: {error.strerror}") from None
+        raise ConfigError(f"--output: expected a file to write, found {page_file}: {error.strerror}") from None
     if f'content="{page.GENERATOR}"'.encode() not in head:
-        raise ConfigError(f"--output: expected a new file or an earlier report, found another file: {path}")
+        raise ConfigError(f"--output: expected a new file or an earlier report, found another file: {page_file}")
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
@@ -81,14 +83,19 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     for path, content in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, half_written = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                os.chmod(half_written, 0o644)
-                os.replace(half_written, path)
-            except BaseException:
-                os.unlink(half_written)
-                raise
+            _replace(path, content)
         except OSError as error:
-            raise ConfigError(f"--output: expected a file that can be written, found {path}: {error.strerror}") from None
+            raise ConfigError(f"--output: expected a file to write, found {path}: {error.strerror}") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Raises OSError."""
+    handle, half_written = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(half_written).chmod(0o644)  # a temporary file is its owner's alone
+        os.replace(half_written, path)
+    except BaseException:
+        os.unlink(half_written)
+        raise

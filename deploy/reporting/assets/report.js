@@ -51,7 +51,7 @@
     let step = power * ([1, 2, 5, 10].find((factor) => factor * power >= raw * 0.999) ?? 10);
     if (integers) step = Math.max(1, Math.round(step));
     const found = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step);
+    for (let i = Math.ceil(low / step - 1e-9) || 0; i * step <= high + step * 1e-9; i += 1) found.push(i * step + 0);
     return found;
   };
 
@@ -209,9 +209,9 @@
       }
       if (isStepped) path = this.steps(known);
       body.append(make("path", { class: `line stroke-${series.colour}`, d: path, "stroke-dasharray": DASHES[series.dash] }));
-      if (known.length <= 40 || isStepped) {
+      if (isStepped || (known.length <= 15 && series.dash === "solid") || known.length === 1) {
         for (const [x, y] of known) {
-          if (y !== null) body.append(make("circle", { class: `dot fill-${series.colour}`, cx: this.x(x), cy: this.y(y), r: known.length > 20 ? 2.6 : 3.4 }));
+          if (y !== null) body.append(make("circle", { class: `dot fill-${series.colour}`, cx: this.x(x), cy: this.y(y), r: 3.4 }));
         }
       }
     }
