@@ -11,8 +11,6 @@ import typer
 
 from deploy.commands.common import Json, exit_codes, say
 
-_NAME = "report.html"
-
 
 def report(
     runs: Annotated[
@@ -33,10 +31,11 @@ def report(
         from deploy.errors import ConfigError
         from deploy.reporting import figures as png
         from deploy.reporting.write import Report, require_writable, write_files
+        from deploy.run_folder import RunFolder
 
         if output is None and len(runs) > 1:
             raise ConfigError("--output: expected a file for a report of several runs, found none")
-        page = output or runs[0] / _NAME
+        page = output or RunFolder(runs[0]).report
         folder = figures or page.parent / "figures"
         if figures is not None:
             png.require_matplotlib()

@@ -119,7 +119,7 @@ def _accuracy(runs: Sequence[Run]) -> Chart:
 def _attack_success(runs: Sequence[Run]) -> Chart:
     return Chart(
         key="attack",
-        title="Attack success",
+        title="Attack success, an estimate",
         kind=Kind.LINES,
         note=_noted(
             "How often the model does what the simulated attackers aim at. An estimate of this one attack, not a "

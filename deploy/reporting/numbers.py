@@ -29,7 +29,7 @@ def shown(value: float | None, kind: Format) -> str:
         case Format.COUNT:
             return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
         case Format.SECONDS:
-            return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+            return _seconds(value)
         case Format.BYTES:
             return _bytes(value)
 
@@ -44,9 +44,19 @@ def rounded_down(share: float) -> str:
     return f"{math.floor(share * 1000) / 1000:.3f}"
 
 
+_ALMOST = 0.9995
+"""From there on three digits round up to the next unit."""
+
+
+def _seconds(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f} s"
+    return f"{value:.3g} s" if value >= _ALMOST else f"{value * 1e3:.3g} ms"
+
+
 def _bytes(value: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size * _ALMOST:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f} B"
 

@@ -3,7 +3,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const DASHES = { solid: "", dashed: "7 4", dotted: "2 3", dashdot: "8 3 2 3" };
-  const HEIGHT = 250, TOP = 26, BOTTOM = 40, RIGHT = 14, LETTER = 6.9;
+  const HEIGHT = 250, TOP = 26, BOTTOM = 40, RIGHT = 14, LETTER = 6.9, ALMOST = 0.9995;
 
   const make = (name, attributes = {}, text = null) => {
     const element = document.createElementNS(SVG, name);
@@ -24,14 +24,15 @@
     value.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
   const roundedUp = (value) => {
     if (value === 0) return "0";
-    const places = Math.max(0, 2 - Math.floor(Math.log10(value)));
+    const places = 2 - Math.floor(Math.log10(value));
+    if (places < 0) return String(Math.ceil(value / 10 ** -places) * 10 ** -places);
     let text = value.toFixed(places);
     if (Number(text) < value) text = (Number(text) + 10 ** -places).toFixed(places);
     return text;
   };
   const bytes = (value) => {
-    for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
-      if (value >= size) return `${digits(value / size)} ${unit}`;
+    for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+      if (value >= size * ALMOST) return `${digits(value / size)} ${unit}`;
     }
     return `${Math.round(value)} B`;
   };
@@ -39,7 +40,7 @@
     share: (value) => value.toFixed(3),
     epsilon: roundedUp,
     count: (value) => grouped(value, Number.isInteger(value) ? 0 : 1),
-    seconds: (value) => (value >= 1 ? `${digits(value)} s` : `${digits(value * 1e3)} ms`),
+    seconds: (value) => (value >= 100 ? `${grouped(value, 0)} s` : value >= ALMOST ? `${digits(value)} s` : `${digits(value * 1e3)} ms`),
     bytes,
   };
   const AXES = { ...FORMATS, share: digits, epsilon: digits, count: (value) => grouped(value, Number.isInteger(value) ? 0 : 1) };
