@@ -47,6 +47,11 @@ class Series:
     """One line, one layer of columns, or one colour of bars."""
 
     name: str
+    """As tables and figures call it."""
+    run: str
+    """Whose it is."""
+    what: str
+    """Of which kind; a run may have several in a chart."""
     colour: int
     """Number in the palette."""
     points: tuple[Point, ...]
@@ -169,7 +174,8 @@ def _over_seeds(
         band = tuple((x, min(whole[int(x)]), max(whole[int(x)])) for x, _ in points)
         is_banded = has_band and len(run.trainings) > 1
         name = run.label if len(runs) > 1 else what
-        made.append(Series(name=name, colour=i, points=points, band=band if is_banded else ()))
+        shade = band if is_banded else ()
+        made.append(Series(name=name, run=run.label, what=what, colour=i, points=points, band=shade))
     return tuple(made)
 
 
@@ -194,7 +200,9 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
         format=Format.EPSILON,
         series=tuple(
             Series(
-                name=_names(run, statement, is_alone=len(runs) == 1),
+                name=_named(run, _who(statement), runs),
+                run=run.label,
+                what=_who(statement),
                 colour=i if len(runs) > 1 else number,
                 dash=_DASHES.get(statement.against, Dash.SOLID) if statement.unit is Unit.RECORD else Dash.DASH_DOTTED,
                 points=_thinned([(x, y if math.isfinite(y) else None) for x, y in statement.by_round]),
@@ -204,9 +212,12 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
     )
 
 
-def _names(run: Run, statement: Statement, *, is_alone: bool) -> str:
-    who = f"{'one client, ' if statement.unit is Unit.CLIENT else ''}against {statement.against}"
-    return who if is_alone else f"{run.label}: {who}"
+def _who(statement: Statement) -> str:
+    return f"{'one client, ' if statement.unit is Unit.CLIENT else ''}against {statement.against}"
+
+
+def _named(run: Run, what: str, runs: Sequence[Run]) -> str:
+    return what if len(runs) == 1 else f"{run.label}: {what}"
 
 
 _FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 5))
@@ -215,15 +226,15 @@ _FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 5))
 def _uploads(runs: Sequence[Run]) -> Chart:
     """One training: a column a round. Several: cumulated, on the same axes."""
     if len(runs) == 1 and len(runs[0].trainings) == 1:
-        return _upload_columns(runs[0].trainings[0].rounds)
+        return _upload_columns(runs[0])
     made = []
     for i, run in enumerate(runs):
         for (fate, _), dash in zip(_FATES, (Dash.SOLID, Dash.DASHED, Dash.DOTTED), strict=True):
             points = _cumulated(run, fate)
             if fate == "missing" and not any(y for _, y in points):
                 continue
-            name = fate if len(runs) == 1 else f"{run.label}: {fate}"
-            made.append(Series(name=name, colour=i, dash=dash, points=points))
+            name = _named(run, fate, runs)
+            made.append(Series(name=name, run=run.label, what=fate, colour=i, dash=dash, points=points))
     return Chart(
         key="uploads",
         title="Uploads, accepted and rejected",
@@ -236,9 +247,10 @@ def _uploads(runs: Sequence[Run]) -> Chart:
     )
 
 
-def _upload_columns(rounds: Sequence[Round]) -> Chart:
+def _upload_columns(run: Run) -> Chart:
+    rounds = run.trainings[0].rounds
     width = math.ceil(len(rounds) / MOST_COLUMNS) or 1
-    bins = [rounds[start : start + width] for start in range(0, len(rounds), width)]
+    bins = [rounds[max(0, end - width) : end] for end in range(len(rounds), 0, -width)][::-1]
     return Chart(
         key="uploads",
         title="Uploads, accepted and rejected",
@@ -251,6 +263,8 @@ def _upload_columns(rounds: Sequence[Round]) -> Chart:
         series=tuple(
             Series(
                 name=fate,
+                run=run.label,
+                what=fate,
                 colour=colour,
                 points=tuple((some[-1].number, statistics.fmean(_count(done, fate) for done in some)) for some in bins),
             )
@@ -281,11 +295,14 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]
         if isinstance(found, str):
             continue
         models = "1 model" if found.n_trainings == 1 else f"{found.n_trainings} models"
-        names = ("proved", f"estimate from {models}, no guarantee")
-        for name, dash, curve in zip(names, (Dash.SOLID, Dash.DOTTED), (found.proved, found.estimated), strict=True):
+        curves = (
+            ("proved", "proved", Dash.SOLID, found.proved),
+            ("estimate, no guarantee", f"estimate from {models}, no guarantee", Dash.DOTTED, found.estimated),
+        )
+        for what, name, dash, curve in curves:
             points = tuple(enumerate(_ended(curve, longest)))
             made.append(
-                Series(name=name if len(runs) == 1 else f"{run.label}: {name}", colour=i, dash=dash, points=points)
+                Series(name=_named(run, name, runs), run=run.label, what=what, colour=i, dash=dash, points=points)
             )
     return Chart(
         key="certificate",
@@ -350,6 +367,8 @@ def _bars(runs: Sequence[Run], amounts: Mapping[str, Mapping[str, float]], what:
     made = tuple(
         Series(
             name=run.label if len(runs) > 1 else what,
+            run=run.label,
+            what=what,
             colour=i,
             points=tuple((at, amounts[run.label].get(name, 0.0)) for at, name in enumerate(categories)),
         )

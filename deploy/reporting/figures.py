@@ -14,7 +14,7 @@ from deploy.reporting.numbers import shown
 
 SIZE: Final = (8.0, 4.6)  # inches; with DPI, 1200 pixels wide
 DPI: Final = 150
-_COLOURS: Final = ("#0b6bb8", "#b45309", "#15803d", "#7c3aed", "#be185d", "#475569", "#0e7490", "#854d0e")
+_COLOURS: Final = ("#0b6bb8", "#b45309", "#15803d", "#7c3aed", "#be185d", "#475569")
 """Those of the page, on paper."""
 _STYLES: Final = {Dash.SOLID: "-", Dash.DASHED: "--", Dash.DOTTED: ":", Dash.DASH_DOTTED: "-."}
 
@@ -35,7 +35,7 @@ def png_files(charts: Sequence[Chart]) -> dict[str, bytes]:
 
 
 def _png(pyplot: Any, chart: Chart) -> bytes:
-    figure, axis = pyplot.subplots(figsize=SIZE, layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(SIZE[0], SIZE[1] + _more_height(chart)), layout="constrained")
     try:
         _DRAW[chart.kind](axis, chart)
         axis.set_title(_plain(chart.title), loc="left", fontsize=11)
@@ -46,6 +46,12 @@ def _png(pyplot: Any, chart: Chart) -> bytes:
         return file.getvalue()
     finally:
         pyplot.close(figure)
+
+
+def _more_height(chart: Chart) -> float:
+    """Inches for many bars and long legends."""
+    bars = len(chart.categories) * len(chart.series)
+    return max(0.0, 0.17 * (bars - 20)) + 0.1 * max(0, len(chart.series) - 4)
 
 
 def _lines(axis: Any, chart: Chart) -> None:

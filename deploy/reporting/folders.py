@@ -13,7 +13,7 @@ from deploy.reporting.deployed import read_deployed
 from deploy.reporting.runs import Run
 from deploy.reporting.simulated import read_simulated
 
-MOST_RUNS: Final = 8
+MOST_RUNS: Final = 6
 """So many colours can be told apart."""
 _LONGEST_LABEL: Final = 40
 

@@ -43,7 +43,7 @@ def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], chart
         policy=_policy(style, script),
         style=Markup(style),  # noqa: S704 - a file of this package
         script=Markup(script),  # noqa: S704 - a file of this package
-        title=", ".join(run.label for run in runs),
+        title=runs[0].label if len(runs) == 1 else f"{len(runs)} runs compared",
         runs=[_of_run(run, found) for run, found in zip(runs, certificates, strict=True)],
         figures=_figures(runs),
         settings=settings,

@@ -68,7 +68,7 @@
 
   class Chart {
     constructor(place, chart) {
-      Object.assign(this, { place, chart, hidden: new Set(), zoom: null, at: null, width: 0 });
+      Object.assign(this, { place, chart, hidden: { run: new Set(), what: new Set() }, zoom: null, at: null, width: 0 });
       this.plot = html("div", "plot");
       this.plot.tabIndex = 0;
       this.plot.setAttribute("role", "group");
@@ -86,29 +86,41 @@
       new ResizeObserver(() => this.draw()).observe(place);
     }
 
+    // Buttons for what there is more than one of: runs, by colour; kinds of lines, by dash; or both.
     legend() {
+      const { series } = this.chart;
+      const runs = [...new Set(series.map(({ run }) => run))], whats = [...new Set(series.map(({ what }) => what))];
       const list = html("div", "legend");
       list.setAttribute("role", "group");
-      list.setAttribute("aria-label", "Lines to show");
-      this.chart.series.forEach((series, i) => {
-        const button = html("button", "");
-        button.type = "button";
-        button.setAttribute("aria-pressed", "true");
-        button.append(swatch(this.chart, series), html("span", "", series.name));
-        button.addEventListener("click", () => {
-          if (this.hidden.has(i)) this.hidden.delete(i);
-          else if (this.hidden.size < this.chart.series.length - 1) this.hidden.add(i);
-          button.setAttribute("aria-pressed", String(!this.hidden.has(i)));
-          this.draw(true);
-        });
-        list.append(button);
-      });
-      list.hidden = this.chart.series.length < 2;
+      list.setAttribute("aria-label", "What is shown");
+      if (runs.length > 1) for (const run of runs) list.append(this.button("run", run, runs.length, { colour: series.find((one) => one.run === run).colour, dash: "solid" }));
+      if (whats.length > 1) {
+        if (runs.length > 1) list.append(html("span", "break"));
+        for (const what of whats) {
+          const one = series.find((found) => found.what === what);
+          list.append(this.button("what", what, whats.length, runs.length > 1 ? { colour: "ink", dash: one.dash } : one));
+        }
+      }
+      list.hidden = list.childElementCount === 0;
       return list;
     }
 
+    button(key, name, n, look) {
+      const button = html("button", ""), hidden = this.hidden[key];
+      button.type = "button";
+      button.setAttribute("aria-pressed", "true");
+      button.append(swatch(this.chart, look), html("span", "", name));
+      button.addEventListener("click", () => {
+        if (hidden.has(name)) hidden.delete(name);
+        else if (hidden.size < n - 1) hidden.add(name);
+        button.setAttribute("aria-pressed", String(!hidden.has(name)));
+        this.draw(true);
+      });
+      return button;
+    }
+
     get shown() {
-      return this.chart.series.filter((_, i) => !this.hidden.has(i));
+      return this.chart.series.filter(({ run, what }) => !this.hidden.run.has(run) && !this.hidden.what.has(what));
     }
 
     // All x of what is shown, within the zoom.
@@ -244,10 +256,10 @@
 
     bars(width) {
       const { chart } = this, shown = this.shown;
-      const names = chart.categories, thick = shown.length > 3 ? 9 : 14, gap = 11;
+      const names = chart.categories, thick = 14, gap = 11;
       const left = 8 + LETTER * Math.max(...names.map((name) => name.length));
       const most = Math.max(...shown.flatMap((series) => series.points.map(([, y]) => y ?? 0)), 1e-12);
-      const longest = Math.max(...shown.flatMap((series) => series.points.map(([, y]) => FORMATS[chart.format](y ?? 0).length)));
+      const longest = Math.max(0, ...shown.flatMap((series) => series.points.map(([, y]) => FORMATS[chart.format](y ?? 0).length)));
       const right = width - 8 - LETTER * longest, group = shown.length * thick + gap;
       const height = 8 + names.length * group;
       const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height });
