@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -16,6 +17,8 @@ SIZE: Final = (8.0, 4.6)  # inches; with DPI, 1200 pixels wide
 DPI: Final = 150
 _COLOURS: Final = ("#0b6bb8", "#b45309", "#15803d", "#7c3aed", "#be185d", "#475569")
 """Those of the page, on paper."""
+_LONG_NAME: Final = 52
+"""Characters; two longer names do not fit side by side."""
 _STYLES: Final = {Dash.SOLID: "-", Dash.DASHED: "--", Dash.DOTTED: ":", Dash.DASH_DOTTED: "-."}
 
 
@@ -40,7 +43,7 @@ def _png(pyplot: Any, chart: Chart) -> bytes:
         _DRAW[chart.kind](axis, chart)
         axis.set_title(_plain(chart.title), loc="left", fontsize=11)
         if len(chart.series) > 1:
-            figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+            figure.legend(loc="outside lower center", ncols=_legend_columns(chart), fontsize=8, frameon=False)
         file = io.BytesIO()
         figure.savefig(file, dpi=DPI, format="png", metadata={"Software": None})
         return file.getvalue()
@@ -51,7 +54,12 @@ def _png(pyplot: Any, chart: Chart) -> bytes:
 def _more_height(chart: Chart) -> float:
     """Inches for many bars and long legends."""
     bars = len(chart.categories) * len(chart.series)
-    return max(0.0, 0.17 * (bars - 20)) + 0.1 * max(0, len(chart.series) - 4)
+    rows = math.ceil(len(chart.series) / _legend_columns(chart))
+    return max(0.0, 0.17 * (bars - 20)) + 0.17 * max(0, rows - 2)
+
+
+def _legend_columns(chart: Chart) -> int:
+    return 2 if max(len(series.name) for series in chart.series) <= _LONG_NAME else 1
 
 
 def _lines(axis: Any, chart: Chart) -> None:
