@@ -18,7 +18,7 @@ from clients import evaluation, models
 from clients.attacks import PixelBackdoor
 from clients.config import AttackName
 from clients.datasets import N_CLASSES, DataSource
-from clients.errors import ArgumentError
+from clients.errors import MissingDataError
 from deploy.certify_commands import Request, certify_runs
 from deploy.errors import ConfigError
 from deploy.reporting.runs import Run, Trained
@@ -57,10 +57,9 @@ def certificate_of(run: Run) -> Certificate | str:
     if (why := _uncertified(run)) is not None:
         return why
     try:
-        evidence = _confidences(run)
-    except ArgumentError as error:  # its data set is not here, for one
-        return str(error)
-    confidences, labels = evidence
+        confidences, labels = _confidences(run)
+    except MissingDataError:
+        return f"its data set, {run.client.dataset}, is not on this machine"
     report = certify_runs(
         confidences.tolist(),
         labels,
@@ -102,14 +101,15 @@ def _uncertified(run: Run) -> str | None:
 
 
 def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
-    """Mean over the models (n samples, n classes), and the true labels. Raises ArgumentError, ConfigError."""
+    """Mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
+    source = replace(DataSource.of(run.client), may_download=False)  # a report asks nobody for anything
+    test = source.load(side=models.image_side(run.task.model)).test
     if not run.is_simulation:
         try:
             evidence = read_runs([run.folder])
         except ConfigError as error:
             raise ConfigError(f"{run.folder}: {str(error).removeprefix('--run: ')}") from None
         return np.array(evidence.confidences), evidence.labels
-    test = DataSource.of(run.client).load(side=models.image_side(run.task.model)).test
     total = np.zeros((len(test), N_CLASSES))
     for trained in run.trainings:
         parameters = _parameters(run.folder / f"seed-{trained.seed}.npz", trained, run.task.dim)

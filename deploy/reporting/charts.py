@@ -340,7 +340,7 @@ def _bytes_by_link(runs: Sequence[Run]) -> Chart:
         key="bytes",
         title="Bytes of a round",
         kind=Kind.BARS,
-        note="Mean over the rounds, as the servers count messages: without TLS and framing.",
+        note="Mean over the rounds, as the servers count: messages, and what their own connection for MPC carries.",
         x_label="from and to",
         y_label="bytes",
         format=Format.BYTES,

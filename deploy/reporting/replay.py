@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from clients.errors import ArgumentError
+from clients.errors import ArgumentError, MissingDataError
 from clients.simulation import SeededRandomness, Simulation
 from deploy.config import read_toml
 from deploy.errors import ConfigError
@@ -34,12 +34,19 @@ def with_epsilon_by_round(run: Run) -> Run:
     if run.names_other_code:
         return _noted(run, "its configuration names code of its own, which a report does not run")
     try:
-        simulation = resolve(read_toml(run.folder / "config.toml")).simulation(0)
-    except ArgumentError as error:  # its data set is not here, for one
+        simulation = resolve(_offline(read_toml(run.folder / "config.toml"))).simulation(0)
+    except MissingDataError:
+        return _noted(run, f"its data set, {run.client.dataset}, is not on this machine")
+    except ArgumentError as error:  # a device that is not here, for one
         return _noted(run, str(error))
     wanted = _some(max(len(trained.rounds) for trained in run.trainings))
     by_seed = [_epsilons(simulation, trained, wanted) for trained in run.trainings]
     return replace(run, statements=tuple(_with_curve(run, i, wanted, by_seed) for i in range(len(run.statements))))
+
+
+def _offline(raw: dict[str, Any]) -> dict[str, Any]:
+    """The configuration without leave to download its data set: a report asks nobody for anything."""
+    return raw | {"client": {**raw.get("client", {}), "download": False}}
 
 
 def _noted(run: Run, why: str) -> Run:

@@ -344,6 +344,21 @@ def test_attackers_that_look_at_others_are_not_certified(simulations: tuple[Path
     assert "certificate" not in page.charts
 
 
+def test_a_report_downloads_nothing(
+    simulations: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the configuration allows it: what needs the data set is left out, with a word."""
+    monkeypatch.setenv("PRECAD_DATA", str(tmp_path / "empty"))
+    folder = shutil.copytree(simulations[0], tmp_path / "mnist")
+    raw = (folder / "config.toml").read_text().replace("[client]", '[client]\ndataset = "mnist"\ndownload = true')
+    (folder / "config.toml").write_text(raw.replace('"mlp"', '"cnn"').replace("dim = 4810", "dim = 26010"))
+    page = report(folder)
+    assert "Epsilon by round is not drawn: " in page.text
+    assert "No certificate: its data set, mnist, is not on this machine." in page.text
+    assert str(tmp_path) not in page.html
+    assert set(page.charts) == {"accuracy", "attack", "uploads", "seconds"}
+
+
 def test_a_configuration_shows_no_path_address_or_secret(
     run: Path, simulations: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -638,7 +653,7 @@ def test_a_browser_shows_the_page(
     """Nothing is requested, nothing complains, nothing hangs over the edge; plots are drawn and answer."""
     path = tmp_path / "page.html"
     path.write_text(report(run, *simulations).html)
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=width < 500)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
@@ -674,6 +689,9 @@ def test_a_browser_shows_the_page(
             wanted = [cell for cell in cells[1:] if cell]
             assert figure.locator(".tip p").first.text_content().endswith(f" {cells[0]}")
         assert sorted(read) == sorted(wanted)
+    if width < 500:
+        page.locator("#uploads .plot").tap()
+        assert page.locator("#uploads .tip").is_visible()
     page.locator("#accuracy .legend button").first.click()
     assert page.locator("#accuracy .legend button").first.get_attribute("aria-pressed") == "false"
     page.close()

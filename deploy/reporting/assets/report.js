@@ -343,7 +343,9 @@
       });
       this.plot.addEventListener("pointercancel", () => { start = null; });
       this.plot.addEventListener("dblclick", () => this.zoomTo(null));
-      this.plot.addEventListener("pointerleave", () => { if (start === null && document.activeElement !== this.plot) this.point(null); });
+      this.plot.addEventListener("pointerleave", (event) => {
+        if (event.pointerType === "mouse" && start === null && document.activeElement !== this.plot) this.point(null);
+      });
       this.plot.addEventListener("blur", () => this.point(null));
       this.plot.addEventListener("keydown", (event) => {
         const last = this.xs.length - 1, now = this.at;
