@@ -51,7 +51,8 @@ TASK: dict[str, Any] = {
     "learning_rate": 1.0,
 }
 ATTACKED: dict[str, Any] = {
-    "task": TASK | {"name": "attacked", "clients": 10, "rounds": 4, "record_rate": 0.2, "noise_multiplier": 1.0},
+    "task": TASK
+    | {"name": "attacked", "clients": 10, "rounds": 4, "client_rate": 0.4, "record_rate": 0.2, "noise_multiplier": 1.0},
     "simulation": {"evaluate_every": 2, "attack": {"kind": "pixel-backdoor", "clients": 2}},
 }
 ROUNDS = (
@@ -306,7 +307,7 @@ def test_a_simulations_epsilon_is_that_of_its_participation(simulations: tuple[P
         assert [x for x, _ in points] == [1, 2, 3, 4]
         for rounds, epsilon in points:
             most = max(
-                max(Counter(c for t in range(int(rounds)) for c in SeededRandomness(seed).chosen(t, ids, 0.5)).values())
+                max(Counter(c for t in range(int(rounds)) for c in SeededRandomness(seed).chosen(t, ids, 0.4)).values())
                 for seed in (0, 1)
             )
             assert epsilon == PldAccountant().epsilon(event, most, 1e-5)
@@ -332,7 +333,7 @@ def test_runs_are_compared_on_the_same_axes(run: Path, simulations: tuple[Path, 
     assert "certificates are of PRECAD's training, this is non-private" in page.text
     differ, same = page.text.split("The same in all of them")
     assert "task.rounds (T) 3 4 4" in differ
-    assert "task.client_rate (q) 0.5 0.5 0.5" in same
+    assert "task.record_clip (R) 1 1 1" in same
 
 
 def test_attackers_that_look_at_others_are_not_certified(simulations: tuple[Path, Path], tmp_path: Path) -> None:
