@@ -18,7 +18,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from mpc.channel import Channel
+from mpc.channel import Channel, exchange_alike
 from mpc.correlations import (
     Block,
     CarryBlock,
@@ -31,7 +31,6 @@ from mpc.correlations import (
     split_pairs,
     subset_shares,
 )
-from mpc.errors import MalformedMessageError
 from mpc.sharing import Party
 from mpc.top_bits import LowWords
 
@@ -59,10 +58,7 @@ def _run_together(runs: Sequence[Run], channel: Channel, labels: Sequence[str]) 
     """One message per round for all of them."""
     outgoing, results = [next(run) for run in runs], []
     for label in labels:
-        ours = b"".join(planes.tobytes() for planes in outgoing)
-        received = channel.exchange(label, ours)
-        if len(received) != len(ours):
-            raise MalformedMessageError(f"step {label!r} has {len(ours)} bytes, got {len(received)}")
+        received = exchange_alike(channel, label, b"".join(planes.tobytes() for planes in outgoing))
         theirs, incoming = np.frombuffer(received, dtype=np.uint8), []
         for planes in outgoing:
             incoming.append(theirs[: planes.size].reshape(planes.shape))

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpc.errors import ParameterError, TupleExhaustedError
-from mpc.ring import WORD_BYTES, RingArray
+from mpc.ring import WORD_BITS, WORD_BYTES, RingArray
 
 Planes: TypeAlias = NDArray[np.uint8]
 """Bits of m words, (..., ceil(m / 8)): bit w of the last axis belongs to word w, lowest first."""
 
-WORD_BITS = 64
 MAX_BLOCK_BITS, MAX_BLOCKS = 8, 12
 """Limits of a CarryBlock: products grow as 2^block_bits and as 2^n_blocks."""
 

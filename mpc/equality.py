@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpc import prg
-from mpc.channel import Channel
+from mpc.channel import Channel, exchange_alike
 from mpc.errors import MalformedMessageError
 from mpc.prg import Label, Purpose, Seed
 from mpc.ring import WORD_BYTES, RingArray
@@ -63,9 +63,7 @@ def _open_field(label: str, shares: Sequence[int], channel: Channel) -> list[int
     """Sums of both parties' shares modulo p."""
     ours = [share % FIELD_PRIME for share in shares]
     payload = b"".join(value.to_bytes(FIELD_BYTES, "little") for value in ours)
-    received = channel.exchange(label, payload)
-    if len(received) != len(payload):
-        raise MalformedMessageError(f"step {label!r} has {len(payload)} bytes, got {len(received)}")
+    received = exchange_alike(channel, label, payload)
     starts = range(0, len(received), FIELD_BYTES)
     theirs = [int.from_bytes(received[start : start + FIELD_BYTES], "little") for start in starts]
     if any(value >= FIELD_PRIME for value in theirs):

@@ -17,12 +17,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mpc.channel import Channel
+from mpc.channel import Channel, exchange_alike
 from mpc.correlations import BitBlock, Block, Correlations, Planes, bits_of_plane
-from mpc.errors import MalformedMessageError
-from mpc.ring import RingArray
-
-WORD_BITS = 64
+from mpc.ring import WORD_BITS, RingArray
 
 
 class LowWords(NamedTuple):
@@ -83,9 +80,7 @@ def _to_additive(
     """
     bits = [correlations.bits(low.words.size) for low in lows]
     hidden: Planes = np.concatenate([carry ^ mask for carry, (mask, _) in zip(carries, bits, strict=True)])
-    received = channel.exchange("gate/carries", hidden.tobytes())
-    if len(received) != hidden.size:
-        raise MalformedMessageError(f"step 'gate/carries' has {hidden.size} bytes, got {len(received)}")
+    received = exchange_alike(channel, "gate/carries", hidden.tobytes())
     opened = hidden ^ np.frombuffer(received, dtype=np.uint8)
     shares, start = [], 0
     for carry, (_, values) in zip(carries, bits, strict=True):
