@@ -18,6 +18,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
+from mpc import compiled
 from mpc.channel import Channel, exchange_alike
 from mpc.correlations import (
     Block,
@@ -27,16 +28,14 @@ from mpc.correlations import (
     Planes,
     best_split,
     lane_bytes,
-    plane_of_bits,
     split_pairs,
-    subset_shares,
 )
 from mpc.sharing import Party
 from mpc.top_bits import LowWords
 
 
 class CarryGate:
-    """Stateless; needs neither CrypTen nor torch."""
+    """Stateless; needs neither CrypTen nor torch. Its loops are compiled (`mpc.gate_kernels`)."""
 
     name = "native"
 
@@ -74,46 +73,45 @@ def _run_together(runs: Sequence[Run], channel: Channel, labels: Sequence[str]) 
 
 def _carry(group: LowWords, block: CarryBlock, shares: CarryShares, party: Party) -> Run:
     """Shares of the carry out of the lowest n_bits of each word."""
-    bits = _bit_planes(group, block)
-    own = _monomials(bits)
+    own = _monomials(group, block)
     theirs = yield own ^ shares.bit_masks
-    generate, propagate = _blocks(block, shares, party, own, theirs)
-    joined = np.stack([generate, propagate], axis=1)
-    hidden = joined ^ shares.join_masks
+    hidden = _blocks(block, shares, party, own, theirs) ^ shares.join_masks
     theirs = yield hidden
     return _join(hidden ^ theirs, shares, party)
 
 
-def _bit_planes(group: LowWords, block: CarryBlock) -> Planes:
-    """(k, s, lanes): bit i of block b is bit k b + i. Words of fewer bits are shifted up: zeros carry nothing."""
-    pad = block.block_bits * block.n_blocks - group.n_bits
-    shifted = (group.words << pad).astype("<i8", copy=False)
-    bits = np.unpackbits(shifted.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
-    used = bits[:, : block.block_bits * block.n_blocks].T
-    return plane_of_bits(used).reshape(block.n_blocks, block.block_bits, lane_bytes(group.words.size)).swapaxes(0, 1)
+def _monomials(group: LowWords, block: CarryBlock) -> Planes:
+    """(2^k - 1, s, lanes): the product over each non-empty set of a block's bits, at the set's number less one.
+
+    Bit i of block b is bit k b + i of a word. Words of fewer bits are shifted up: zeros carry nothing.
+    """
+    k, s, lanes = block.block_bits, block.n_blocks, lane_bytes(group.words.size)
+    products = np.empty((block.n_monomials, s * lanes), dtype=np.uint8)
+    compiled.gate().monomials(group.words.view(np.uint64), np.uint64(k * s - group.n_bits), k, s, products)
+    return products.reshape(block.n_monomials, s, lanes)
 
 
-def _monomials(bits: Planes) -> Planes:
-    """(2^k - 1, s, lanes) from (k, s, lanes): the product over each non-empty set of a block's bits."""
-    products = np.full((1, *bits.shape[1:]), 0xFF, dtype=np.uint8)
-    for plane in bits:
-        products = np.concatenate([products, products & plane])
-    return products[1:]
-
-
-def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, theirs: Planes) -> tuple[Planes, Planes]:
-    """XOR shares of (g, p) of every block, (s, lanes) each.
+def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, theirs: Planes) -> Planes:
+    """XOR shares of g and p of every block, (s, 2, lanes).
 
     With e = x ^ a and d = y ^ b opened, x & y = (x & d) ^ (e & b) ^ (a & b): A knows the first term, B the second.
     """
     pairs = split_pairs(block.block_bits)
-    if party == 0:
-        products = (own[pairs.a] & theirs[pairs.b]) ^ shares.pairs
-    else:
-        products = (theirs[pairs.a] & shares.bit_masks[pairs.b]) ^ shares.pairs
-    generate = np.bitwise_xor.reduce(products[: pairs.n_generate], axis=0)
-    propagate = np.bitwise_xor.reduce(products[pairs.n_generate :], axis=0) ^ own[-1]
-    return generate, propagate
+    n_planes, s, lanes = own.shape
+    of_a, of_b = (own, theirs) if party == 0 else (theirs, shares.bit_masks)
+    totals = np.zeros((2, s * lanes), dtype=np.uint8)
+    compiled.gate().add_pairs(
+        of_a.reshape(n_planes, s * lanes),
+        of_b.reshape(n_planes, s * lanes),
+        pairs.a,
+        pairs.b,
+        pairs.n_generate,
+        shares.pairs.reshape(len(pairs.a), s * lanes),
+        totals,
+    )
+    generate, propagate = totals.reshape(2, s, lanes)
+    propagate ^= own[-1]
+    return np.stack([generate, propagate], axis=1)
 
 
 def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
@@ -121,17 +119,18 @@ def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
 
     Multiplied out, the product of masks g_j and of those p_i, i in A, above j has as its factor the product of the
     opened p_i above j that are not in A; with p_j instead of g_j, that factor times the carry into block j that the
-    opened values would have.
+    opened values would have. `subsets` holds the products in the order of `mpc.correlations.subset_products`.
     """
-    with_generate, with_propagate = subset_shares(shares.join_masks, shares.subsets)
-    carry_in = [np.zeros_like(opened[0, 0])]
-    for generate, propagate in opened:
-        carry_in.append(generate ^ (propagate & carry_in[-1]))
-    total: Planes = carry_in[-1].copy() if party == 0 else np.zeros_like(opened[0, 0])
-    factors = np.full((1, opened.shape[-1]), 0xFF, dtype=np.uint8)
-    above = zip(reversed(range(len(opened))), with_generate, with_propagate, strict=True)
-    for j, generated, propagated in above:
-        terms = generated ^ (carry_in[j] & propagated) if j else generated
-        total ^= np.bitwise_xor.reduce(factors & terms, axis=0)
-        factors = np.concatenate([factors & opened[j, 1], factors])
+    s, _, lanes = opened.shape
+    carry_in, factors = np.zeros((s + 1, lanes), dtype=np.uint8), np.empty((1 << (s - 1), lanes), dtype=np.uint8)
+    total = np.empty(lanes, dtype=np.uint8)
+    compiled.gate().join(
+        opened.reshape(2 * s, lanes),
+        shares.join_masks.reshape(2 * s, lanes),
+        shares.subsets,
+        party == 0,
+        carry_in,
+        factors,
+        total,
+    )
     return total
