@@ -189,6 +189,10 @@ class CarryBlock(_XorShared):
         planes = _planes(words, self.products_per_word, lanes)
         return planes[:n_split].reshape(n_pairs, self.n_blocks, lanes), planes[n_split:]
 
+    def shares(self, masks: RingArray, products: RingArray) -> CarryShares:
+        """One server's words as planes."""
+        return CarryShares(*self.masks_of(masks), *self.products_of(products))
+
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
         """See `Block.products`."""
         pairs = split_pairs(self.block_bits)
@@ -297,8 +301,12 @@ class Correlations:
         """masks, products: both streams, or at B the corrections; as many words as the blocks have, or more."""
         self._blocks = tuple(blocks)
         self._words: list[tuple[RingArray, RingArray]] = []
-        for block in blocks:
-            self._words.append((masks[: block.n_masks], products[: block.n_products]))
+        self._carry_shares: dict[int, CarryShares] = {}
+        for i, block in enumerate(blocks):
+            of_block = masks[: block.n_masks], products[: block.n_products]
+            self._words.append(of_block)
+            if isinstance(block, CarryBlock):
+                self._carry_shares[i] = block.shares(*of_block)
             masks, products = masks[block.n_masks :], products[block.n_products :]
         self._block = self._taken = 0
 
@@ -317,9 +325,12 @@ class Correlations:
 
     def carries(self, n_words: int) -> tuple[CarryBlock, CarryShares]:
         """The next CarryBlock, for its first n_words words. Raises TupleExhaustedError."""
-        block, masks, products = self._take(CarryBlock, n_words)
-        parts, lanes = (*block.masks_of(masks), *block.products_of(products)), lane_bytes(n_words)
-        return block, CarryShares(*(np.ascontiguousarray(part[..., :lanes]) for part in parts))
+        block, _, _ = self._take(CarryBlock, n_words)
+        shares = self._carry_shares.pop(self._block - 1)
+        if n_words == block.n_words:
+            return block, shares
+        lanes = lane_bytes(n_words)
+        return block, CarryShares(*(np.ascontiguousarray(part[..., :lanes]) for part in shares))
 
     def _take(self, kind: type[BlockT], n_words: int) -> tuple[BlockT, RingArray, RingArray]:
         found = self._find(kind, n_words)

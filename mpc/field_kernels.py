@@ -3,7 +3,7 @@
 An element is two words, the low one first, and below p. Products are made of four 64-bit products; 2^127 = 1 modulo p,
 so what lies above bit 126 is added to what lies below. `tests/mpc/field_twin.py` says the same in Python's integers.
 
-No branch and no address depends on an element: comparisons become words, all zeros or all ones, that select.
+No branch and no address depends on an element: a comparison is only ever the carry of an addition.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def add(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.
     high = x1 + y1 + np.uint64(low < x0)
     folded = low + (high >> SIGN)
     top = (high & TOP) + np.uint64(folded < low)
-    keep = np.uint64((folded == FULL) & (top == TOP)) - ONE  # zero for p itself, which is zero
-    return folded & keep, top & keep
+    is_p = (top + np.uint64(folded + ONE < folded)) >> SIGN  # bit 127 of the value and one
+    canonical = folded + is_p
+    return canonical, (top + np.uint64(canonical < folded)) & TOP
 
 
 @njit(_PAIR(_U64, _U64, _U64, _U64), **_OPTIONS)

@@ -127,11 +127,15 @@ class ServerTuples:
         self._expand(dealt)
 
     def _expand(self, dealt: Dealt) -> None:
-        """Everything but the masks. By slot: mask seeds, r_P as words (n,), equality tuples as words (n, 3, 2)."""
+        """Everything but the masks themselves, whose streams are opened.
+
+        By slot: seeds and keys of the masks, r_P as words (n,), equality tuples as words (n, 3, 2).
+        """
         shape, key = self.shape, dealt.key
         labels = [shape.label(client) for client in shape.clients]
         self._mask_seeds = [mask_seed(key, label) for label in labels]
         self._mask_keys = [mask_key(seed, label) for seed, label in zip(self._mask_seeds, labels, strict=True)]
+        self._opened_masks = {slot: Stream(key) for slot, key in enumerate(self._mask_keys)}
         masks, products = correlation_streams(key, shape)
         if self.party == 0:
             self._squared_masks = np.array([squared_mask_share_a(key, label) for label in labels], dtype=np.int64)
@@ -166,8 +170,9 @@ class ServerTuples:
         self._burns.burn(self.shape.task, self.shape.round, slots, use)
 
     def mask_share(self, client: str) -> Stream:
-        """a_P, from its start."""
-        return Stream(self._mask_keys[self.shape.slot_of(client)])
+        """a_P, from its start: a stream of the caller's own, the first time one that is open already."""
+        slot = self.shape.slot_of(client)
+        return self._opened_masks.pop(slot, None) or Stream(self._mask_keys[slot])
 
     def squared_mask_shares(self, clients: Sequence[str]) -> RingArray:
         """r_P of each, with r_A + r_B = <a, a> modulo 2^64. Shape (n,)."""

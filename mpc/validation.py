@@ -176,12 +176,12 @@ def validate(
     if not active:
         return Validated((), (), np.zeros(bound.dim, dtype=np.int64))
     label = tuples.shape.label()
-    rows = RowStreams(revealed.challenge, label)
+    rows, hash_key = RowStreams(revealed.challenge, label), equality.hash_key(revealed.challenge, label)
     sums = local_sums(tuples.party, masked_shares(active, opened, tuples), rows, bound.dim, engine)
     words = words_to_check(active, sums, tuples, bound)
     verdicts = equality.all_zero(
         top_bits.shares_of_zero(words, bound.low_bits, gate, tuples.correlations(), channel),
-        equality.hash_key(revealed.challenge, label),
+        hash_key,
         tuples.equality_tuples(active),
         channel,
     )
