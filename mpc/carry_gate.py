@@ -85,10 +85,10 @@ def _monomials(group: LowWords, block: CarryBlock) -> Planes:
 
     Bit i of block b is bit k b + i of a word. Words of fewer bits are shifted up: zeros carry nothing.
     """
-    k, s, lanes = block.block_bits, block.n_blocks, lane_bytes(group.words.size)
-    products = np.empty((block.n_monomials, s * lanes), dtype=np.uint8)
-    compiled.gate().monomials(group.words.view(np.uint64), np.uint64(k * s - group.n_bits), k, s, products)
-    return products.reshape(block.n_monomials, s, lanes)
+    products = np.empty((block.n_monomials, block.n_blocks, lane_bytes(group.words.size)), dtype=np.uint8)
+    pad = np.uint64(block.block_bits * block.n_blocks - group.n_bits)
+    compiled.gate().monomials(group.words.view(np.uint64), pad, products)
+    return products
 
 
 def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, theirs: Planes) -> Planes:
@@ -97,21 +97,11 @@ def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, t
     With e = x ^ a and d = y ^ b opened, x & y = (x & d) ^ (e & b) ^ (a & b): A knows the first term, B the second.
     """
     pairs = split_pairs(block.block_bits)
-    n_planes, s, lanes = own.shape
     of_a, of_b = (own, theirs) if party == 0 else (theirs, shares.bit_masks)
-    totals = np.zeros((2, s * lanes), dtype=np.uint8)
-    compiled.gate().add_pairs(
-        of_a.reshape(n_planes, s * lanes),
-        of_b.reshape(n_planes, s * lanes),
-        pairs.a,
-        pairs.b,
-        pairs.n_generate,
-        shares.pairs.reshape(len(pairs.a), s * lanes),
-        totals,
-    )
-    generate, propagate = totals.reshape(2, s, lanes)
-    propagate ^= own[-1]
-    return np.stack([generate, propagate], axis=1)
+    totals = np.zeros(shares.join_masks.shape, dtype=np.uint8)
+    totals[:, 1] = own[-1]
+    compiled.gate().add_pairs(of_a, of_b, pairs.a, pairs.b, pairs.n_generate, shares.pairs, totals)
+    return totals
 
 
 def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
@@ -124,13 +114,5 @@ def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
     s, _, lanes = opened.shape
     carry_in, factors = np.zeros((s + 1, lanes), dtype=np.uint8), np.empty((1 << (s - 1), lanes), dtype=np.uint8)
     total = np.empty(lanes, dtype=np.uint8)
-    compiled.gate().join(
-        opened.reshape(2 * s, lanes),
-        shares.join_masks.reshape(2 * s, lanes),
-        shares.subsets,
-        party == 0,
-        carry_in,
-        factors,
-        total,
-    )
+    compiled.gate().join(opened, shares.join_masks, shares.subsets, party == 0, carry_in, factors, total)
     return total

@@ -1,8 +1,7 @@
 """The loops of the native gate and of the top bits, compiled by Numba. `mpc.compiled` loads them when first needed.
 
 They compute on few words, a kilobyte or two per client, so what they save is not arithmetic but a hundred calls of
-NumPy. Bits lie in planes (`mpc.correlations`); a plane of s blocks is their s planes of `lanes` bytes, one after the
-other. Signatures are given, for the reasons in `mpc.kernels`.
+NumPy. Bits lie in planes of `lanes` bytes (`mpc.correlations`). Signatures are given, for the reasons in `mpc.kernels`.
 
 Every loop and every address depends on shapes alone, and no branch on a bit: what is secret is only ever an operand.
 """
@@ -29,58 +28,65 @@ _WRITE_WORDS = types.Array(types.uint64, 2, "C")
 _INDICES = types.Array(types.intp, 1, "C", readonly=True)
 _PLANE = types.Array(types.uint8, 1, "C", readonly=True)
 _PLANES = types.Array(types.uint8, 2, "C", readonly=True)
+_BLOCKS = types.Array(types.uint8, 3, "C", readonly=True)
 _WRITE_PLANE = types.Array(types.uint8, 1, "C")
-_WRITE = types.Array(types.uint8, 2, "C")
+_WRITE_PLANES = types.Array(types.uint8, 2, "C")
+_WRITE_BLOCKS = types.Array(types.uint8, 3, "C")
 
 
-@njit(types.void(_WORDS, types.uint64, types.intp, types.intp, _WRITE), **_OPTIONS)
-def monomials(words: Words, pad: np.uint64, block_bits: int, n_blocks: int, products: Planes) -> None:
-    """The product over each non-empty set S of a block's bits, in plane S - 1. Shape: (2^k - 1, s * lanes).
+@njit(types.void(_WORDS, types.uint64, _WRITE_BLOCKS), **_OPTIONS)
+def monomials(words: Words, pad: np.uint64, products: Planes) -> None:
+    """The product over each non-empty set S of a block's bits, in products[S - 1]. Shape: (2^k - 1, s, lanes).
 
     Bit i of block b is bit k b + i of word << pad: words of fewer bits are shifted up, since zeros carry nothing.
     """
-    lanes = (words.size + BYTE_BITS - 1) // BYTE_BITS
+    n_sets, n_blocks, lanes = products.shape
+    block_bits = 0
+    while 1 << block_bits <= n_sets:
+        block_bits += 1
     for i in range(block_bits):
-        plane = products[(1 << i) - 1]
         for block in range(n_blocks):
-            shift = np.uint64(block_bits * block + i)
+            shift, plane = np.uint64(block_bits * block + i), products[(1 << i) - 1, block]
             for lane in range(lanes):
                 byte, first = ZERO, BYTE_BITS * lane
                 for w in range(min(BYTE_BITS, words.size - first)):
                     byte |= (((words[first + w] << pad) >> shift) & ONE) << np.uint64(w)
-                plane[block * lanes + lane] = byte
+                plane[lane] = byte
         for lower in range(1, 1 << i):
-            product, of_lower = products[(1 << i) + lower - 1], products[lower - 1]
-            for x in range(plane.size):
-                product[x] = plane[x] & of_lower[x]
+            for block in range(n_blocks):
+                for lane in range(lanes):
+                    products[(1 << i) + lower - 1, block, lane] = (
+                        products[(1 << i) - 1, block, lane] & products[lower - 1, block, lane]
+                    )
 
 
-@njit(types.void(_PLANES, _PLANES, _INDICES, _INDICES, types.intp, _PLANES, _WRITE), **_OPTIONS)
+@njit(types.void(_BLOCKS, _BLOCKS, _INDICES, _INDICES, types.intp, _BLOCKS, _WRITE_BLOCKS), **_OPTIONS)
 def add_pairs(
     of_a: Planes, of_b: Planes, in_a: Indices, in_b: Indices, n_generate: int, pairs: Planes, totals: Planes
 ) -> None:
-    """Adds (of_a[in_a[i]] & of_b[in_b[i]]) ^ pairs[i] to totals[0] for the first n_generate i, to totals[1] for others.
+    """Adds (of_a[in_a[i]] & of_b[in_b[i]]) ^ pairs[i] to each block's g for the first n_generate i, then to its p.
 
-    Shapes: of_a and of_b (2^k - 1, m), pairs (n_pairs, m), totals (2, m).
+    Shapes: of_a and of_b (2^k - 1, s, lanes), pairs (n_pairs, s, lanes), totals (s, 2, lanes).
     """
     for i in range(in_a.size):
-        a, b, share, total = of_a[in_a[i]], of_b[in_b[i]], pairs[i], totals[0 if i < n_generate else 1]
-        for x in range(total.size):
-            total[x] ^= (a[x] & b[x]) ^ share[x]
+        a, b, share, which = of_a[in_a[i]], of_b[in_b[i]], pairs[i], 0 if i < n_generate else 1
+        for block in range(share.shape[0]):
+            for lane in range(share.shape[1]):
+                totals[block, which, lane] ^= (a[block, lane] & b[block, lane]) ^ share[block, lane]
 
 
-@njit(types.void(_PLANES, _PLANES, _PLANES, types.boolean, _WRITE, _WRITE, _WRITE_PLANE), **_OPTIONS)
+@njit(types.void(_BLOCKS, _BLOCKS, _PLANES, types.boolean, _WRITE_PLANES, _WRITE_PLANES, _WRITE_PLANE), **_OPTIONS)
 def join(
     opened: Planes, masks: Planes, subsets: Planes, is_a: bool, carry_in: Planes, factors: Planes, total: Planes
 ) -> None:
-    """`mpc.carry_gate._join`. Shapes: opened and masks (2 s, lanes), g_0, p_0, g_1, ..; subsets (n_subsets, lanes).
+    """`mpc.carry_gate._join`. Shapes: opened and masks (s, 2, lanes), subsets (n_subsets, lanes), total (lanes,).
 
-    Scratch: carry_in (s + 1, lanes), its first plane zero; factors (2^(s - 1), lanes). total (lanes,), zero.
+    Scratch: carry_in (s + 1, lanes), its first plane zero; factors (2^(s - 1), lanes).
     """
-    n_blocks, lanes = masks.shape[0] // 2, masks.shape[1]
+    n_blocks, _, lanes = masks.shape
     for j in range(n_blocks):
         for x in range(lanes):
-            carry_in[j + 1, x] = opened[2 * j, x] ^ (opened[2 * j + 1, x] & carry_in[j, x])
+            carry_in[j + 1, x] = opened[j, 0, x] ^ (opened[j, 1, x] & carry_in[j, x])
     for x in range(lanes):
         total[x] = carry_in[n_blocks, x] if is_a else 0
         factors[0, x] = 255
@@ -89,12 +95,12 @@ def join(
         of_propagate = start + n_sets - 1
         for chosen in range(n_sets):
             factor = factors[chosen]
-            generate = masks[2 * j] if chosen == 0 else subsets[start + chosen - 1]
+            generate = masks[j, 0] if chosen == 0 else subsets[start + chosen - 1]
             for x in range(lanes):
                 total[x] ^= factor[x] & generate[x]
             if j > 0:
-                propagate = masks[2 * j + 1] if chosen == 0 else subsets[of_propagate + chosen - 1]
-                with_it, below = factors[n_sets + chosen], opened[2 * j + 1]
+                propagate = masks[j, 1] if chosen == 0 else subsets[of_propagate + chosen - 1]
+                with_it, below = factors[n_sets + chosen], opened[j, 1]
                 for x in range(lanes):
                     total[x] ^= factor[x] & carry_in[j, x] & propagate[x]
                     with_it[x] = factor[x]

@@ -198,11 +198,9 @@ def words_to_check(active: Sequence[str], sums: LocalSums, tuples: ServerTuples,
     """This server's shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N. (n, n_rows + 1)."""
     norms = squared_norm_shares(tuples.party, tuples.squared_mask_shares(active), sums.by_mask, sums.by_opened)
     words = np.empty((len(active), bound.words_per_client), dtype=np.int64)
-    words[:, :-1] = sums.rows[:, : bound.n_rows]
-    np.negative(norms, out=words[:, -1])
-    if tuples.party == 0:
-        words[:, :-1] += WINDOW
-        words[:, -1] += bound.threshold
+    window, threshold = (WINDOW, bound.threshold) if tuples.party == 0 else (0, 0)
+    np.add(sums.rows[:, : bound.n_rows], window, out=words[:, :-1])
+    np.subtract(threshold, norms, out=words[:, -1])
     return words
 
 
