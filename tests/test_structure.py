@@ -54,7 +54,7 @@ def test_only_the_command_line_knows_the_benchmarks():
     """`precad bench` loads them when it runs; nothing else of a deployment depends on them."""
     found = [p for p in modules("deploy") if any(name.split(".")[0] == "benchmarks" for name in imported(p))]
 
-    assert [p.relative_to(ROOT) for p in found] == [Path("deploy/cli.py")]
+    assert [p.relative_to(ROOT) for p in found] == [Path("deploy/commands/bench.py")]
 
 
 def test_only_one_module_names_crypten():

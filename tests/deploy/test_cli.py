@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from clients import errors as client_errors
 from deploy import cli, pki
 from deploy import errors as deploy_errors
+from deploy.commands.common import exit_codes
 from deploy.errors import RunFailedError, exit_code_of
 from dp import errors as dp_errors
 from mpc import errors as mpc_errors
@@ -272,7 +273,7 @@ def test_an_error_is_shown_as_its_lines_word_for_word(
     error: Exception, code: int, lines: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each line once, whatever brackets it holds, and no traceback."""
-    with pytest.raises(typer.Exit) as ended, cli._exit_codes():
+    with pytest.raises(typer.Exit) as ended, exit_codes():
         raise error
     assert ended.value.exit_code == code
     shown = capsys.readouterr()
@@ -282,7 +283,7 @@ def test_an_error_is_shown_as_its_lines_word_for_word(
 
 
 def test_a_defect_of_ours_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError), cli._exit_codes():
+    with pytest.raises(ZeroDivisionError), exit_codes():
         raise ZeroDivisionError
 
 

@@ -14,8 +14,8 @@ import tomli_w
 from typer.testing import CliRunner, Result
 
 from clients.simulation import Simulation
-from deploy import precad_mnist
 from deploy.cli import app
+from deploy.experiments import precad_mnist
 from deploy.simulate import Runs, resolve
 
 SMALL: dict[str, Any] = {

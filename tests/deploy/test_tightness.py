@@ -7,7 +7,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from deploy.cli import app
-from deploy.tightness import SETTINGS, print_tightness, tightness
+from deploy.experiments.tightness import SETTINGS, print_tightness, tightness
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_what_is_printed(report, capsys):
 
 def test_the_command(monkeypatch, report):
     """`--quick --json` is one object, the report."""
-    monkeypatch.setattr("deploy.tightness.tightness", lambda quick: report if quick else None)
+    monkeypatch.setattr("deploy.experiments.tightness.tightness", lambda quick: report if quick else None)
     done = CliRunner().invoke(app, ["experiment", "tightness", "--quick", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout)["rows"][0]["threats"] == report["rows"][0]["threats"]

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.cli import app
-from deploy.xie_tables import EXPLAINED, REPRODUCED, is_reproduced, xie_tables
+from deploy.experiments.xie_tables import EXPLAINED, REPRODUCED, is_reproduced, xie_tables
 
 
 @pytest.fixture(scope="module")

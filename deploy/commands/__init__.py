@@ -1,0 +1,1 @@
+"""The commands of `precad`, a module for each kind."""

@@ -1,0 +1,39 @@
+"""`precad audit`: the protocol under attack."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.commands.common import GateName, Json, ModeName, exit_codes
+
+audit_app = typer.Typer(help="Attack the protocol yourself.", no_args_is_help=True)
+
+
+@audit_app.command("validation")
+def audit_validation(
+    vectors: Annotated[Path, typer.Option(metavar="FILE.npz", help="Array x: int64, shape (n, d).")],
+    clip: Annotated[float, typer.Option(help="C, the L2 bound on the decoded vector.")],
+    frac_bits: Annotated[int, typer.Option(help="f, fractional bits of the encoding.")] = 16,
+    seed_count: Annotated[int, typer.Option(help="Fresh seeds to repeat under; accept once is accept.", min=1)] = 1,
+    rows: Annotated[int, typer.Option(help="Rows of the no-wrap test; fewer than 64 only to study it.")] = 64,
+    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.CRYPTEN,
+    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    as_json: Json = False,
+) -> None:
+    """Run the real two-party norm check on arbitrary ring vectors."""
+    with exit_codes():
+        from deploy.audit import audit_file
+
+        report = audit_file(
+            vectors, clip=clip, frac_bits=frac_bits, n_rows=rows, seed_count=seed_count, gate=gate, mode=mode
+        )
+        if as_json:
+            sys.stdout.write(json.dumps(report) + "\n")
+        else:
+            for i, verdict in enumerate(report["verdicts"]):
+                sys.stdout.write(f"{i}\t{verdict}\n")

@@ -1,0 +1,199 @@
+"""`precad bench`: it is measured, beside what one would otherwise pick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deploy.commands.common import (
+    AggregatorLetter,
+    Device,
+    GateName,
+    ImagesName,
+    Json,
+    ModeName,
+    Plot,
+    Quick,
+    exit_codes,
+    people,
+    say,
+)
+from deploy.commands.roles import serve
+
+bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
+Repetitions = Annotated[
+    int | None, typer.Option(help="Measurements per size, after a warm-up; 3 with --quick, else 7.", min=1)
+]
+PeersPython = Annotated[
+    Path, typer.Option("--peers-python", metavar="PYTHON", help="Interpreter of the peers' environment (make peers).")
+]
+DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
+
+
+@bench_app.command("validation")
+def bench_validation(
+    quick: Quick = False,
+    full: Annotated[bool, typer.Option("--full", help="Every batch at every size; takes hours.")] = False,
+    dims: Annotated[list[int] | None, typer.Option("--dim", help="Instead of the usual sizes; repeat.", min=1)] = None,
+    clients: Annotated[
+        list[int] | None, typer.Option("--clients", help="Instead of the usual batches; repeat.", min=1)
+    ] = None,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The norm check of both servers, beside CrypTen, SPU, the unsound check and the floor."""
+    with exit_codes():
+        from dataclasses import replace
+
+        from benchmarks import plots, tables, validation
+
+        if plot is not None:
+            plots.require_matplotlib()
+        plan = validation.Plan.quick(repetitions or 3) if quick else validation.Plan(repetitions=repetitions or 7)
+        if full:
+            plan = replace(plan, max_words=sys.maxsize)
+        plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
+        report = validation.run(plan, peers_python=peers_python, say=say)
+        show(report, lambda: tables.print_validation(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_validation(report, plot)
+
+
+@bench_app.command("noise")
+def bench_noise(
+    quick: Quick = False,
+    size: Annotated[int, typer.Option(help="Coordinates per measurement of our sampler.", min=1)] = 1_000_000,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The noise sampler, beside OpenDP's and a vectorised Canonne-Kamath-Steinke."""
+    with exit_codes():
+        from benchmarks import noise, plots, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        report = noise.run(
+            size=min(size, 200_000) if quick else size,
+            repetitions=repetitions or (3 if quick else 7),
+            peers_python=peers_python,
+            say=say,
+        )
+        show(report, lambda: tables.print_noise(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_noise(report, plot)
+
+
+@bench_app.command("scale")
+def bench_scale(
+    quick: Quick = False,
+    full: Annotated[bool, typer.Option("--full", help="Up to d = 10^8.")] = False,
+    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.NATIVE,
+    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Time, memory and bytes as the model and the round grow."""
+    with exit_codes():
+        from benchmarks import plots, scale, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
+        report = scale.run(plan, gate=gate, mode=mode, say=say)
+        show(report, lambda: tables.print_scale(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_scale(report, plot)
+
+
+@bench_app.command("training")
+def bench_training(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Clients of the round.", min=1)] = 10,
+    records: Annotated[int, typer.Option(help="Sampled records of each.", min=1)] = 30,
+    threads: Annotated[int, typer.Option(help="Of PyTorch; a client process uses one.", min=1)] = 1,
+    device: Device = "cpu",
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Clipped per-record gradients of a round, beside Opacus, a loop over clients and the plain gradient."""
+    with exit_codes():
+        from benchmarks import plots, tables, training
+        from clients.per_record import resolve_device
+
+        if plot is not None:
+            plots.require_matplotlib()
+        plan = training.Plan(
+            clients=clients,
+            records=records,
+            repetitions=repetitions or (5 if quick else 20),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        report = training.run(plan, peers_python=peers_python, say=say)
+        show(report, lambda: tables.print_training(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_training(report, plot)
+
+
+@bench_app.command("overhead")
+def bench_overhead(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Virtual clients, in four processes.", min=4)] = 100,
+    rounds: Annotated[int | None, typer.Option(help="Rounds that count; 10 with --quick, else 30.", min=1)] = None,
+    record_rate: Annotated[float, typer.Option(help="p, the share of records in a round.", min=0.001, max=1)] = 0.05,
+    dataset: Annotated[
+        ImagesName | None, typer.Option(help="Default: mnist where PRECAD_DATA has it, else the digits, enlarged.")
+    ] = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """A federated round with no privacy, local DP, PRECAD without and with validation."""
+    with exit_codes():
+        from benchmarks import overhead, plots, tables
+
+        if plot is not None:
+            plots.require_matplotlib()
+        n_rounds = rounds or (10 if quick else 30)
+        source = dataset.value if dataset is not None else overhead.default_dataset()
+        say(f"records: {source}")
+        plan = overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate, dataset=source)
+        report = overhead.run(plan, say=say)
+        show(report, lambda: tables.print_overhead(people, report), as_json=as_json)
+        if plot is not None:
+            plots.plot_overhead(report, plot)
+
+
+@bench_app.command("server", hidden=True)
+def bench_server(
+    job: Annotated[Path, typer.Argument(metavar="JOB")],
+    result: Annotated[Path, typer.Argument(metavar="RESULT")],
+    party: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+) -> None:
+    """One of the two processes that the benchmarks measure."""
+    with exit_codes():
+        from benchmarks.server import BenchmarkServer, Job
+
+        task = Job.read(job)
+        serve(lambda: BenchmarkServer(task, 0 if party is AggregatorLetter.A else 1, result))
+
+
+def show(report: dict[str, Any], print_table: Callable[[], None], *, as_json: bool) -> None:
+    """The report for people on standard error and, if asked for, for programs on standard output."""
+    from benchmarks import tables
+
+    print_table()
+    tables.print_machine(people, report["machine"])
+    if as_json:
+        sys.stdout.write(json.dumps(report) + "\n")

@@ -1,0 +1,79 @@
+"""`precad demo`, `run` and `simulate`: a whole training on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deploy import config as configuration
+from deploy.commands.common import ConfigFile, Json, Output, Threads, exit_codes, people
+
+
+def demo(
+    output: Output = None,
+    clients: Annotated[int, typer.Option(help="Clients, two of them malicious.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Training rounds.", min=1)] = 30,
+    seed: Annotated[int, typer.Option(help="Of the data partition and the initial model.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Train on the bundled digits across real processes, two malicious clients included."""
+    from deploy.demo import demo_config
+
+    _run_local(lambda: demo_config(n_clients=clients, rounds=rounds, seed=seed), output, as_json=as_json)
+
+
+def run(config: ConfigFile, output: Output = None, as_json: Json = False) -> None:
+    """Run a whole deployment on this machine: every role a process of its own."""
+    _run_local(lambda: configuration.read_toml(config), output, as_json=as_json)
+
+
+def simulate(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="As for `precad run`; without one, the demo's training.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,
+    threads: Threads = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Run folder; one of the same runs is gone on with.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train in one process: PRECAD, what it is compared with, and attacks, from seeds."""
+    with exit_codes():
+        import torch
+
+        from deploy import simulate as simulation
+        from deploy.demo import demo_config
+        from deploy.localhost import default_output
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        raw = demo_config() if config is None else configuration.read_toml(config)
+        plan = simulation.resolve(raw, rounds=rounds)
+        folder = output or default_output(f"{plan.task.name}-simulated")
+        summary = simulation.run_plan(plan, folder, range(seeds), people)
+        simulation.print_simulation(people, summary)
+        if as_json:
+            sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, as_json: bool) -> None:
+    with exit_codes():
+        settings = raw()
+        from deploy.localhost import LocalRun, default_output
+        from deploy.report import print_summary
+
+        task = settings.get("task")
+        name = str(task.get("name", "task")) if isinstance(task, dict) else "task"
+        local = LocalRun(settings, output or default_output(name), people)
+        summary = asyncio.run(local.run())
+        print_summary(people, summary, local.deployment.task)
+        if as_json:
+            sys.stdout.write(json.dumps(summary) + "\n")

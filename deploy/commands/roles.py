@@ -1,0 +1,132 @@
+"""`precad serve` and `precad client`: one role of a deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Annotated, Protocol
+
+import structlog
+import typer
+
+from deploy import config as configuration
+from deploy import errors
+from deploy.commands.common import AggregatorLetter, ConfigFile, exit_codes
+from deploy.processes import watch_lifeline
+from protos.identity import Role
+from protos.transport import TlsFiles
+
+serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=True)
+
+
+@serve_app.command("aggregator")
+def serve_aggregator(
+    config: ConfigFile,
+    role: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+) -> None:
+    """Run aggregation server A or B."""
+    with exit_codes():
+        deployment = configuration.load(config)
+        from servers.aggregator import Aggregator
+
+        letter = role.value
+        own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
+        network = deployment.network
+        serve(
+            lambda: Aggregator(
+                party=0 if role is AggregatorLetter.A else 1,
+                task=deployment.task,
+                config=own,
+                addresses=(network.aggregator_b, network.dealer),
+            )
+        )
+
+
+@serve_app.command("dealer")
+def serve_dealer(config: ConfigFile) -> None:
+    """Run the dealer."""
+    with exit_codes():
+        deployment = configuration.load(config)
+        from servers.dealer import Dealer
+
+        own = configuration.section(deployment.dealer, "dealer")
+        serve(lambda: Dealer(task=deployment.task, config=own))
+
+
+def client(
+    config: ConfigFile,
+    ids: Annotated[list[str], typer.Option("--id", help="Client to host; repeat for several virtual ones.")],
+) -> None:
+    """Run one client, or several virtual ones."""
+    with exit_codes():
+        deployment = configuration.load(config)
+        own = configuration.section(deployment.client, "client")
+        unknown = [name for name in ids if name not in deployment.task.clients]
+        if unknown or len(set(ids)) != len(ids):
+            raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
+        for name in ids:
+            _require_identity(own.tls(name), name)
+        from clients.process import ClientProcess
+
+        addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
+        serve(lambda: ClientProcess(task=deployment.task, config=own, clients=ids, addresses=addresses))
+
+
+def _require_identity(tls: TlsFiles, client_id: str) -> None:
+    found = tls.load().identity
+    if (found.role, found.name) != (Role.CLIENT, client_id):
+        raise errors.ConfigError(f"certificate: expected one of client {client_id!r}, found {found.uri}")
+
+
+class Service(Protocol):
+    """A role of the deployment, ready to run."""
+
+    def stop(self) -> None:
+        """Ends it at the next possible moment."""
+
+    def run(self) -> Coroutine[None, None, None]:
+        """Runs it to its end."""
+
+
+def serve(make: Callable[[], Service]) -> None:
+    """Runs a service until it ends or a signal stops it; logs JSON lines to standard error."""
+    watch_lifeline()
+    _configure_logging()
+
+    async def main() -> None:
+        service = make()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, service.stop)
+        await service.run()
+
+    asyncio.run(main())
+
+
+def _configure_logging() -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: _Log(sys.stderr),
+    )
+
+
+class _Log(structlog.PrintLogger):
+    """Loses lines, not rounds, when standard error cannot be written: the disk that holds it may be full."""
+
+    def msg(self, message: str) -> None:
+        """One line."""
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg

@@ -1,0 +1,1 @@
+"""What the papers report, repeated: a module for each experiment."""
