@@ -183,11 +183,12 @@ class ServerTuples:
 
         Once each: raises TupleReusedError, and spends none, when one of them was taken before.
         """
-        slots = self._slots_of(clients)
+        slots, spent = self._slots_of(clients), self._spent.copy()
         for client in clients:
-            if client in self._spent:
+            if client in spent:
                 raise TupleReusedError(f"the equality tuple of {client!r} in round {self.shape.round} is spent")
-        self._spent.update(clients)
+            spent.add(client)
+        self._spent = spent
         return self._equality[slots]
 
     def _slots_of(self, clients: Sequence[str]) -> list[int]:

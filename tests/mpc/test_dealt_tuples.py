@@ -179,6 +179,15 @@ def test_the_seed_for_a_client_expands_to_the_servers_mask_half():
         assert_array_equal(expand_mask(seed, shape.label("bob"), 17), mask_words(side.mask_share("bob"), 17))
 
 
+def test_every_request_for_a_mask_has_a_stream_of_its_own():
+    """The opening, the pass over the uploads and the removal of a rejected one each read it from its start."""
+    for side in both_sides(shape_of()):
+        first, second = side.mask_share("bob"), side.mask_share("bob")
+        words = mask_words(first, 17)
+        assert_array_equal(mask_words(second, 17), words)
+        assert_array_equal(mask_words(side.mask_share("bob"), 17), words)
+
+
 def test_a_mask_seed_is_handed_out_once():
     """A second request for one client raises TupleReusedError; other clients are not affected."""
     side, _ = both_sides(shape_of())
@@ -193,9 +202,11 @@ def test_equality_tuples_and_correlations_are_taken_once(party):
     """A second request raises TupleReusedError; the tuples of other clients are not affected."""
     side = both_sides(shape_of())[party]
     side.equality_tuples(["ada"])
-    for again in (["ada"], ["eve", "ada"]):
+    for again in (["ada"], ["eve", "ada"], ["ada", "bob"]):
         with pytest.raises(TupleReusedError, match="the equality tuple of 'ada' in round 3 is spent"):
             side.equality_tuples(again)
+    with pytest.raises(TupleReusedError, match="the equality tuple of 'bob' in round 3 is spent"):
+        side.equality_tuples(["bob", "bob"])
     side.equality_tuples(["eve", "bob"])
     side.correlations()
     with pytest.raises(TupleReusedError, match="the binary correlations of round 3 are spent"):
