@@ -112,7 +112,7 @@ def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
     opened values would have. `subsets` holds the products in the order of `mpc.correlations.subset_products`.
     """
     s, _, lanes = opened.shape
-    carry_in, factors = np.zeros((s + 1, lanes), dtype=np.uint8), np.empty((1 << (s - 1), lanes), dtype=np.uint8)
+    carry_in, factors = np.zeros((s + 1, lanes), dtype=np.uint8), np.empty((1 << s, lanes), dtype=np.uint8)
     total = np.empty(lanes, dtype=np.uint8)
     compiled.gate().join(opened, shares.join_masks, shares.subsets, party == 0, carry_in, factors, total)
     return total

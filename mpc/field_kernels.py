@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 ZERO, ONE, SIGN = np.uint64(0), np.uint64(1), np.uint64(63)
-FULL, TOP = np.uint64(2**64 - 1), np.uint64(2**63 - 1)
-"""The words of p."""
+TOP = np.uint64(2**63 - 1)
+"""The high word of p; the low one is all ones."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _U64, _PAIR = types.uint64, types.UniTuple(types.uint64, 2)
@@ -105,12 +105,3 @@ def sums(ours: Words, theirs: Words, out: Words) -> None:
     """Element by element. Shapes: (n, 2)."""
     for i in range(ours.shape[0]):
         out[i, 0], out[i, 1] = add(ours[i, 0], ours[i, 1], theirs[i, 0], theirs[i, 1])
-
-
-@njit(types.boolean(_READ), **_OPTIONS)
-def are_elements(words: Words) -> bool:
-    """Whether each of (n, 2) is below p. For public values."""
-    n_outside = 0
-    for i in range(words.shape[0]):
-        n_outside += words[i, 1] > TOP or (words[i, 1] == TOP and words[i, 0] == FULL)
-    return n_outside == 0

@@ -81,7 +81,7 @@ def join(
 ) -> None:
     """`mpc.carry_gate._join`. Shapes: opened and masks (s, 2, lanes), subsets (n_subsets, lanes), total (lanes,).
 
-    Scratch: carry_in (s + 1, lanes), its first plane zero; factors (2^(s - 1), lanes).
+    Scratch: carry_in (s + 1, lanes), its first plane zero; factors (2^s, lanes).
     """
     n_blocks, _, lanes = masks.shape
     for j in range(n_blocks):
@@ -96,15 +96,15 @@ def join(
         for chosen in range(n_sets):
             factor = factors[chosen]
             generate = masks[j, 0] if chosen == 0 else subsets[start + chosen - 1]
-            for x in range(lanes):
-                total[x] ^= factor[x] & generate[x]
+            propagate = generate  # of block 0, into which nothing is carried
             if j > 0:
                 propagate = masks[j, 1] if chosen == 0 else subsets[of_propagate + chosen - 1]
-                with_it, below = factors[n_sets + chosen], opened[j, 1]
-                for x in range(lanes):
-                    total[x] ^= factor[x] & carry_in[j, x] & propagate[x]
-                    with_it[x] = factor[x]
-                    factor[x] &= below[x]
+            with_it, below = factors[n_sets + chosen], opened[j, 1]
+            for x in range(lanes):
+                f = factor[x]
+                total[x] ^= f & (generate[x] ^ (carry_in[j, x] & propagate[x]))
+                with_it[x] = f
+                factor[x] = f & below[x]
         start = of_propagate + n_sets - 1
         n_sets *= 2
 
