@@ -63,7 +63,7 @@ def _peers_share(label: str, ours: Elements, channel: Channel) -> Elements:
     """Sends our elements and returns the peer's. Raises MalformedMessageError unless they are as many, below p."""
     received = exchange_alike(channel, label, ring.to_bytes(ours.view(np.int64)))
     theirs = ring.from_bytes(received, n_words=ours.size).view(np.uint64).reshape(ours.shape)
-    elements: list[list[int]] = theirs.tolist()
-    if any((high << WORD_BITS) + low >= FIELD_PRIME for low, high in elements):
+    low, high = theirs[:, 0].tolist(), theirs[:, 1].tolist()
+    if any((of_high << WORD_BITS) + of_low >= FIELD_PRIME for of_low, of_high in zip(low, high, strict=True)):
         raise MalformedMessageError(f"step {label!r} carries a value outside F_p")
     return theirs
