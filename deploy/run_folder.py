@@ -4,6 +4,7 @@ config.toml    the resolved configuration: `precad run` on it repeats the experi
 metrics.jsonl  one line per round
 model.pt       the final model, a PyTorch state_dict
 summary.json   the summary that `--json` prints
+report.html    all of it as one page (`precad report`)
 logs/          one file per process
 a/ b/          the aggregators' ledgers, burnt tuples, round records and models
 dealer/        which batches were dealt
@@ -83,6 +84,11 @@ class RunFolder:
     def operations_token(self) -> Path:
         """Of the servers' operations ports, in runs that have them."""
         return self.root / "operations-token"
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.root / "report.html"
 
     def state_dir(self, letter: str) -> Path:
         """Of aggregator a or b."""

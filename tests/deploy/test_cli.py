@@ -39,6 +39,7 @@ SUBCOMMANDS = [
     ("simulate",),
     ("status",),
     ("watch",),
+    ("report",),
     ("experiment", "precad-mnist"),
 ]
 
