@@ -4,9 +4,9 @@
     CONFIG    every server of the file that has `operations_listen`; TLS is checked against the file's own authority
     FOLDER    of a run on this machine, from what it has written
 
-The token is `operations_token` of CONFIG, else the file that --token names, else PRECAD_OPERATIONS_TOKEN. It is sent in
-a header to the address that was named and to no other: redirects are not followed, and in plain text only to this
-machine.
+The token is in the file that --token names, else in `operations_token` of CONFIG, else in PRECAD_OPERATIONS_TOKEN. It
+is sent in a header to the address that was named and to no other: redirects are not followed, and in plain text only
+to this machine.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def _token(path: Path | None) -> str:
             raise ConfigError(f"--token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither")
     else:
         try:
-            token = path.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--token: expected a readable file with a token, found {path}: {error}") from None
-    if not token or not token.isprintable() or " " in token:
+            token = path.read_text(errors="replace").strip()
+        except OSError as error:
+            raise ConfigError(f"--token: expected a readable file, found {path}: {error.strerror}") from None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError("--token: expected one token, found something else")
     return token
 

@@ -28,10 +28,11 @@ from deploy.localhost import LocalRun, with_operations
 from deploy.operations import as_it_goes, metrics_of, place_of, read_run, show_rounds, sources_of, status_table
 from protos.identity import Role
 from servers.operations.access import Token, load_token
-from servers.operations.port import OperationsPort
+from servers.operations.port import OperationsPort, operations_port
+from servers.operations.snapshot import of_dealer
 from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
-from tests.integration.harness import asynchronous, free_addresses
+from tests.integration.harness import Pki, asynchronous, free_addresses
 
 TOKEN = "token-of-the-server-in-these-tests-1"
 ROUND: dict[str, Any] = {
@@ -256,6 +257,23 @@ def test_a_configuration_without_an_operations_port_is_refused(tmp_path: Path) -
     result = precad("status", path)
     assert result.exit_code == 2
     assert "expected a server with operations_listen, found none" in result.stderr
+
+
+@asynchronous
+async def test_over_tls_the_role_of_the_configuration_is_asked_for(tmp_path: Path) -> None:
+    """A server of another role of the same authority is not taken for the one that CONFIG means."""
+    pki, token, (address,) = Pki.create(tmp_path / "pki", ()), tmp_path / "token", free_addresses(1)
+    token.touch(0o600)
+    token.write_text(TOKEN)
+    plain = pki.dealer(listen="127.0.0.1:0", folder=tmp_path)
+    port = {"operations_listen": address, "operations_token": token, "operations_tls": True}
+    config = plain.model_copy(update=port)
+    telemetry = Telemetry(Role.DEALER)
+    async with operations_port(config, telemetry, lambda: of_dealer(telemetry, task="t", n_connected=0, n_waiting=0)):
+        source = operations._source_of_server(Role.DEALER, config, None)
+        assert (await operations.fetch(source)).task == "t"
+        with pytest.raises(RunFailedError, match="certificate"):
+            await operations.fetch(operations._source_of_server(Role.AGGREGATOR_A, config, None))
 
 
 @asynchronous
