@@ -351,7 +351,6 @@ class Aggregator:
 
     def _set_state(self, state: str) -> None:
         self._view.state = state
-        asyncio.ensure_future(self._control.notify())  # noqa: RUF006 - watchers wake a moment later; nobody waits
 
 
 async def stays(link: PeerLink) -> None:

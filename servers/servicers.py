@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -56,6 +56,8 @@ log = structlog.get_logger(__name__)
 
 HEADER_TIMEOUT_S = 10.0
 """How long a submission may take to say what it is."""
+STATUS_INTERVAL_S = 0.25
+"""How often a watcher's state is looked at: a round passes through seven of them, and people read slower."""
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
@@ -279,7 +281,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def notify(self) -> None:
-        """Wakes the watchers: something in the view changed."""
+        """Wakes the watchers: there is a new record, or the end."""
         async with self._changed:
             self._changed.notify_all()
 
@@ -297,7 +299,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Watch(  # noqa: N802
         self, request: control_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[control_pb2.ControlEvent]:
-        """Records of all rounds, old and new, states as they change, then the end."""
+        """Records of all rounds, old and new, the state now and then, and the end."""
         async with refusing("Watch", context):
             require_role(context, Role.OPERATOR)
         self.n_watchers += 1
@@ -317,17 +319,16 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 if self._view.ended is not None and n_seen == len(self._view.records):
                     yield control_pb2.ControlEvent(goodbye=self._view.ended)
                     return
-                async with self._changed:
-                    await self._changed.wait_for(
-                        lambda: (
-                            self.status() != last  # noqa: B023 - asked before the loop goes on
-                            or len(self._view.records) > n_seen  # noqa: B023
-                            or self._view.ended is not None
-                        )
-                    )
+                await self._news(n_seen)
         finally:
             self.n_watchers -= 1
             await asyncio.shield(self.notify())
+
+    async def _news(self, n_seen: int) -> None:
+        """Returns at the next record or the end, or when it is time to look at the state again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STATUS_INTERVAL_S), self._changed:
+                await self._changed.wait_for(lambda: len(self._view.records) > n_seen or self._view.ended is not None)
 
     def _model_events(self) -> Iterator[control_pb2.ControlEvent]:
         assert self._view.parameters is not None  # a round has ended, so there is a model
