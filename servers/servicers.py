@@ -81,8 +81,8 @@ class TaskView:
     ended: common_pb2.Goodbye | None = None
     model_of_round: bytes = b""
     """What the round's chosen clients download."""
-    relay: Callable[[int, str, Payload], None] | None = None
-    """Server A, `masked` form: passes an upload on to B."""
+    relay: Callable[[int, str, Payload, bytes], None] | None = None
+    """Server A, `masked` form: passes an upload on to B, with the client's statement."""
 
 
 @asynccontextmanager
@@ -176,12 +176,12 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "no binding came") from None
         if header is None or header.WhichOneof("part") != "binding":
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
-        intake.begin(client, header.binding)
+        intake.begin(client, header.binding, header.statement)
         async with intake.receiving(client), self._receive(parts, intake) as payload:
             self._view.bytes_uploaded += len(payload) + header.ByteSize()
             intake.finish(client, header.binding, payload)
             if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
-                self._view.relay(intake.round, client, payload)
+                self._view.relay(intake.round, client, payload, header.statement)
 
     @asynccontextmanager
     async def _receive(self, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake) -> AsyncIterator[Payload]:
