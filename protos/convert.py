@@ -151,15 +151,18 @@ def _block(message: dealer_pb2.Block) -> Block:
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
-    """The key, then the corrections in pieces; one empty last piece for server A."""
+    """The key, then the corrections, as many in a message as a chunk may have bytes; empty ones for server A."""
     yield dealer_pb2.DealReply(key=dealer_pb2.BatchKey(round=round, key=dealt.key.reveal()))
-    for piece in pieces(ring.to_bytes(dealt.squared_masks)):
-        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(squared_masks=piece))
-    for piece in pieces(ring.to_bytes(dealt.equality)):
-        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(equality=piece))
-    for piece in pieces(ring.to_bytes(dealt.products)):
-        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(products=piece))
-    yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(last=True))
+    corrections, n_bytes = dealer_pb2.Corrections(), 0
+    for name in ("squared_masks", "equality", "products"):
+        for piece in pieces(ring.to_bytes(getattr(dealt, name))):
+            if n_bytes + len(piece) > CHUNK_BYTES:
+                yield dealer_pb2.DealReply(corrections=corrections)
+                corrections, n_bytes = dealer_pb2.Corrections(), 0
+            setattr(corrections, name, piece)
+            n_bytes += len(piece)
+    corrections.last = True
+    yield dealer_pb2.DealReply(corrections=corrections)
 
 
 def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:

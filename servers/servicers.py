@@ -159,7 +159,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
     ) -> aggregator_pb2.SubmitReply:
-        """One upload: header, then bytes, never more of them than this server expects."""
+        """One upload: binding and bytes, never more of them than this server expects."""
         async with refusing("Submit", context):
             client = require_role(context, Role.CLIENT).name
             await self._take(client, request_iterator)
@@ -174,30 +174,32 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
                 header = await anext(aiter(parts), None)
         except TimeoutError:
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "no binding came") from None
-        if header is None or header.WhichOneof("part") != "binding":
+        if header is None or not header.HasField("binding"):
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
         intake.begin(client, header.binding, header.statement)
-        async with intake.receiving(client), self._receive(parts, intake) as payload:
-            self._view.bytes_uploaded += len(payload) + header.ByteSize()
+        async with intake.receiving(client), self._receive(header.chunk.data, parts, intake) as payload:
+            self._view.bytes_uploaded += len(payload) + header.binding.ByteSize() + len(header.statement)
             intake.finish(client, header.binding, payload)
             if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
                 self._view.relay(intake.round, client, payload, header.statement)
 
     @asynccontextmanager
-    async def _receive(self, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake) -> AsyncIterator[Payload]:
-        """The rest of a submission. Stops at the first byte too many; keeps nothing of what is then refused."""
+    async def _receive(
+        self, first: bytes, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake
+    ) -> AsyncIterator[Payload]:
+        """A submission's bytes, the first ones and the rest. Stops at the first byte too many; keeps nothing of what is
+        then refused."""
         expected = intake.payload_bytes
         try:
             payload = self._view.spool.new(intake.room_bytes)
         except StoreError as error:
             raise NoRoomError(str(error)) from None
         try:
+            _append(payload, first, expected)
             async for part in parts:
-                if part.WhichOneof("part") != "chunk":
+                if part.HasField("binding") or not part.HasField("chunk"):
                     raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
-                if len(payload) + len(part.chunk.data) > expected:
-                    raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
-                payload.write(part.chunk.data)
+                _append(payload, part.chunk.data, expected)
             yield payload
         except StoreError as error:
             payload.discard()
@@ -205,6 +207,13 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         except BaseException:
             payload.discard()
             raise
+
+
+def _append(payload: Payload, data: bytes, expected: int) -> None:
+    """Raises SubmissionRefusedError before there are more than the expected bytes, StoreError."""
+    if len(payload) + len(data) > expected:
+        raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+    payload.write(data)
 
 
 class PeerServicer(peer_pb2_grpc.PeerServicer):

@@ -153,10 +153,7 @@ class Scene:
             assert record["missing"] == [client for client in CLIENTS if client not in accepted]
             if only_they_uploaded:
                 uploads = [self.submission(client) for client in accepted]
-                headers = [
-                    aggregator_pb2.SubmitPart(binding=upload.binding, statement=upload.statement).ByteSize()
-                    for upload in uploads
-                ]
+                headers = [upload.binding.ByteSize() + len(upload.statement) for upload in uploads]
                 payloads = [len(upload.payloads[0]) for upload in uploads]
                 expected_bytes = sum(headers) + sum(payloads) if party == 0 else 0
                 assert int(record["bytes_by_link"]["from_clients"]) == expected_bytes

@@ -7,6 +7,7 @@ else theirs, or keeps memory; or a model that leaves to somebody who has no part
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,12 +17,11 @@ import grpc
 import numpy as np
 import pytest
 
-from clients.session import parts_of
 from clients.submission import Submission
 from mpc import joint_coin
 from mpc.ring import RingArray
 from protos import convert
-from protos.precad.v1 import aggregator_pb2
+from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers import intake as intake_module
 from servers import servicers, spool
 from tests.integration.harness import (
@@ -159,13 +159,10 @@ async def give_up(client: LeashedClient, deployment: Deployment) -> None:
 async def parts_until(
     submission: Submission, n_chunks: int, party: int = 0
 ) -> AsyncIterator[aggregator_pb2.SubmitPart]:
-    """The binding and the first chunks."""
-    n_sent = 0
-    async for part in parts_of(submission, party):
-        yield part
-        if n_sent == n_chunks:
-            return
-        n_sent += 1
+    """The binding, by itself, and the first chunks."""
+    yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement)
+    for piece in itertools.islice(convert.pieces(submission.payloads[party]), n_chunks):
+        yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
 
 
 # Stalled

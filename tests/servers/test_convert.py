@@ -177,6 +177,8 @@ def test_a_dealt_part_survives_the_wire(party: int, n_clients: int, blocks: tupl
     assert messages[0].key.round == 2
     assert [message.corrections.last for message in messages[1:]] == [False] * (len(messages) - 2) + [True]
     assert max(message.ByteSize() for message in messages) <= CHUNK + 100
+    n_bytes = sum(map(len, parts_of(messages[1:]).values()))
+    assert len(messages) - 1 <= 1 + 2 * n_bytes // CHUNK  # two messages in a row are more than a chunk together
     back = convert.dealt_from_parts(messages[0].key.key, parts_of(messages[1:]))
     assert back.key == dealt.key
     for name in ("squared_masks", "equality", "products"):

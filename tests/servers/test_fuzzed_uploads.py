@@ -148,7 +148,7 @@ def changes(draw: st.DrawFn) -> tuple[str, Any]:
         st.sampled_from(
             [
                 *("field", "clear", "drop", "repeat", "swap", "junk", "empty"),
-                *("cut", "flip", "extend", "binding", "break", "statement"),
+                *("cut", "flip", "extend", "binding", "apart", "break", "statement"),
             ]
         )
     )
@@ -169,7 +169,7 @@ def damaged(parts: Parts, change: tuple[str, Any]) -> Parts | None:
     chunk = aggregator_pb2.SubmitPart
     if kind in ("field", "clear"):
         for part in parts:
-            if part.WhichOneof("part") == "binding":
+            if part.HasField("binding"):
                 part.binding.ClearField(argument[0])
                 if kind == "field":
                     setattr(part.binding, *argument)
@@ -184,7 +184,7 @@ def damaged(parts: Parts, change: tuple[str, Any]) -> Parts | None:
         parts.insert(len(parts) if kind == "extend" else at, chunk(chunk=common_pb2.Chunk(data=data)))
     elif kind == "empty":
         parts.insert(at, chunk())
-    elif kind in ("cut", "flip") and parts and parts[at].WhichOneof("part") == "chunk":
+    elif kind in ("cut", "flip") and parts and parts[at].HasField("chunk"):
         data = bytearray(parts[at].chunk.data)
         if kind == "cut":
             del data[argument[1] :]
@@ -194,7 +194,11 @@ def damaged(parts: Parts, change: tuple[str, Any]) -> Parts | None:
     elif kind == "statement" and parts:
         parts[at].statement = bytes(argument[1] % 40)
     elif kind == "binding":
-        parts = [part for part in parts if part.WhichOneof("part") == "binding"]
+        for part in parts:
+            part.ClearField("chunk")
+        parts = parts[:1]
+    elif kind == "apart" and parts:
+        parts[:1] = [chunk(binding=parts[0].binding, statement=parts[0].statement), chunk(chunk=parts[0].chunk)]
     elif kind == "break":
         return None
     return parts
