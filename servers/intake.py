@@ -55,9 +55,10 @@ class Intake:
         self._started: set[str] = set()
         self._uploads: dict[str, _Upload] = {}
         self._mask_seeds: dict[str, Seed] = {}
+        self._left: set[str] = set()
         self._receiving: set[asyncio.Timeout] = set()
         self._closed = False
-        self._all_done = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def _takes_relays(self) -> bool:
@@ -137,8 +138,7 @@ class Intake:
 
     def _no_longer_expected(self, client: str) -> None:
         self._expected.discard(client)
-        if not self._expected:
-            self._all_done.set()
+        self._changed.set()
 
     def finish(self, client: str, binding: common_pb2.Binding, payload: Payload) -> None:
         """Takes and keeps a complete upload. Raises SubmissionRefusedError; then the payload is still the caller's."""
@@ -176,17 +176,21 @@ class Intake:
 
     async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event) -> None:
         """Returns when no invited client is expected any more: complete, refused, or gone; at the deadline; or shortly
-        after the other server has locked, at once where all uploads come from it."""
+        after the other server has locked, at once where all uploads come from it. There, an upload may still come of a
+        client that is gone, but not for long."""
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._task.submit_timeout_s
         while self._expected:
-            if peer_locked.is_set():
-                deadline = min(deadline, loop.time() + (0.0 if self._takes_relays else PEER_LOCKED_GRACE_S))
+            if peer_locked.is_set() and self._takes_relays:
+                return
+            if peer_locked.is_set() or self._expected <= self._left:
+                deadline = min(deadline, loop.time() + PEER_LOCKED_GRACE_S)
             remaining = deadline - loop.time()
             if remaining <= 0:
                 return
-            waits = [asyncio.ensure_future(self._all_done.wait())]
+            self._changed.clear()
+            waits = [asyncio.ensure_future(self._changed.wait())]
             if not peer_locked.is_set():
                 waits.append(asyncio.ensure_future(peer_locked.wait()))
             try:
@@ -196,11 +200,12 @@ class Intake:
                     wait.cancel()
 
     def left(self, client: str) -> None:
-        """The client's session has ended; it is not invited to this round again, even if it comes back.
-
-        Where uploads come from server A, it is A that knows whether to wait on.
-        """
-        if not self._takes_relays:
+        """The client's session has ended; it is not invited to this round again, even if it comes back. Server A may
+        have its upload all the same, and be about to relay it."""
+        if self._takes_relays:
+            self._left.add(client)
+            self._changed.set()
+        else:
             self._no_longer_expected(client)
 
     def close(self) -> dict[str, bytes]:

@@ -433,6 +433,19 @@ async def test_b_waits_for_the_relay_of_a_client_that_has_left() -> None:
 
 
 @asynchronous
+async def test_b_does_not_wait_long_for_relays_of_clients_that_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that lost B alone may never have heard that it is invited, and A cannot know; a round is not longer for
+    it than for the others."""
+    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.2)
+    intake = open_at_b("alice", "bob")
+    intake.left("bob")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.3, relay, intake, submission()))
+        assert 0.49 < await wait(intake, {"alice", "bob"}) < 2
+    assert intake.close().keys() == {"alice"}
+
+
+@asynchronous
 async def test_b_waits_for_nobody_once_a_has_closed_the_round() -> None:
     """All that A took came before that word."""
     intake, peer_locked = open_at_b("alice", "bob"), asyncio.Event()
