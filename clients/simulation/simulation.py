@@ -20,7 +20,7 @@ from clients import evaluation, models
 from clients.aggregation import RULES, AggregationRule
 from clients.attacks import ATTACKS, Attack
 from clients.datasets import Records, Split, example_of
-from clients.errors import ArgumentError, ExtensionError, UnknownNameError
+from clients.errors import ArgumentError, DivergedError, ExtensionError, NonFiniteGradientError, UnknownNameError
 from clients.extension import imported
 from clients.per_record import RecordEngine
 from clients.simulation.algorithms import ALGORITHMS, Algorithm
@@ -113,23 +113,36 @@ class Simulation:
         aims = (attack.success_records(test) for attack in self.attacks.values())
         self._success = next((wanted for wanted in aims if wanted is not None), None)
         self.progress = Progress(models.flatten(model) if initial is None else initial.copy())
+        self.diverged: DivergedError | None = None
+        """Why `run` ended before its time, if it did."""
 
     def run(self) -> Iterator[RoundMetrics]:
         """The rounds that are left, one by one; `progress` is that after the last one given. Ends with the task's
-        rounds or before the round that a budget does not allow."""
+        rounds, before the round that a budget does not allow, or before the one in which the training diverges."""
         while self.progress.rounds < self.task.rounds and self.may_start():
-            yield self.run_round()
+            try:
+                done = self.run_round()
+            except DivergedError as error:
+                self.diverged = error
+                return
+            yield done
 
     def may_start(self) -> bool:
         """Whether the algorithm's budget allows another round."""
         return self.algorithm.may_start(self.progress.rounds, self.progress.participation)
 
     def run_round(self) -> RoundMetrics:
-        """The next round."""
+        """The next round. Raises DivergedError; then `progress` is as it was, the last model that is one."""
         t, now = self.progress.rounds, self.progress
         start = time.perf_counter()
         chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
-        outcome = self.algorithm.run_round(t, now.parameters, chosen)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
+                outcome = self.algorithm.run_round(t, now.parameters, chosen)
+        except NonFiniteGradientError as error:
+            raise DivergedError(t, str(error)) from None
+        if not np.isfinite(outcome.parameters).all():
+            raise DivergedError(t, "the model's parameters are not finite")
         seconds = time.perf_counter() - start
         now.participation.update(chosen)
         now.parameters, now.rounds = outcome.parameters, t + 1
