@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clients import evaluation, models
 from clients.aggregation import RULES, AggregationRule
 from clients.attacks import ATTACKS, Attack
-from clients.datasets import Records, Split, example_of
+from clients.datasets import Records, Split, example_of, joined
 from clients.errors import ArgumentError, DivergedError, ExtensionError, NonFiniteGradientError, UnknownNameError
 from clients.extension import imported
 from clients.per_record import RecordEngine
@@ -102,7 +102,7 @@ class Simulation:
         self.federation = Federation(
             task=task,
             settings=settings,
-            records={c: self.attacks[c].on_records(r) if c in self.attacks else r for c, r in records.items()},
+            records=trained_on(records, self.attacks),
             attacks=self.attacks,
             engine=engine,
             randomness=randomness,
@@ -170,6 +170,24 @@ class Simulation:
         return self.algorithm.guarantees(self.progress.rounds, self.progress.participation)
 
 
+def trained_on(records: Mapping[str, Records], attacks: Mapping[str, Attack]) -> dict[str, Records]:
+    """What every client trains on: what an attack hoards goes from the others' records to each of its clients, and
+    malicious clients make of theirs what they like. Declared numbers of records stay as they are."""
+    hoards = {
+        c: {client: attack.hoarded(own) for client, own in records.items()} for c, attack in sorted(attacks.items())
+    }
+    result = {}
+    for client, own in records.items():
+        if client in attacks:
+            found = hoards[client]
+            others = [records[c].take(np.flatnonzero(found[c])) for c in records if c != client and found[c].any()]
+            result[client] = attacks[client].on_records(joined([own, *others]))
+        else:
+            is_hoarded = np.any([np.zeros(len(own), dtype=np.bool_), *(h[client] for h in hoards.values())], axis=0)
+            result[client] = own.take(np.flatnonzero(~is_hoarded)) if is_hoarded.any() else own
+    return result
+
+
 def records_of(split: Split, parts: Sequence[NDArray[np.int64]], clients: Sequence[str]) -> dict[str, Records]:
     """Each client's own, the parts dealt in the order of ids."""
     return {client: split.train.take(part) for client, part in zip(sorted(clients), parts, strict=True)}
@@ -212,11 +230,11 @@ def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[
             raise ArgumentError(f"simulation.attack.clients: expected clients of the task, found {unknown[0]!r}")
     kind = _registered_or_imported("attack", settings.kind, ATTACKS)
     attacks = {}
-    for client in malicious:
+    for i, client in enumerate(malicious):
         attack = _made("simulation.attack.parameters", kind, settings.parameters)
         if not isinstance(attack, Attack):
             raise ExtensionError("attack", settings.kind, "it is no subclass of clients.attacks.Attack")
-        attacks[client] = attack
+        attacks[client] = attack.of_attacker(i)
     return attacks
 
 

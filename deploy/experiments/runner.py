@@ -56,6 +56,8 @@ class Outcome:
     """The summaries, a seed each."""
     rows: Sequence[Mapping[str, Any]]
     """The evaluations, in the columns of curves.csv."""
+    ms_per_round: float | None
+    """Median over all rounds of all runs, evaluations left out."""
 
     def over_seeds(self, name: str) -> dict[str, float | None]:
         """Mean, least and most over the seeds of a figure of the summaries; None where a run has none."""
@@ -78,13 +80,14 @@ def paper_config(
     sigma: float = 1.0,
     clip: float = 20.0,
     dataset: str = "mnist",
+    model: str | None = None,
     device: str = "auto",
     simulation: Mapping[str, Any],
 ) -> dict[str, Any]:
     """PRECAD's Sec. 6.1 and Appendix E: q = 0.1, p = 0.05, eta = 0.1, R = 2, delta = 1e-5, one evaluation an epoch.
 
     MNIST, and what has its shape: 4 shards for each client, the CNN of Opacus' example on standardised pixels.
-    CIFAR-10: Dirichlet(0.5), the CNN of TensorFlow's tutorial.
+    CIFAR-10: Dirichlet(0.5), the CNN of TensorFlow's tutorial. `model`: another.
     """
     is_cifar = dataset == "cifar10"
     return {
@@ -99,7 +102,7 @@ def paper_config(
             "noise_multiplier": sigma,
             "learning_rate": 0.1,
             "delta": 1e-5,
-            "model": "cifar" if is_cifar else "cnn-standardised",
+            "model": model or ("cifar" if is_cifar else "cnn-standardised"),
         },
         "client": {"dataset": dataset, "partition": "dirichlet" if is_cifar else "shards", "device": device},
         "simulation": {"evaluate_every": EPOCH, **simulation},
@@ -114,24 +117,26 @@ def run_cases(cases: Sequence[Case], *, seeds: int, folder: Path, console: Conso
         plan = simulate.resolve(case.config)
         runs = simulate.Runs(plan, folder / case.name)
         key = (plan.task.model, plan.client.dataset, plan.client.device)
-        engines.setdefault(key, plan.simulation(0).federation.engine)
-        summaries, rows = [], []
+        if key not in engines:
+            engines[key] = plan.simulation(0).federation.engine
+        summaries, rows, seconds = [], [], []
         for seed in range(seeds):
             with simulate.progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
                 summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
-            rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(runs.folder / f"seed-{seed}.jsonl")]
-        outcomes.append(Outcome(case=case, dim=plan.task.dim, runs=summaries, rows=rows))
+            lines = [json.loads(line) for line in (runs.folder / f"seed-{seed}.jsonl").read_text().splitlines()]
+            rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines)]
+            seconds += [line["seconds"] for line in lines]
+        ms = 1000 * statistics.median(seconds) if seconds else None
+        outcomes.append(Outcome(case=case, dim=plan.task.dim, runs=summaries, rows=rows, ms_per_round=ms))
     return outcomes
 
 
-def _evaluations(metrics: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "round": line["round"] + 1,
             "epoch": (line["round"] + 1) / EPOCH,
-            "accuracy": line["accuracy"],
-            "attack_success": line.get("attack_success"),
+            **{name: line[name] for name in ("accuracy", "attack_success") if name in line},
         }
         for line in lines
         if "accuracy" in line
