@@ -149,7 +149,7 @@ class BenchmarkServer:
         peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
-        stack.callback(servicer.released.set)
+        stack.callback(servicer.release)
         link, _ = await servicer.wait_for_peer(hello, CONNECT_TIMEOUT_S)
         return link, await listener.accept(CONNECT_TIMEOUT_S)
 

@@ -50,6 +50,8 @@ class ClientConfig(BaseModel):
     """Where gradients are computed; `auto` takes CUDA when there is one."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0
     """How long to try to reach both aggregators."""
+    reconnect_timeout_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 600.0
+    """How long to try to reach an aggregator that was lost, before the client ends (exit code 4). 0: not at all."""
     attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`clients.attacks`)."""
 

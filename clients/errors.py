@@ -17,7 +17,7 @@ ClientError
 ├── ProtocolError            the servers say something that honest ones do not
 ├── TaskRefusedError         a server refuses this client
 ├── ServerUnreachableError   a server is gone
-├── TaskEndedError           a server ended the task before its time
+│   └── TaskEndedError       it ended the task before its time, and said so
 └── StoppedError             the operator stopped this process
 """
 
@@ -124,8 +124,8 @@ class ServerUnreachableError(ClientError):
     """A server cannot be reached, or hung up without a goodbye."""
 
 
-class TaskEndedError(ClientError):
-    """A server ended the task before it was finished, and said why."""
+class TaskEndedError(ServerUnreachableError):
+    """A server ended the task before it was finished, and said why; it may come back to it."""
 
 
 class StoppedError(ClientError):

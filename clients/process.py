@@ -155,6 +155,7 @@ class ClientProcess:
                 tls=config.tls(client),
                 train=functools.partial(self._trainer.train, client),
                 connect_timeout_s=config.connect_timeout_s,
+                reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
             )
             for client in clients

@@ -9,6 +9,8 @@ relays to B is joined with it there, whichever comes first.
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TypeAlias
 
@@ -32,7 +34,42 @@ Train: TypeAlias = Callable[[NDArray[np.float32]], RingArray]
 """The global model to the encoded update. Runs in a thread; blocking and slow is fine."""
 
 AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-RETRY_S = 0.2
+WORTH_ASKING_AGAIN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,  # the server is stopping
+        grpc.StatusCode.ALREADY_EXISTS,  # it has not noticed yet that our last stream broke
+    }
+)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+
+
+class Patience:
+    """When to ask a server again that does not answer, or was lost.
+
+    At growing intervals, drawn at random so that a thousand clients do not come back at the same moment, until its time
+    is up.
+    """
+
+    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._deadline: float | None = time.monotonic() + connect_timeout_s
+        self._longest_s = FIRST_PAUSE_S
+        self.was_here = False
+
+    def is_here(self) -> None:
+        """It has answered."""
+        self._deadline, self._longest_s, self.was_here = None, FIRST_PAUSE_S, True
+
+    def next_pause_s(self) -> float | None:
+        """Seconds to wait before the next attempt; None when its time is up."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._reconnect_timeout_s
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            return None
+        longest_s, self._longest_s = self._longest_s, min(2 * self._longest_s, LONGEST_PAUSE_S)
+        return min(left_s, random.uniform(longest_s / 2, longest_s))  # noqa: S311 - hides nothing
 
 
 class ModelCache:
@@ -75,12 +112,13 @@ class ClientSession:
         tls: TlsFiles,
         train: Train,
         connect_timeout_s: float = 60.0,
+        reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
     ) -> None:
         self.client, self.task = client, task
         self._addresses, self._tls, self._train = addresses, tls, train
         self._cache = cache or ModelCache()
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._log = log.bind(client=client)
 
     async def run(self) -> None:
@@ -107,10 +145,29 @@ class ClientSession:
                 await channel.close()
 
     async def _listen(self, stub: aggregator_pb2_grpc.AggregatorStub, server: int, inbox: Inbox) -> None:
-        """Passes on one server's invitations until it says that the task is finished."""
+        """Passes on one server's invitations until it says that the task is finished; joins again when it is lost.
+
+        Raises the reason of the last loss when the server has been away for too long.
+        """
+        patience = Patience(self._connect_timeout_s, self._reconnect_timeout_s)
+        while True:
+            try:
+                return await self._pass_on(stub, server, inbox, patience)
+            except ServerUnreachableError as error:
+                if (pause_s := patience.next_pause_s()) is None:
+                    raise
+                if patience.was_here:
+                    self._log.info("client.lost", server=AGGREGATORS[server], reason=str(error))
+            await asyncio.sleep(pause_s)
+
+    async def _pass_on(
+        self, stub: aggregator_pb2_grpc.AggregatorStub, server: int, inbox: Inbox, patience: Patience
+    ) -> None:
+        """One open stream, to the end of the task."""
         async for event in self._join(stub, server):
             match event.WhichOneof("event"):
                 case "welcome":
+                    patience.is_here()
                     self._log.info("client.joined", server=AGGREGATORS[server])
                 case "invitation":
                     inbox.put_nowait(event.invitation)
@@ -125,25 +182,16 @@ class ClientSession:
     async def _join(
         self, stub: aggregator_pb2_grpc.AggregatorStub, server: int
     ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
-        """Events of the open stream. Tries again while nobody has answered yet."""
+        """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError."""
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest())
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._connect_timeout_s
-        has_joined = False
-        while True:
-            try:
-                async for event in stub.Join(aggregator_pb2.JoinRequest(hello=hello)):
-                    has_joined = True
-                    yield event
-            except grpc.aio.AioRpcError as error:
-                reason = explain(error, AGGREGATORS[server], self._addresses[server])
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise TaskRefusedError(f"{reason} ({error.code().name})") from None
-                if has_joined or loop.time() > deadline:
-                    raise ServerUnreachableError(reason) from None
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        try:
+            async for event in stub.Join(aggregator_pb2.JoinRequest(hello=hello)):
+                yield event
+        except grpc.aio.AioRpcError as error:
+            reason = explain(error, AGGREGATORS[server], self._addresses[server])
+            if error.code() not in WORTH_ASKING_AGAIN:
+                raise TaskRefusedError(f"{reason} ({error.code().name})") from None
+            raise ServerUnreachableError(reason) from None
 
     async def _answer(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], inboxes: tuple[Inbox, Inbox]) -> None:
         """One submission per round that both servers invite us to."""

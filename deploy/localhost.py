@@ -71,6 +71,8 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
         for key in section_of_server:
             server = server[key]
         server.setdefault("listen", resolved["network"].get(name, ""))
+        server.setdefault("reconnect_timeout_s", 0.0)  # nobody starts a process of this run again
+    resolved["client"].setdefault("reconnect_timeout_s", 0.0)
     deployment = parse(resolved, base=folder.root)
     real = declared_records(list(deployment.task.clients), source, split)
     for client_id, declared in deployment.task.clients.items():

@@ -124,6 +124,16 @@ class Ledger:
         return MappingProxyType(self._participation)
 
     @property
+    def rounds(self) -> frozenset[int]:
+        """Every round number charged."""
+        return frozenset(self._rounds)
+
+    @property
+    def chain(self) -> str:
+        """Of the last line; whoever keeps it notices every later change of the lines so far."""
+        return self._chain
+
+    @property
     def last_round(self) -> int | None:
         """The largest round number charged, None before the first. A restarted server goes on after it."""
         return max(self._rounds, default=None)

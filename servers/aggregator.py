@@ -1,19 +1,24 @@
 """The process of one aggregator: start, hello, registration, rounds, end.
 
-    bind -> link and lane to the other aggregator -> same parameters, a task id -> dealer -> clients -> rounds
+    bind -> meet the other aggregator -> dealer -> clients -> rounds -> end
+            ^                                                  |
+            '--- wait for whoever was lost --------------------'
 
-Until both servers agree nothing is computed; whatever goes wrong afterwards ends the task on every process with one
-clear reason, and releases nothing more. Recovery after a crash is not here yet: a restarted aggregator begins a new
-task, with a new id, new tuples and a new ledger.
+Until both servers agree nothing is computed. When the link, the lane or the dealer is lost, the round in flight is
+given up on both servers, and both meet again (`servers.meeting`), as they do after a crash; a process that is started
+again in its folder goes on with the task. Whatever else goes wrong ends the task on every process with one clear
+reason, and releases nothing more.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import itertools
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
@@ -23,46 +28,31 @@ from numpy.typing import NDArray
 
 from dp import rounded_gaussian
 from dp.errors import DpError
-from dp.ledger import Ledger
 from mpc import engines
 from mpc.burning import Burns
-from mpc.errors import MpcError, PeerMismatchError
+from mpc.errors import ChannelClosedError, MpcError
 from mpc.gates import make_gate
-from mpc.joint_coin import digest
 from mpc.local_step import Engine
 from mpc.ring import WORD_BYTES
 from mpc.sharing import Party
 from mpc.top_bits import Gate
-from protos import convert
 from protos.identity import Role, fingerprint
-from protos.precad.v1 import (
-    aggregator_pb2_grpc,
-    common_pb2,
-    control_pb2,
-    control_pb2_grpc,
-    peer_pb2_grpc,
-)
+from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2, control_pb2_grpc, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import bind_server, dial, read_pinned, with_port
+from protos.transport import bind_server, dial, read_pinned
 from servers import memory
 from servers.config import AggregatorConfig, require_own_role
 from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
-from servers.lane import Lane, LaneListener, open_lane
-from servers.peer import PeerLink, dial_peer
+from servers.meeting import Meeting, level, meet
+from servers.peer import PeerLink
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
 from servers.spool import Spool
-from servers.state_dir import (
-    load_initial_model,
-    open_ledger,
-    open_tuple_ledger,
-    require_unused,
-    spool_path,
-    write_round,
-)
+from servers.state_dir import load_initial_model, record_of, restore_records, spool_path, write_round
 from servers.states import Aborted, Collecting, RoundState, Selecting
 from servers.supervision import first_error_or_result, until_stopped
+from servers.task_state import TaskState
 from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
@@ -73,7 +63,47 @@ LINGER_S = 10.0
 GOODBYE_S = 2.0
 """The same when the task has failed."""
 
+REJOIN_GRACE_S = 2.0
+"""How long a task that goes on waits for those clients that are not back yet, once there are enough."""
+RETRY_S = 0.2
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What lasts as long as the process."""
+
+    peer_servicer: PeerServicer
+    peer_pin: str
+    gate: Gate
+    engine: Engine
+    mpc_thread: ThreadPoolExecutor
+
+
+class _Patience:
+    """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on."""
+
+    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._deadline: float | None = time.monotonic() + connect_timeout_s
+        self._has_met = False
+
+    @property
+    def left_s(self) -> float:
+        """Seconds."""
+        assert self._deadline is not None  # set at the start and at every loss
+        return max(0.0, self._deadline - time.monotonic())
+
+    def ends(self) -> None:
+        """All are there, and rounds begin."""
+        self._deadline, self._has_met = None, True
+
+    def starts_or_goes_on(self) -> bool:
+        """One is lost, or was not found; whether to try again."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._reconnect_timeout_s
+        return self.left_s > 0 and (self._has_met or self._reconnect_timeout_s > 0)
 
 
 class Aggregator:
@@ -112,23 +142,27 @@ class Aggregator:
         """Raises: TlsFileError, TransportError, ServerError, MpcError, DpError."""
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
-        require_unused(self.config.state_dir)
-        gate, engine = await asyncio.gather(
-            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
-        )
         async with AsyncExitStack() as stack:
+            state = TaskState.open(stack, self.config.state_dir, self.task, initial)
+            self._view.records.extend(restore_records(self.config.state_dir, state.committed))
+            self._view.parameters = state.parameters
+            gate, engine = await asyncio.gather(
+                asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
+            )
             stack.enter_context(self._view.spool)
+            mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
+            stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
             server, port = bind_server(self.config.listen, self.config.tls)
-            listener = self._lane_listener(stack)
             peer_servicer = self._add_services(server, peer_pin)
             await server.start()
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
+            tools = _Tools(peer_servicer, peer_pin, gate, engine, mpc_thread)
             goodbye = common_pb2.Goodbye(finished=False)
             try:
-                link, lane, task_id = await self._until_stopped(self._start(stack, initial, peer_servicer, listener))
-                goodbye.reason = await self._run_task(stack, link, lane, task_id, initial, gate, engine)
+                goodbye.reason = await self._until_stopped(self._run_task(state, tools))
                 goodbye.finished = True
+                await asyncio.to_thread(state.store.finished, goodbye.reason)
             except Exception as error:
                 goodbye.reason = self._public_reason(error)
                 self._note_state(Aborted(self._view.round, goodbye.reason))
@@ -157,110 +191,97 @@ class Aggregator:
         log.error("aggregator.failed", error=type(error).__name__)
         return f"{ROLES[self.party]} failed ({type(error).__name__})"
 
-    # -- before the task ----------------------------------------------------------------------------------------------
-
-    def _lane_listener(self, stack: AsyncExitStack) -> LaneListener | None:
-        """Server B's, before it says where."""
-        if self.party == 0:
-            return None
-        address = self.config.lane_listen or with_port(self.config.listen, 0)
-        listener = LaneListener(address, self.config.tls, self.config.peer_certificate)
-        stack.callback(listener.close)
-        return listener
-
-    async def _start(
-        self,
-        stack: AsyncExitStack,
-        initial: NDArray[np.float32],
-        servicer: PeerServicer,
-        listener: LaneListener | None,
-    ) -> tuple[PeerLink, Lane, str]:
-        """Link, lane and the task's id, once both servers hold the same version, parameters and initial model.
-
-        Raises: PeerUnreachableError, PeerMismatchError, TaskRefusedError.
-        """
-        ours = common_pb2.Hello(
-            protocol_version=PROTOCOL_VERSION,
-            config_digest=self.task.digest(),
-            nonce=os.urandom(16),
-            model_digest=convert.sha256(convert.model_to_bytes(initial)),
-            lane_port=0 if listener is None else listener.port,
-        )
-        self._set_state("linking")
-        if self.party == 0:
-            channel = dial(self._peer_address, Role.AGGREGATOR_B, self.config.tls, self.config.peer_certificate)
-            stack.push_async_callback(channel.close)
-            link, theirs = await dial_peer(channel, ours, self._peer_address, self.config.connect_timeout_s)
-        else:
-            stack.callback(servicer.released.set)
-            link, theirs = await servicer.wait_for_peer(ours, self.config.connect_timeout_s)
-        for name in ("protocol_version", "config_digest", "model_digest"):
-            our_value, their_value = getattr(ours, name), getattr(theirs, name)
-            if our_value != their_value:
-                raise PeerMismatchError(name, ours=_printable(our_value), peers=_printable(their_value))
-        nonces = (ours.nonce, theirs.nonce) if self.party == 0 else (theirs.nonce, ours.nonce)
-        task_id = f"{self.task.name}-{digest(b'task id', *nonces).hex()[:16]}"
-        if listener is None:
-            pinned, timeout_s = self.config.peer_certificate, self.config.connect_timeout_s
-            lane = await open_lane(self._peer_address, theirs.lane_port, self.config.tls, pinned, timeout_s)
-        else:
-            lane = await listener.accept(self.config.connect_timeout_s)
-        stack.callback(lane.close)
-        return link, lane, task_id
-
     # -- the task -----------------------------------------------------------------------------------------------------
 
-    async def _run_task(
-        self,
-        stack: AsyncExitStack,
-        link: PeerLink,
-        lane: Lane,
-        task_id: str,
-        initial: NDArray[np.float32],
-        gate: Gate,
-        engine: Engine,
+    async def _run_task(self, state: TaskState, tools: _Tools) -> str:
+        """Meets the other server and runs rounds, again and again until the task is over. Returns why it is.
+
+        Raises the first error that waiting does not mend, and PeerUnreachableError when another server was gone for too
+        long.
+        """
+        patience = _Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
+        while True:
+            try:
+                async with AsyncExitStack() as stack:
+                    self._set_state("linking")
+                    meeting = await meet(
+                        stack,
+                        state,
+                        self.config,
+                        tools.peer_servicer,
+                        party=self.party,
+                        peer_address=self._peer_address,
+                        peer_pin=tools.peer_pin,
+                        timeout_s=patience.left_s,
+                    )
+                    return await self._run_together(stack, state, tools, meeting, patience)
+            except (PeerUnreachableError, ChannelClosedError) as error:
+                await asyncio.to_thread(state.refresh)
+                if (why_over := await asyncio.to_thread(lambda: state.why_over)) is not None:
+                    log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
+                    return why_over
+                if not patience.starts_or_goes_on():
+                    raise
+                log.warning("aggregator.interrupted", task=state.store.task_id, reason=str(error))
+                await asyncio.to_thread(state.store.interrupted, self._view.round, str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _run_together(
+        self, stack: AsyncExitStack, state: TaskState, tools: _Tools, meeting: Meeting, patience: _Patience
     ) -> str:
-        """Rounds until the last one, the budget, or the first error. Returns why the task is over.
+        """From a meeting to the end of the task, or to the loss of another server. Returns why the task is over.
 
         The other servers are told how it ended while their links still stand.
         """
-        ledger = stack.enter_context(open_ledger(self.config.state_dir, self.task))
-        burns = stack.enter_context(open_tuple_ledger(self.config.state_dir))
-        tuples = self._tuple_source(stack, task_id, burns)
-        mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
-        stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
-        runner = RoundRunner(
-            task=self.task,
-            task_id=task_id,
-            parameters=initial,
-            link=link,
-            lane=lane,
-            tuples=tuples,
-            sessions=self._view.sessions,
-            ledger=ledger,
-            gate=gate,
-            engine=engine,
-            spool=self._view.spool,
-            mpc_thread=mpc_thread,
-            noise=self._noise,
-            on_state=self._note_state,
-        )
-        stack.callback(runner.close)
-        self._view.task_id, self._view.parameters = task_id, initial
-        self._view.relay = link.relay if self.party == 0 else None
+        link, task_id = meeting.link, meeting.agreement.task_id
+        tuples = self._tuple_source(stack, task_id, state.burns)
         guards = (asyncio.create_task(stays(link)), asyncio.create_task(tuples.run()))
         goodbye = common_pb2.Goodbye(finished=False)
         try:
+            level_now = asyncio.get_running_loop().run_in_executor(tools.mpc_thread, level, state, meeting)
+            await first_error_or_result(_awaited(level_now), guards)
+            await self._show_taken_over(state)
+            runner = self._runner(state, tools, meeting, tuples)
+            stack.callback(runner.close)
             goodbye.reason = await first_error_or_result(
-                self._until_stopped(self._rounds(tuples, runner, ledger)), guards
+                self._rounds(state, tuples, runner, meeting.agreement.next_round, patience), guards
             )
             goodbye.finished = True
         except Exception as error:
             goodbye.reason = self._public_reason(error)
             raise
         finally:
+            self._view.relay = None
             await self._leave(link, tuples, guards, goodbye)
         return goodbye.reason
+
+    def _runner(self, state: TaskState, tools: _Tools, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
+        self._view.task_id, self._view.parameters = meeting.agreement.task_id, state.parameters
+        self._view.relay = meeting.link.relay if self.party == 0 else None
+        return RoundRunner(
+            task=self.task,
+            task_id=meeting.agreement.task_id,
+            parameters=state.parameters,
+            n_committed=len(state.committed),
+            link=meeting.link,
+            lane=meeting.lane,
+            tuples=tuples,
+            sessions=self._view.sessions,
+            ledger=state.ledger,
+            store=state.store,
+            checkpoints=state.checkpoints,
+            gate=tools.gate,
+            engine=tools.engine,
+            spool=self._view.spool,
+            mpc_thread=tools.mpc_thread,
+            noise=self._noise,
+            on_state=self._note_state,
+        )
+
+    async def _show_taken_over(self, state: TaskState) -> None:
+        """A round that the other server had committed and we had not, to operators."""
+        for round in state.committed[len(self._view.records) :]:
+            await self._publish(state.store.task_id, state.parameters, record_of(round))
 
     def _tuple_source(self, stack: AsyncExitStack, task_id: str, burns: Burns) -> TupleSource:
         channel = dial(self._dealer_address, Role.DEALER, self.config.tls, self.config.dealer_certificate)
@@ -268,18 +289,23 @@ class Aggregator:
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest(), task=task_id)
         return TupleSource(self.party, channel, hello, self._dealer_address, burns)
 
-    async def _rounds(self, tuples: TupleSource, runner: RoundRunner, ledger: Ledger) -> str:
-        """Runs the task's rounds. Returns why it is over."""
+    async def _rounds(
+        self, state: TaskState, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: _Patience
+    ) -> str:
+        """Runs rounds until the task is over. Returns why it is."""
         self._set_state("waiting for the dealer")
-        await tuples.wait_until_greeted(self.config.connect_timeout_s)
-        await self._wait_for_clients()
-        for t in range(self.task.rounds):
-            if await asyncio.to_thread(ledger.would_exceed, tuple(self.task.clients)):
-                return f"the privacy budget is spent after {t} rounds"
+        await tuples.wait_until_greeted(patience.left_s)
+        await self._wait_for_clients(is_resumed=next_round > 0)
+        patience.ends()
+        for t in itertools.count(next_round):
+            if runner.n_committed >= self.task.rounds:
+                break
+            if await asyncio.to_thread(state.ledger.would_exceed, tuple(self.task.clients)):
+                return f"the privacy budget is spent after {runner.n_committed} rounds"
             self._view.bytes_uploaded = 0
             record = await runner.run_round(t)
             record.bytes_by_link["from_clients"] = self._view.bytes_uploaded
-            await self._publish(runner, record)
+            await self._publish(runner.task_id, runner.parameters, record)
         return f"{self.task.rounds} rounds done"
 
     async def _leave(
@@ -298,25 +324,32 @@ class Aggregator:
             guard.cancel()
         await asyncio.gather(*guards, return_exceptions=True)
 
-    async def _wait_for_clients(self) -> None:
+    async def _wait_for_clients(self, *, is_resumed: bool) -> None:
+        """Until all are connected, or registration_timeout_s have passed; of a task that goes on, until there are
+        enough and the others had a moment."""
         self._set_state("registering clients")
+        sessions, n_all = self._view.sessions, len(self.task.clients)
         with suppress(TimeoutError):
             async with asyncio.timeout(self.task.registration_timeout_s):
-                await self._view.sessions.wait_for(len(self.task.clients))
-        if (n := len(self._view.sessions.connected)) < self.task.min_clients:
+                await sessions.wait_for(self.task.min_clients if is_resumed else n_all)
+        if is_resumed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REJOIN_GRACE_S):
+                    await sessions.wait_for(n_all)
+        if (n := len(sessions.connected)) < self.task.min_clients:
             raise TaskRefusedError(
                 f"min_clients: expected {self.task.min_clients} registered within "
                 f"{self.task.registration_timeout_s:g} s, got {n}"
             )
 
-    async def _publish(self, runner: RoundRunner, record: control_pb2.RoundRecord) -> None:
-        """Shows the new model and the round's record to operators, and writes both down."""
-        self._view.parameters = runner.parameters
+    async def _publish(self, task_id: str, parameters: NDArray[np.float32], record: control_pb2.RoundRecord) -> None:
+        """Shows the new model and the round's record to operators, and writes both down for them."""
+        self._view.parameters = parameters
         self._view.records.append(record)
-        await asyncio.to_thread(write_round, self.config.state_dir, record, runner.parameters)
+        await asyncio.to_thread(write_round, self.config.state_dir, record, parameters)
         log.info(
             "round.committed",
-            task=runner.task_id,
+            task=task_id,
             round=record.round,
             chosen=len(record.chosen),
             accepted=len(record.accepted),
@@ -354,6 +387,10 @@ class Aggregator:
         asyncio.ensure_future(self._control.notify())  # noqa: RUF006 - watchers wake a moment later; nobody waits
 
 
+async def _awaited(future: asyncio.Future[T]) -> T:
+    return await future
+
+
 async def stays(link: PeerLink) -> None:
     """Returns when the other aggregator has finished the task. Raises PeerUnreachableError when it left before."""
     goodbye = await link.run()
@@ -366,7 +403,3 @@ def _ready_engine(name: str) -> Engine:
     engine = engines.make_engine(name)
     engine.warm_up()
     return engine
-
-
-def _printable(value: bytes | str) -> str:
-    return value.hex()[:16] if isinstance(value, bytes) else value[:40]

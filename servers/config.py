@@ -14,6 +14,7 @@ from protos.identity import Role
 from protos.transport import TlsFiles, TransportError
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Patience = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
 
 
 def require_own_role(tls: TlsFiles, role: Role) -> None:
@@ -36,6 +37,9 @@ class _Server(BaseModel):
     """The authority's certificate (PEM)."""
     connect_timeout_s: Seconds = 60.0
     """How long to try to reach the other servers at the start."""
+    reconnect_timeout_s: Patience = 600.0
+    """How long to wait for another server that was lost, before this one ends too (exit code 4). The round in flight is
+    given up and the next one begins when all are back. 0: not at all."""
 
     @property
     def tls(self) -> TlsFiles:
@@ -53,8 +57,8 @@ class AggregatorConfig(_Server):
     initial_model: ConfigPath
     """Flat float32 vector of the task's dimension (.npy). Both servers must hold the same bytes."""
     state_dir: ConfigPath
-    """Where the ledgers, the round records and the model are written, and uploads that memory has no room for. One that
-    holds a privacy ledger is refused."""
+    """Where the ledgers, the state of the task and the models are written, and uploads that memory has no room for. One
+    that holds this task is gone on with, one of another task is refused."""
     memory_budget_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     """Resident memory that this server may take, in MiB. What the model needs comes first (24 bytes a parameter and
     768 MiB); uploads that do not fit into the rest wait in a file of `state_dir`."""

@@ -24,7 +24,9 @@ class Database:
     """One file. For several threads of one process: transactions take turns."""
 
     def __init__(self, path: Path, migrations: Sequence[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """migrations: step i makes a file of version i one of version i + 1. Raises SetupError."""
+        """migrations: step i makes a file of version i one of version i + 1; a statement ends with `;` and a new line.
+
+        Raises SetupError."""
         self.path = path
         self._turn = threading.Lock()
         try:
@@ -52,7 +54,7 @@ class Database:
             if version > len(migrations):
                 raise SetupError(f"{self.path}: expected version {len(migrations)} or older, found {version}")
             for migration in migrations[version:]:
-                for statement in migration.split(";"):
+                for statement in migration.split(";\n"):
                     run(statement)
             run(f"PRAGMA user_version={len(migrations)}")
 

@@ -2,7 +2,8 @@
 
 A batch is made when the first server asks for it, from fresh seeds of the operating system; the other server must ask
 for the same shape, each part leaves once, which is on disk before it does (`servers.deal_ledger`), and no seed is kept
-afterwards. The process needs neither CrypTen nor torch.
+afterwards. An aggregator that is lost may come back; the servers then go on with a round that nothing was dealt for.
+The process needs neither CrypTen nor torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from protos.task import Task
 from protos.transport import bind_server, read_pinned
 from servers.config import DealerConfig, require_own_role
 from servers.deal_ledger import DealLedger
-from servers.errors import AlreadyConnectedError, PeerUnreachableError
+from servers.errors import PeerUnreachableError
 from servers.servicers import Context, check_hello, refusing
 from servers.supervision import until_stopped
 
@@ -73,7 +74,8 @@ class Dealer:
             stack.push_async_callback(server.stop, 1.0)
             stack.callback(servicer.hang_up)
             log.info("dealer.listening", port=port)
-            await until_stopped(servicer.deal_until_over(self.config.connect_timeout_s), self._stop, "the dealer")
+            over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
+            await until_stopped(over, self._stop, "the dealer")
 
 
 class DealerServicer(dealer_pb2_grpc.DealerServicer):
@@ -82,39 +84,57 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def __init__(self, task: Task, fingerprints: tuple[str, ...], ledger: DealLedger) -> None:
         self._task, self._fingerprints, self._ledger = task, fingerprints, ledger
         self._task_id = ""
-        self._connected: set[Party] = set()
+        self._streams: dict[Party, asyncio.Event] = {}
         self._finished: set[Party] = set()
         self._batches: dict[int, _Batch] = {}
-        self._joined, self._over, self._hung_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._failure: PeerUnreachableError | None = None
+        self._changed = asyncio.Event()
+        self._hung_up = asyncio.Event()
+        self._latest: dict[Party, int] = {}
+        self._why_lost = ""
 
     @property
     def n_connected(self) -> int:
         """Aggregators with an open stream."""
-        return len(self._connected)
+        return len(self._streams)
 
-    async def deal_until_over(self, connect_timeout_s: float) -> None:
-        """Returns when both aggregators have finished the task. Raises PeerUnreachableError when one is lost."""
+    async def deal_until_over(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
+        """Returns when both aggregators have finished the task. Raises PeerUnreachableError when one does not come, or
+        is lost and does not come back in time."""
+        await self._until_all_here(connect_timeout_s, f"not both aggregators came within {connect_timeout_s:g} s")
+        while len(self._finished) < 2:
+            if self._is_one_missing():
+                why = self._why_lost
+                await self._until_all_here(reconnect_timeout_s, why)
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _is_one_missing(self) -> bool:
+        return len(self._streams.keys() | self._finished) < 2
+
+    async def _until_all_here(self, timeout_s: float, why_not: str) -> None:
+        """Both are connected, or have finished. Raises PeerUnreachableError."""
         try:
-            async with asyncio.timeout(connect_timeout_s):
-                await self._joined.wait()
+            async with asyncio.timeout(timeout_s):
+                while self._is_one_missing():
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
-            raise PeerUnreachableError(f"not both aggregators came within {connect_timeout_s:g} s") from None
-        await self._over.wait()
-        if self._failure is not None:
-            raise self._failure
+            raise PeerUnreachableError(why_not) from None
 
     def hang_up(self) -> None:
         """Ends the open streams. (A stream that a stopping server cancels leaves a traceback of gRPC's in the log.)"""
         self._hung_up.set()
 
-    async def _requests(self, requests: AsyncIterator[dealer_pb2.DealRequest]) -> AsyncIterator[dealer_pb2.DealRequest]:
-        """Until the stream ends, or we hang up."""
-        hung_up = asyncio.ensure_future(self._hung_up.wait())
+    async def _requests(
+        self, requests: AsyncIterator[dealer_pb2.DealRequest], released: asyncio.Event
+    ) -> AsyncIterator[dealer_pb2.DealRequest]:
+        """Until the stream ends, a newer one takes its place, or we hang up."""
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._hung_up, released)]
         try:
             while True:
                 coming = asyncio.ensure_future(anext(requests, None))
-                await asyncio.wait((coming, hung_up), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((coming, *ends), return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
                     coming.cancel()
                     return
@@ -122,7 +142,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
                     return
                 yield request
         finally:
-            hung_up.cancel()
+            for end in ends:
+                end.cancel()
 
     async def Deal(  # noqa: N802
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
@@ -134,11 +155,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             first = await anext(requests, None)
             if first is None or first.WhichOneof("request") != "hello":
                 raise MalformedMessageError("the stream starts with a hello")
-            self._join(party, first.hello)
+            released = self._join(party, first.hello)
         goodbye: common_pb2.Goodbye | None = None
         try:
             yield dealer_pb2.DealReply(hello=first.hello)
-            async for request in self._requests(requests):
+            async for request in self._requests(requests, released):
                 if request.WhichOneof("request") == "goodbye":
                     goodbye = request.goodbye
                     return
@@ -147,7 +168,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
                 for reply in convert.dealt_to_messages(dealt, request.batch.round):
                     yield reply
         finally:
-            self._leave(party, goodbye)
+            self._leave(party, released, goodbye)
 
     def _authenticate(self, context: Context) -> Party:
         role = require_role(context, *AGGREGATORS).role
@@ -155,17 +176,19 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         require_pinned(context, self._fingerprints[party])
         return party
 
-    def _join(self, party: Party, hello: common_pb2.Hello) -> None:
+    def _join(self, party: Party, hello: common_pb2.Hello) -> asyncio.Event:
+        """A stream begins; the event that ends it. A newer one takes the place of an older, which was lost."""
         check_hello(hello, self._task)
-        if party in self._connected or party in self._finished:
-            raise AlreadyConnectedError(f"{AGGREGATORS[party]} has, or had, a stream of this task")
         if not hello.task or (self._task_id and hello.task != self._task_id):
             raise PeerMismatchError("task", ours=self._task_id, peers=hello.task)
         self._task_id = hello.task
-        self._connected.add(party)
-        if len(self._connected) == 2:
-            self._joined.set()
+        if (older := self._streams.get(party)) is not None:
+            older.set()
+        released = self._streams[party] = asyncio.Event()
+        self._finished.discard(party)
+        self._changed.set()
         log.info("dealer.joined", role=AGGREGATORS[party], task=self._task_id)
+        return released
 
     async def _part(self, party: Party, request: dealer_pb2.DealRequest) -> Dealt:
         """This server's part of the batch it asks for, once it is on disk that it leaves."""
@@ -183,6 +206,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         if shape.round not in self._batches and len(self._batches) >= MAX_WAITING:
             raise MalformedMessageError(f"the other server is more than {MAX_WAITING} batches behind")
         await asyncio.to_thread(self._ledger.record, party, shape)
+        self._latest[party] = shape.round
+        self._forget_before(min(self._latest.values()) if len(self._latest) == 2 else 0)
         batch = self._batches.get(shape.round)
         if batch is None:
             making = asyncio.create_task(asyncio.to_thread(deal, shape))
@@ -192,16 +217,22 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             del self._batches[shape.round]
         return (await asyncio.shield(batch.dealt))[party]  # a server that hangs up does not take it from the other
 
-    def _leave(self, party: Party, goodbye: common_pb2.Goodbye | None) -> None:
-        self._connected.discard(party)
+    def _forget_before(self, round: int) -> None:
+        """Both servers are past these rounds: the other half of what one of them has is never asked for."""
+        for earlier in [number for number in self._batches if number < round]:
+            del self._batches[earlier]
+
+    def _leave(self, party: Party, released: asyncio.Event, goodbye: common_pb2.Goodbye | None) -> None:
+        if self._streams.get(party) is not released:
+            return  # a newer stream has taken its place
+        del self._streams[party]
         if goodbye is not None and goodbye.finished:
             self._finished.add(party)
-        elif self._failure is None:
+        else:
             why = "is gone, without a goodbye" if goodbye is None else f"ended the task: {goodbye.reason}"
-            self._failure = PeerUnreachableError(f"{AGGREGATORS[party]} {why}")
-        if self._failure is not None or len(self._finished) == 2:
-            self._joined.set()
-            self._over.set()
+            self._why_lost = f"{AGGREGATORS[party]} {why}"
+            log.warning("dealer.lost", role=AGGREGATORS[party], reason=why)
+        self._changed.set()
 
 
 class _DealerControl(control_pb2_grpc.ControlServicer):

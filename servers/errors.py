@@ -5,6 +5,7 @@
     ├── SetupError                  a file or folder of this server cannot be used     exit code 2
     ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
     ├── StoreError                  what must be on disk first cannot be written       exit code 3
+    ├── AuditError                  an audit log is not what was written                exit code 3
     ├── StoppedError                the operator asked this process to stop
     └── CallRefusedError            one call is refused; the round goes on
         ├── WrongStateError
@@ -48,6 +49,10 @@ class TaskRefusedError(ServerError):
 
 class StoreError(ServerError):
     """Something that must be recorded before the protocol may go on could not be recorded."""
+
+
+class AuditError(ServerError):
+    """An audit log was changed, or does not say what a log of this program can say."""
 
 
 class StoppedError(ServerError):

@@ -245,6 +245,10 @@ class RelayedUploads:
             self._payload = self._whose = None
             self._deliver(round, client, payload)
 
+    def close(self) -> None:
+        """Drops a vector without an end; no more will come."""
+        self._drop()
+
     def _append(self, client: str, data: bytes) -> None:
         try:
             self._payload = self._payload if self._payload is not None else self._spool.new(self._n_bytes)

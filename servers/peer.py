@@ -31,9 +31,12 @@ OnRelay: TypeAlias = Callable[[int, str, bytes, bool], None]
 """(round, client, next piece of its masked vector, whether it is the last). Clients' pieces never mix."""
 
 RETRY_S = 0.2
-WORTH_ASKING_AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL})
+WORTH_ASKING_AGAIN = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED, grpc.StatusCode.OK}
+)
 """Before a link stands. A refusal that arrives while we are still writing can show as INTERNAL in grpc.aio, without its
-status and text; asked again, the server says them."""
+status and text; asked again, the server says them. CANCELLED or OK: B hung up, as it does when it stops, or has lost
+the dealer in the meantime."""
 
 
 class PeerLink:
@@ -132,22 +135,24 @@ async def dial_peer(
 
     Raises: PeerUnreachableError, TaskRefusedError when B refuses us.
     """
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        call = peer_pb2_grpc.PeerStub(channel).Link()
-        try:
-            await call.write(peer_pb2.PeerMessage(hello=hello))
-            first = await call.read()
-            if first is not grpc.aio.EOF and first.WhichOneof("message") == "hello":
-                return PeerLink(0, call.write, _reader(call)), first.hello
-            code, why = await call.code(), await call.details()
-        except grpc.aio.AioRpcError as error:
-            code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
-        if code not in WORTH_ASKING_AGAIN:
-            raise TaskRefusedError(f"aggregator B refused the link: {why}")
-        if asyncio.get_running_loop().time() > deadline:
-            raise PeerUnreachableError(f"no link within {timeout_s:g} s: {why}")
-        await asyncio.sleep(RETRY_S)
+    why = "nobody answered"
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                call = peer_pb2_grpc.PeerStub(channel).Link()
+                try:
+                    await call.write(peer_pb2.PeerMessage(hello=hello))
+                    first = await call.read()
+                    if first is not grpc.aio.EOF and first.WhichOneof("message") == "hello":
+                        return PeerLink(0, call.write, _reader(call)), first.hello
+                    code, why = await call.code(), await call.details() or "it hung up"
+                except grpc.aio.AioRpcError as error:
+                    code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
+                if code not in WORTH_ASKING_AGAIN:
+                    raise TaskRefusedError(f"aggregator B refused the link: {why}")
+                await asyncio.sleep(RETRY_S)
+    except TimeoutError:
+        raise PeerUnreachableError(f"no link within {timeout_s:g} s: {why}") from None
 
 
 def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:

@@ -8,6 +8,7 @@ one MPC thread.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from dp import rounded_gaussian
 from dp.accounting import View
 from dp.ledger import Ledger
-from mpc import joint_coin, top_bits, validation
+from mpc import joint_coin, ring, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError
 from mpc.local_step import Engine, Words
@@ -34,12 +35,14 @@ from protos import convert
 from protos.model_update import updated
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
+from servers.checkpoints import Checkpoints
 from servers.intake import Intake, RelayedUploads
 from servers.lane import CountedChannel
 from servers.peer import PeerLink
 from servers.sessions import Sessions
 from servers.spool import Payload, Spool
-from servers.states import Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
+from servers.states import Aborted, Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
+from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_source import TupleSource
 
 T = TypeVar("T")
@@ -50,7 +53,10 @@ NoiseSource: TypeAlias = Callable[[float, int], RingArray]
 
 
 class RoundRunner:
-    """Runs the rounds of one task at one server. Owns the model; everything else is handed in."""
+    """Runs rounds of one task at one server, from a meeting of the servers until one is lost.
+
+    Owns the model; everything else is handed in.
+    """
 
     def __init__(
         self,
@@ -63,24 +69,30 @@ class RoundRunner:
         tuples: TupleSource,
         sessions: Sessions,
         ledger: Ledger,
+        store: TaskStore,
+        checkpoints: Checkpoints,
         gate: Gate,
         engine: Engine,
         spool: Spool,
         mpc_thread: ThreadPoolExecutor,
         noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
+        n_committed: int = 0,
     ) -> None:
-        self.task, self.task_id, self.parameters = task, task_id, parameters
+        """parameters: the model after `n_committed` rounds, (d,)."""
+        self.task, self.task_id, self.parameters, self.n_committed = task, task_id, parameters, n_committed
         self._model_bytes = convert.model_to_bytes(parameters)
         self.model_digest = convert.sha256(self._model_bytes)
         self._link, self._lane, self._tuples = link, lane, tuples
-        self._sessions, self._ledger, self._gate, self._engine = sessions, ledger, gate, engine
+        self._sessions, self._gate, self._engine = sessions, gate, engine
+        self._ledger, self._store, self._checkpoints = ledger, store, checkpoints
         self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
         self._early_relays: list[tuple[int, str, Payload]] = []
         vector_bytes = convert.upload_bytes(Mode.MASKED, 0, task.dim)
-        link.on_relay = RelayedUploads(spool, vector_bytes, self._take_relay).take
+        self._relayed = RelayedUploads(spool, vector_bytes, self._take_relay)
+        link.on_relay = self._relayed.take
         self._ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
@@ -113,7 +125,8 @@ class RoundRunner:
         return Collecting(state.round, tuple(chosen), tuples, self._open_intake(state.round, chosen), self._model_bytes)
 
     async def _draw(self, t: int) -> None:
-        """The clients of round t, and a request for their tuples that nobody waits for yet."""
+        """The clients of round t, and a request for their tuples that nobody waits for yet. The number is used up."""
+        await asyncio.to_thread(self._store.reserve, t)
         chosen = await self._in_mpc_thread(self._draw_clients, t)
         dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
         dealing.add_done_callback(_look_at)
@@ -122,15 +135,25 @@ class RoundRunner:
     async def _draw_ahead(self, t: int) -> None:
         """After the invitations of round t, so in the same place of both servers' steps. Who is drawn depends on no
         round's outcome, and whether a round takes place depends on nobody who was drawn."""
-        for coming in range(t + 1, min(t + self.task.batches_ahead, self.task.rounds - 1) + 1):
+        n_left = self.task.rounds - self.n_committed - 1
+        for coming in range(t + 1, t + min(self.task.batches_ahead, n_left) + 1):
             if coming not in self._ahead:
                 await self._draw(coming)
 
     def close(self) -> None:
-        """Lets go of what was fetched ahead; it is never used."""
+        """Lets go of what was fetched ahead and of the uploads of an unfinished round; none of it is ever used."""
         for _, dealing in self._ahead.values():
             dealing.cancel()
         self._ahead.clear()
+        for _, _, payload in self._early_relays:
+            payload.discard()
+        self._early_relays.clear()
+        self._relayed.close()
+        if self._intake is not None:
+            self._intake.close()
+            self._thread.submit(self._intake.forget)  # after the step that may still read them
+            self._enter(Aborted(self._intake.round, "the servers lost one another"))
+            self._intake = None
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
         """The round's intake, with what server A relayed before we were ready: its tuples may come sooner than ours."""
@@ -220,10 +243,13 @@ class RoundRunner:
     async def charge(self, state: Validated) -> Charged:
         """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.
 
-        Every chosen client is charged, whether its update arrived or not.
+        Every chosen client is charged, whether its update arrived or not. The verdicts are on disk before the charge:
+        should the other server commit the round and we not, we can take it over.
         """
         with self._phase("noise"):
-            noisy_share = await self._in_mpc_thread(self._add_noise, state.share_sum)
+            noisy_share, _ = await asyncio.gather(
+                self._in_mpc_thread(self._add_noise, state.share_sum), asyncio.to_thread(self._write_verdicts, state)
+            )
         with self._phase("charge"):
             self._epsilons = await asyncio.to_thread(self._pay, state.round, state.chosen)
         return Charged(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
@@ -232,6 +258,9 @@ class RoundRunner:
         """In place: d words may be most of a server's memory."""
         share_sum += self._noise(self.task.noise_std_on_grid, self.task.dim)
         return share_sum
+
+    def _write_verdicts(self, state: Validated) -> None:
+        self._store.validated(state.round, chosen=state.chosen, accepted=state.accepted, rejected=state.rejected)
 
     def _pay(self, t: int, chosen: tuple[str, ...]) -> dict[View, float]:
         """Charges the round, durably. The bounds that the task has reached with it, largest over clients."""
@@ -245,16 +274,26 @@ class RoundRunner:
         return Opened(state.round, state.chosen, state.accepted, state.rejected, state.noisy_share)
 
     async def commit(self, state: Opened) -> Committed:
-        """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends."""
+        """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends.
+
+        The digest that we send says that our copy is on disk; so no server begins a round that the other may not know.
+        """
         with self._phase("commit"):
             parameters = await self._in_mpc_thread(updated, self.parameters, state.noisy_sum, self.task)
             model_bytes = convert.model_to_bytes(parameters)
             digest = convert.sha256(model_bytes)
+            await asyncio.to_thread(self._keep, state, parameters, digest)
             peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", digest)
             if peers != digest:
                 raise PeerMismatchError("model after the round", ours=digest.hex(), peers=peers.hex())
             self.parameters, self._model_bytes, self.model_digest = parameters, model_bytes, digest
+            self.n_committed += 1
         return Committed(state.round, state.chosen, state.accepted, state.rejected, parameters, digest)
+
+    def _keep(self, state: Opened, parameters: NDArray[np.float32], digest: bytes) -> None:
+        epsilons = (self._epsilons[View.ONE_SERVER], self._epsilons[View.CLIENTS_ONLY])
+        committed = CommittedRound(state.round, state.chosen, state.accepted, state.rejected, digest, *epsilons)
+        keep(self._store, self._checkpoints, self._ledger, committed, parameters, state.noisy_sum)
 
     def _record(self, state: Committed, bytes_by_link: dict[str, int]) -> control_pb2.RoundRecord:
         return control_pb2.RoundRecord(
@@ -291,6 +330,25 @@ class RoundRunner:
             yield
         finally:
             self._seconds[name] = time.perf_counter() - start
+
+
+def keep(
+    store: TaskStore,
+    checkpoints: Checkpoints,
+    ledger: Ledger,
+    committed: CommittedRound,
+    parameters: NDArray[np.float32],
+    noisy_sum: RingArray,
+) -> None:
+    """A committed round on disk: the model and the sum that made it, then the word that it is committed.
+
+    Raises StoreError; then the round is not committed here.
+    """
+    checkpoints.save(committed.number, parameters, noisy_sum)
+    digest = hashlib.sha256()
+    for tile in ring.tiles(noisy_sum.size):
+        digest.update(ring.to_bytes(noisy_sum[tile]))
+    store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=ledger.chain)
 
 
 def _look_at(task: asyncio.Task[ServerTuples]) -> None:

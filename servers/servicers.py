@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -36,7 +36,6 @@ from protos.precad.v1 import (
 )
 from protos.task import PROTOCOL_VERSION, Task
 from servers.errors import (
-    AlreadyConnectedError,
     NoRoomError,
     NotEnrolledError,
     ParametersDifferError,
@@ -207,23 +206,31 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
 
 
 class PeerServicer(peer_pb2_grpc.PeerServicer):
-    """For server A, at server B. One link at a time, from the holder of the pinned certificate."""
+    """For server A, at server B. One link at a time, from the holder of the pinned certificate.
+
+    A newer link takes the older one's place: its holder has lost that one, and we may not have noticed yet.
+    """
 
     def __init__(self, pinned_fingerprint: str) -> None:
         self._pinned = pinned_fingerprint
         self._linked: asyncio.Queue[tuple[PeerLink, common_pb2.Hello]] = asyncio.Queue()
-        self.released = asyncio.Event()
-        self._taken = False
+        self._released = asyncio.Event()
 
     async def wait_for_peer(self, ours: common_pb2.Hello, timeout_s: float) -> tuple[PeerLink, common_pb2.Hello]:
         """The link that server A opened, greeted with our hello, and its hello. Raises PeerUnreachableError."""
         try:
             async with asyncio.timeout(timeout_s):
-                link, theirs = await self._linked.get()
+                while True:
+                    link, theirs = await self._linked.get()
+                    with suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+                        await link.greet(ours)
+                        return link, theirs
         except TimeoutError:
             raise PeerUnreachableError(f"no aggregator A linked with us within {timeout_s:g} s") from None
-        await link.greet(ours)
-        return link, theirs
+
+    def release(self) -> None:
+        """Hangs up."""
+        self._released.set()
 
     async def Link(  # noqa: N802
         self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
@@ -235,14 +242,13 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
             first = await anext(aiter(request_iterator), None)
             if first is None or first.WhichOneof("message") != "hello":
                 raise MalformedMessageError("the link starts with a hello")
-            if self._taken:
-                raise AlreadyConnectedError("this server is linked with another aggregator A")
-            self._taken = True
+        self.release()
+        released = self._released = asyncio.Event()
         inbox: asyncio.Queue[peer_pb2.PeerMessage | None] = asyncio.Queue()
         self._linked.put_nowait((PeerLink(1, context.write, inbox.get), first.hello))
         pump = asyncio.ensure_future(_pump(request_iterator, inbox))
         try:
-            await self.released.wait()
+            await released.wait()
         finally:
             pump.cancel()
             inbox.put_nowait(None)

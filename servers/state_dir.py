@@ -1,36 +1,69 @@
-"""What an aggregator keeps on disk: the ledger, the record of burnt tuples, the records of its rounds, the model.
+"""What an aggregator keeps on disk, and the model that it starts from.
 
-And the model that it starts from.
+    ledger.jsonl      the privacy ledger                                        `dp.ledger`
+    task.sqlite       how far the task came, and the audit log                  `servers.task_store`
+    tuples.sqlite     which tuples are used up                                  `servers.tuple_ledger`
+    checkpoints/      the last models, with the sums that made them             `servers.checkpoints`
+    rounds.jsonl      a record of every committed round, with its timings       for people and programs; made again from
+    model.npy         the last model                                            the others when a crash cost one of them
+    uploads.spool     uploads that memory has no room for; gone with the process
+
+A server that is started again in its folder goes on with the task (`servers.resumption`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from google.protobuf.json_format import MessageToJson
+from google.protobuf.json_format import MessageToJson, Parse, ParseError
 from numpy.typing import NDArray
 
 from dp.accounting import Event, SampledGaussian, TwoStageSampledGaussian, View, round_event
 from dp.ledger import Ledger, Level
 from dp.precad_client import client_noise_multiplier
+from protos import convert
 from protos.precad.v1 import control_pb2
 from protos.task import Task
+from servers.checkpoints import Checkpoints
 from servers.errors import SetupError
+from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
 
 
-def require_unused(state_dir: Path) -> None:
-    """Raises SetupError when the folder cannot be made or written, or holds a ledger. Changes nothing.
+def require_usable(state_dir: Path) -> None:
+    """Raises SetupError when the folder cannot be made or written, or holds a ledger and not what belongs to it.
 
-    A second task on the same records has to be accounted together with the first: that is for the operator to decide.
+    Changes nothing. A second task on the same records has to be accounted together with the first: that is for the
+    operator to decide.
     """
     existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
-    if (path := ledger_path(state_dir)).exists():
-        raise SetupError(f"state_dir: expected no ledger of an earlier task, found {path}")
+    ledger, store = ledger_path(state_dir), store_path(state_dir)
+    if ledger.exists() and not store.exists():
+        raise SetupError(f"state_dir: expected {store.name} beside the ledger of an earlier task, found {ledger} alone")
+
+
+def store_path(state_dir: Path) -> Path:
+    """Of what is known of the task in this folder."""
+    return state_dir / "task.sqlite"
+
+
+def open_task_store(state_dir: Path, task: Task, initial_model: bytes) -> TaskStore:
+    """What is known of the task. initial_model: as bytes. Raises SetupError when the folder is of another task."""
+    return TaskStore(
+        store_path(state_dir),
+        config_digest=task.digest(),
+        initial_model_digest=convert.sha256(initial_model),
+    )
+
+
+def open_checkpoints(state_dir: Path, task: Task) -> Checkpoints:
+    """The last models. Raises SetupError."""
+    return Checkpoints(state_dir / "checkpoints", task.dim)
 
 
 def ledger_path(state_dir: Path) -> Path:
@@ -95,12 +128,53 @@ def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:
 
 
 def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: NDArray[np.float32]) -> None:
-    """Appends the record to rounds.jsonl and replaces model.npy as a whole."""
+    """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs."""
     temporary = state_dir / "model.npy.tmp"
     with temporary.open("wb") as file:
         np.save(file, parameters)
-        file.flush()
-        os.fsync(file.fileno())
     temporary.replace(state_dir / "model.npy")
     with (state_dir / "rounds.jsonl").open("a") as lines:
-        lines.write(MessageToJson(record, preserving_proto_field_name=True, indent=None) + "\n")
+        lines.write(_line(record))
+
+
+def restore_records(state_dir: Path, committed: Sequence[CommittedRound]) -> list[control_pb2.RoundRecord]:
+    """The records of all committed rounds; rounds.jsonl is made to hold exactly these.
+
+    One that a crash kept from being written has no timings and no bytes.
+    """
+    path = state_dir / "rounds.jsonl"
+    written = path.read_text().splitlines() if path.exists() else []
+    known = {record.round: record for line in written if (record := _parsed(line)) is not None}
+    records = [known.get(round.number, record_of(round)) for round in committed]
+    if written != [_line(record).rstrip("\n") for record in records]:
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(map(_line, records)))
+        temporary.replace(path)
+    return records
+
+
+def record_of(round: CommittedRound) -> control_pb2.RoundRecord:
+    """What is known of a round for certain."""
+    seen = {*round.accepted, *round.rejected}
+    return control_pb2.RoundRecord(
+        round=round.number,
+        chosen=round.chosen,
+        accepted=round.accepted,
+        rejected=round.rejected,
+        missing=[client for client in round.chosen if client not in seen],
+        model_digest=round.model_digest,
+        epsilon_one_server=round.epsilon_one_server,
+        epsilon_clients_only=round.epsilon_clients_only,
+    )
+
+
+def _line(record: control_pb2.RoundRecord) -> str:
+    return MessageToJson(record, preserving_proto_field_name=True, indent=None) + "\n"
+
+
+def _parsed(line: str) -> control_pb2.RoundRecord | None:
+    """None for the end of a line that a crash cut."""
+    try:
+        return Parse(line, control_pb2.RoundRecord())
+    except ParseError:
+        return None

@@ -38,7 +38,7 @@ from servers.peer import PeerLink, Send
 from servers.round import NoiseSource, RoundRunner
 from servers.sessions import Sessions
 from servers.spool import Spool
-from servers.state_dir import open_ledger
+from servers.state_dir import open_checkpoints, open_ledger, open_task_store
 from servers.states import Collecting, RoundState
 
 SCENARIO_TIMEOUT_S = 120.0
@@ -242,6 +242,8 @@ class ServerInProcess:
             tuples=tuples,  # type: ignore[arg-type] # has what the runner calls
             sessions=self.sessions,
             ledger=open_ledger(folder, task),
+            store=open_task_store(folder, task, bytes(4 * task.dim)),
+            checkpoints=open_checkpoints(folder, task),
             gate=make_gate("crypten"),
             engine=engines.CPU,
             spool=Spool(

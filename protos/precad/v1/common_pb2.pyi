@@ -11,20 +11,28 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest", "lane_port")
+    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest", "lane_port", "n_committed", "last_round", "next_round", "previous_model_digest")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LANE_PORT_FIELD_NUMBER: _ClassVar[int]
+    N_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ROUND_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     config_digest: bytes
     nonce: bytes
     task: str
     model_digest: bytes
     lane_port: int
-    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., lane_port: _Optional[int] = ...) -> None: ...
+    n_committed: int
+    last_round: int
+    next_round: int
+    previous_model_digest: bytes
+    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., lane_port: _Optional[int] = ..., n_committed: _Optional[int] = ..., last_round: _Optional[int] = ..., next_round: _Optional[int] = ..., previous_model_digest: _Optional[bytes] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("finished", "reason")

@@ -1,0 +1,127 @@
+"""What a server did, entry by entry, in an order that cannot be changed afterwards without notice.
+
+One entry per decision and per release, in the transaction that records it (`servers.task_store`), so there is no
+decision without its entry and no entry of a decision that was not taken. An entry's chain value is the SHA-256 of the
+previous one's and of this entry's text, so whoever keeps the last value (`precad audit log` prints it) notices every
+later change of what came before. The database refuses to change or delete an entry; the chain is for whoever bypasses
+the database. It is not keyed: somebody who may write the file and rewrites all of it is found out by a value kept
+elsewhere, or by the other aggregator's log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mpc.errors import PeerMismatchError
+from servers.errors import AuditError, SetupError
+
+Run = Callable[..., sqlite3.Cursor]
+
+TABLE: Final = """
+    CREATE TABLE audit (
+        number INTEGER PRIMARY KEY,
+        entry TEXT NOT NULL,
+        chain TEXT NOT NULL
+    ) STRICT;
+    CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
+        BEGIN SELECT RAISE(ABORT, 'an audit entry cannot be changed'); END;
+    CREATE TRIGGER audit_is_never_deleted BEFORE DELETE ON audit
+        BEGIN SELECT RAISE(ABORT, 'an audit entry cannot be deleted'); END
+"""
+FIRST_CHAIN: Final = ""
+COMPARED: Final = ("chosen", "accepted", "rejected", "noisy_sum", "model")
+"""What both servers' entries of a committed round must agree on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the log."""
+
+    number: int
+    kind: str
+    at: str
+    """UTC, ISO 8601, by this server's clock."""
+    fields: Mapping[str, Any]
+    chain: str
+
+
+def append(run: Run, kind: str, at: str, fields: Mapping[str, Any]) -> None:
+    """Adds an entry, within the caller's transaction."""
+    last = run("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+    number, chain = (0, FIRST_CHAIN) if last is None else (last[0] + 1, last[1])
+    text = json.dumps({"kind": kind, "at": at, **fields}, separators=(",", ":"))
+    run("INSERT INTO audit (number, entry, chain) VALUES (?, ?, ?)", (number, text, _next_chain(chain, number, text)))
+
+
+def _next_chain(chain: str, number: int, text: str) -> str:
+    return hashlib.sha256(f"{chain}{number}{text}".encode()).hexdigest()
+
+
+def read(path: Path) -> list[Entry]:
+    """The verified log in a server's database, without changing it. Raises AuditError at the first thing amiss;
+    SetupError where there is no such database."""
+    if not path.is_file():
+        raise SetupError(f"{path}: expected a server's database, found none")
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            rows = connection.execute("SELECT number, entry, chain FROM audit ORDER BY number").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise SetupError(f"{path}: expected a server's database: {error}") from None
+    return list(_verified(rows))
+
+
+def _verified(rows: Sequence[tuple[int, str, str]]) -> Iterator[Entry]:
+    chain = FIRST_CHAIN
+    for expected, (number, text, written) in enumerate(rows):
+        if number != expected:
+            raise AuditError(f"entry {expected}: missing, the next one is {number}")
+        if (chain := _next_chain(chain, number, text)) != written:
+            raise AuditError(f"entry {number}: it was changed after it was written, or one before it was")
+        try:
+            fields = json.loads(text)
+            yield Entry(number, fields.pop("kind"), fields.pop("at"), fields, chain)
+        except (ValueError, KeyError, AttributeError):
+            raise AuditError(f"entry {number}: expected a kind, a time and fields") from None
+
+
+def releases(log: Sequence[Entry]) -> dict[int, Mapping[str, Any]]:
+    """The committed rounds, by number. Raises AuditError when one is committed twice, or without its verdicts."""
+    validated: set[int] = set()
+    committed: dict[int, Mapping[str, Any]] = {}
+    for entry in log:
+        if entry.kind == "validated":
+            validated.add(entry.fields["round"])
+        if entry.kind == "committed":
+            round = entry.fields["round"]
+            if round in committed:
+                raise AuditError(f"entry {entry.number}: round {round} is committed twice")
+            if round not in validated:
+                raise AuditError(f"entry {entry.number}: round {round} is committed without verdicts")
+            committed[round] = entry.fields
+    return committed
+
+
+def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:
+    """How many released rounds both servers' logs agree on. The last one may be missing in one of them.
+
+    Raises: PeerMismatchError naming the first difference; AuditError.
+    """
+    a, b = releases(ours), releases(theirs)
+    for round in sorted(a.keys() & b.keys()):
+        for name in COMPARED:
+            if a[round].get(name) != b[round].get(name):
+                raise PeerMismatchError(f"{name} of round {round}", ours=a[round].get(name), peers=b[round].get(name))
+    only = sorted(a.keys() ^ b.keys())
+    newest = max((*a, *b), default=-1)
+    if len(only) > 1 or (only and only[0] != newest):
+        raise PeerMismatchError("committed rounds", ours=sorted(a), peers=sorted(b))
+    return len(a.keys() & b.keys())

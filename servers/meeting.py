@@ -1,0 +1,171 @@
+"""The two aggregators meet: hello, the same parameters, a lane, and one standing, from which both go on.
+
+Every meeting begins like the first one: link, hello, lane. Then each tells the other which rounds it has charged in
+vain, so that both ledgers hold both servers' charges, and the server that lacks the last committed round gets its noisy
+sum, which both were about to know anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpc import ring
+from mpc.channel import Channel, Prefixed
+from mpc.errors import MalformedMessageError, PeerMismatchError
+from mpc.joint_coin import digest
+from mpc.opening import pieces
+from mpc.ring import RingArray
+from mpc.sharing import Party
+from protos.identity import Role
+from protos.precad.v1 import common_pb2
+from protos.task import PROTOCOL_VERSION, Task
+from protos.transport import dial, with_port
+from servers.config import AggregatorConfig
+from servers.lane import Lane, LaneListener, open_lane
+from servers.peer import PeerLink, dial_peer
+from servers.resumption import Agreement, Standing, agree
+from servers.servicers import PeerServicer
+from servers.task_state import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Both servers know how they go on; `level` brings them to the same standing."""
+
+    link: PeerLink
+    lane: Lane
+    agreement: Agreement
+    theirs: Standing
+
+
+async def meet(
+    stack: AsyncExitStack,
+    state: TaskState,
+    config: AggregatorConfig,
+    servicer: PeerServicer,
+    *,
+    party: Party,
+    peer_address: str,
+    peer_pin: str,
+    timeout_s: float,
+) -> Meeting:
+    """Link and lane last as long as the stack. peer_address: of B, for A.
+
+    Raises: PeerUnreachableError, PeerMismatchError, TaskRefusedError, SetupError, StoreError.
+    """
+    state.refresh()
+    listener = None if party == 0 else _listen(stack, config)
+    ours = hello_of(state.task, state.standing, lane_port=0 if listener is None else listener.port)
+    if listener is None:
+        channel = dial(peer_address, Role.AGGREGATOR_B, config.tls, config.peer_certificate)
+        stack.push_async_callback(channel.close)
+        link, theirs = await dial_peer(channel, ours, peer_address, timeout_s)
+    else:
+        stack.callback(servicer.release)
+        link, theirs = await servicer.wait_for_peer(ours, timeout_s)
+    agreement = compare(party, state.task, ours, theirs)
+    if listener is None:
+        lane = await open_lane(peer_address, theirs.lane_port, config.tls, config.peer_certificate, timeout_s)
+    else:
+        lane = await listener.accept(timeout_s)
+    stack.callback(lane.close)
+    state.store.begin(agreement.task_id)
+    state.store.joined(agreement.next_round, peer_pin)
+    return Meeting(link, lane, agreement, standing_of(theirs))
+
+
+def _listen(stack: AsyncExitStack, config: AggregatorConfig) -> LaneListener:
+    """Server B's side of the lane, before it says where."""
+    address = config.lane_listen or with_port(config.listen, 0)
+    listener = LaneListener(address, config.tls, config.peer_certificate)
+    stack.callback(listener.close)
+    return listener
+
+
+def hello_of(task: Task, standing: Standing, *, lane_port: int) -> common_pb2.Hello:
+    """What a server says first."""
+    return common_pb2.Hello(
+        protocol_version=PROTOCOL_VERSION,
+        config_digest=task.digest(),
+        nonce=os.urandom(16),
+        lane_port=lane_port,
+        task=standing.task_id,
+        n_committed=standing.n_committed,
+        last_round=standing.last_round,
+        next_round=standing.next_round,
+        model_digest=standing.model_digest,
+        previous_model_digest=standing.previous_model_digest,
+    )
+
+
+def standing_of(hello: common_pb2.Hello) -> Standing:
+    """How far the sender has come."""
+    return Standing(
+        task_id=hello.task,
+        n_committed=hello.n_committed,
+        last_round=hello.last_round,
+        next_round=hello.next_round,
+        model_digest=hello.model_digest,
+        previous_model_digest=hello.previous_model_digest,
+    )
+
+
+def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2.Hello) -> Agreement:
+    """How both go on. Raises PeerMismatchError when version, parameters or states do not belong together."""
+    for name in ("protocol_version", "config_digest"):
+        our_value, their_value = getattr(ours, name), getattr(theirs, name)
+        if our_value != their_value:
+            raise PeerMismatchError(name, ours=_printable(our_value), peers=_printable(their_value))
+    nonces = (ours.nonce, theirs.nonce) if party == 0 else (theirs.nonce, ours.nonce)
+    fresh = f"{task.name}-{digest(b'task id', *nonces).hex()[:16]}"
+    return agree(party, standing_of(ours), standing_of(theirs), fresh_task_id=fresh)
+
+
+def level(state: TaskState, meeting: Meeting) -> None:
+    """Brings both servers to the same charges and the same model. In the MPC thread of both, in step.
+
+    Raises: PeerMismatchError, MalformedMessageError, ChannelClosedError, and what `TaskState` raises.
+    """
+    agreement, dim = meeting.agreement, state.task.dim
+    channel = Prefixed(meeting.lane, f"{agreement.task_id}/{agreement.next_round}/join")
+    ours = {str(number): chosen for number, chosen in state.paid_attempts().items()}
+    theirs = _charges(channel.exchange("charges", json.dumps(ours).encode()), state.task)
+    if agreement.behind == channel.party:
+        state.attempt(meeting.theirs.last_round)  # before a vector is received for nothing
+        noisy_sum = np.zeros(dim, dtype=np.int64)
+        _swap_sum(channel, noisy_sum, is_behind=True)
+        state.take_over(meeting.theirs.last_round, noisy_sum, meeting.theirs.model_digest)
+    elif agreement.behind is not None:
+        _swap_sum(channel, state.checkpoints.noisy_sum(state.committed[-1].number))
+    state.charge_as_well(theirs)
+
+
+def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_behind: bool = False) -> None:
+    """The vector that one server has, (d,), to the other, piece by piece; nothing in the other direction."""
+    ours = (b"" if is_behind else ring.to_bytes(noisy_sum[piece]) for piece in pieces(noisy_sum.size))
+    for piece, received in zip(pieces(noisy_sum.size), channel.exchange_pieces("noisy sum", ours), strict=True):
+        if is_behind:
+            noisy_sum[piece] = ring.from_bytes(received, n_words=piece.stop - piece.start)
+
+
+def _charges(message: bytes, task: Task) -> dict[int, tuple[str, ...]]:
+    """Raises MalformedMessageError."""
+    try:
+        charges = {int(number): tuple(chosen) for number, chosen in json.loads(message).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise MalformedMessageError("charges: expected rounds with their chosen clients") from None
+    for number, chosen in charges.items():
+        if number < 0 or not all(isinstance(client, str) and client in task.clients for client in chosen):
+            raise MalformedMessageError(f"charges: expected enrolled clients, in round {number}")
+        if len(set(chosen)) != len(chosen):
+            raise MalformedMessageError(f"charges: expected each client once, in round {number}")
+    return charges
+
+
+def _printable(value: bytes | str) -> str:
+    return value.hex()[:16] if isinstance(value, bytes) else value[:40]
