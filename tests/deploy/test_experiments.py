@@ -67,7 +67,7 @@ def test_the_backdoors_setting_is_the_papers() -> None:
         assert (task["clients"], task["client_rate"], task["record_rate"], task["rounds"]) == (100, 0.1, 0.05, 5000)
         assert simulation["attack"] == {"kind": "pixel-backdoor", "clients": 5}
         is_bounded = simulation.get("client_clipping", True)
-        assert is_bounded == name.rpartition("-")[2].startswith("c")
+        assert is_bounded == ("-c" in name)
         if is_bounded:
             assert name.endswith(f"-c{task['client_clip']:g}")
     on_cifar = precad_backdoor.Experiment(dataset="cifar10")
@@ -79,10 +79,10 @@ def test_the_backdoors_setting_is_the_papers() -> None:
 
 @pytest.mark.parametrize(
     ("means", "verdict"),
-    [((0.01, 0.95, 0.99), "yes, yes, yes"), ((0.3, 0.95, 0.5), "NO, yes, NO")],
+    [((0.01, 0.95, 0.9, 0.99), "yes, yes, yes, yes"), ((0.3, 0.1, 0.9, 0.5), "NO, NO, yes, NO")],
 )
 def test_a_missed_target_is_called_missed(means: tuple[float, ...], verdict: str) -> None:
-    names = ("PRECAD, C = 20", "local DP, C = 30", "non-private")
+    names = ("PRECAD, C = 20", "local DP, C = 30", "local DP, no C", "non-private")
     band = {"min": 0.0, "max": 1.0}
     cases = [
         {"defence": name, "attackers": 5, "backdoor": {"mean": mean, **band}, "accuracy": {"mean": 0.9, **band}}
