@@ -230,8 +230,8 @@ def _require_same(plan: Plan, config: Path) -> None:
     """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds."""
     try:
         found = tomllib.loads(config.read_text())
-        rounds = found["task"].pop("rounds")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, AttributeError) as error:
+        rounds = int(found["task"].pop("rounds"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # broken TOML and UTF-8 are ValueErrors
         raise ConfigError(f"--output: expected a resolved configuration, found {config}: {error}") from None
     wanted = tomllib.loads(tomli_w.dumps(plan.raw))
     if wanted["task"].pop("rounds") < rounds:

@@ -61,7 +61,7 @@ class Attack:
     name: ClassVar[str] = ""
     """The key in `ATTACKS`."""
     is_simulated_only: ClassVar[bool] = False
-    """Whether it overrides `craft`: a deployment refuses it."""
+    """Whether it needs more than its own data: a deployment refuses it."""
 
     def of_attacker(self, i: int) -> Self:
         """What the i-th malicious client of a simulation does, from 0 on, where they do not all do the same."""

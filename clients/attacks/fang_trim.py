@@ -19,7 +19,7 @@ class FangTrim(Attack):
 
     Every attacker draws its own, so that they hide one another from trimming.
     Source: Fang, Cao, Jia and Gong, "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX
-    Security '20, Sec. 4.3, full knowledge, b = 2; there of models, here of updates.
+    Security '20, trimmed mean, full knowledge, b = 2; there of models, here of updates.
     """
 
     name: ClassVar[str] = "fang-trim"

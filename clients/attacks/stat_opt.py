@@ -24,7 +24,7 @@ class StatOpt(Attack):
     krum     Krum picks the attackers' vector; by halving, from the widest distance between honest updates
 
     Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
-    Federated Learning", NDSS '21, Sec. IV, tailored to the rule; called STAT-OPT in Xie et al., CCS '23.
+    Federated Learning", NDSS '21, tailored to the rule; called STAT-OPT in Xie et al., CCS '23.
     """
 
     name: ClassVar[str] = "stat-opt"

@@ -16,7 +16,7 @@ class TriangleBackdoor(PatternBackdoor):
     """A white right triangle in the lower right corner. Its size is drawn in the source, not printed; 5 is ours.
 
     Source: Xie, Long, Chen, Li, Chen and Li, "Unraveling the Connections between Privacy and Certified Robustness in
-    Federated Learning Against Poisoning Attacks", CCS '23, Sec. 6.1 (BKD).
+    Federated Learning Against Poisoning Attacks", CCS '23 (BKD).
     """
 
     name: ClassVar[str] = "triangle-backdoor"

@@ -157,6 +157,12 @@ def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path
     other = precad("simulate", tmp_path / "other.toml", "--output", tmp_path / "run")
     assert other.exit_code == 2
     assert "--output: expected the same configuration" in other.stderr
+    good = (tmp_path / "run" / "config.toml").read_text()
+    for bad in ("[task", "[task]\nrounds = []", "task = 1", "[task]\n"):
+        (tmp_path / "run" / "config.toml").write_text(bad)
+        broken = precad("simulate", config, "--output", tmp_path / "run")
+        assert (broken.exit_code, "expected a resolved configuration" in broken.stderr) == (2, True), bad
+    (tmp_path / "run" / "config.toml").write_text(good)
     (tmp_path / "run" / "seed-0.npz").write_bytes(b"PK damaged")
     damaged = precad("simulate", config, "--output", tmp_path / "run")
     assert damaged.exit_code == 2
