@@ -165,7 +165,7 @@ def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, c
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
     """So many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without matplotlib."""
     pyplot = require_matplotlib()
-    figure, axes = pyplot.subplots(1, panels, figsize=(5.25 * panels, 4.2), dpi=100, layout="constrained")
+    figure, axes = pyplot.subplots(1, panels, figsize=(5.25 * panels, 4.2), dpi=80, layout="constrained")
     draw(axes)
     for panel in axes:
         panel.grid(alpha=0.3)
