@@ -103,7 +103,7 @@ def _of_case(outcome: Outcome) -> dict[str, Any]:
     epsilons = [run["guarantees"][0]["epsilon"] for run in outcome.runs]
     return {
         **outcome.case.labels,
-        "accuracy": outcome.over_seeds("accuracy_of_last_evaluations") if has_accuracy else None,
+        "accuracy": outcome.over_seeds("accuracy") if has_accuracy else None,
         "epsilon": None if None in epsilons else max(epsilons),
         "ms_per_round": outcome.ms_per_round,
         "diverged": outcome.diverged,
@@ -129,7 +129,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
     return (
         f"Accuracy on {report['dataset']} by the number of clients, sigma = {report['sigma']:g}, {report['rounds']} "
-        f"rounds ({whole}), {report['seeds']} seed(s), mean of the last five evaluations: {'; '.join(found)}. "
+        f"rounds ({whole}), {report['seeds']} seed(s), final models: {'; '.join(found)}. "
         f"{_verdict(report)}The paper draws this and prints no numbers: non-private and PRECAD do not depend on n, "
         "local DP falls significantly. Of running times it says that PRECAD takes about 7 times as long as local DP."
     )
