@@ -55,14 +55,15 @@ class Patience:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._deadline: float | None = time.monotonic() + connect_timeout_s
         self._longest_s = FIRST_PAUSE_S
-        self.was_here = False
+        self.was_just_lost = False
 
     def is_here(self) -> None:
         """It has answered."""
-        self._deadline, self._longest_s, self.was_here = None, FIRST_PAUSE_S, True
+        self._deadline, self._longest_s = None, FIRST_PAUSE_S
 
     def next_pause_s(self) -> float | None:
         """Seconds to wait before the next attempt; None when its time is up."""
+        self.was_just_lost = self._deadline is None
         if self._deadline is None:
             self._deadline = time.monotonic() + self._reconnect_timeout_s
         left_s = self._deadline - time.monotonic()
@@ -156,7 +157,7 @@ class ClientSession:
             except ServerUnreachableError as error:
                 if (pause_s := patience.next_pause_s()) is None:
                     raise
-                if patience.was_here:
+                if patience.was_just_lost:
                     self._log.info("client.lost", server=AGGREGATORS[server], reason=str(error))
             await asyncio.sleep(pause_s)
 

@@ -274,13 +274,35 @@ class Ledger:
 
     def _replay(self, fields: dict[str, Any]) -> None:
         """Count one charge read from the file. The budget is not asked: what is on disk has been spent."""
-        if list(fields) != ["round", "clients"] or not isinstance(fields["clients"], list):
-            raise ValueError(f"a charge must have a round and a list of clients, got the fields {', '.join(fields)}")
-        require_count("round", fields["round"])
-        if fields["round"] in self._rounds:
-            raise ValueError(f"a round must be charged once, round {fields['round']} is again")
-        self._participation.update(_sorted_ids(fields["clients"]))
-        self._rounds.add(fields["round"])
+        round_number, clients = _charge_of(fields, self._rounds)
+        self._participation.update(clients)
+        self._rounds.add(round_number)
+
+
+def verified_charges(path: Path) -> dict[int, list[str]]:
+    """The charged rounds of a ledger's file with their clients, read without opening it for charges. An incomplete last
+    line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it."""
+    content, chain = path.read_bytes(), _FIRST_CHAIN
+    charges: dict[int, list[str]] = {}
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(keepends=True), start=1):
+        try:
+            fields, chain = _unseal(line, chain)
+            if number > 1:
+                round_number, clients = _charge_of(fields, charges)
+                charges[round_number] = clients
+        except (ValueError, RecursionError) as error:
+            raise LedgerCorruptedError(path, line=number, problem=str(error)) from error
+    return charges
+
+
+def _charge_of(fields: dict[str, Any], earlier: Collection[int]) -> tuple[int, list[str]]:
+    """Round and clients of a charge. ValueError if it is none, or of a round that was charged before."""
+    if list(fields) != ["round", "clients"] or not isinstance(fields["clients"], list):
+        raise ValueError(f"a charge must have a round and a list of clients, got the fields {', '.join(fields)}")
+    require_count("round", fields["round"])
+    if fields["round"] in earlier:
+        raise ValueError(f"a round must be charged once, round {fields['round']} is again")
+    return fields["round"], _sorted_ids(fields["clients"])
 
 
 def _view_or_level(key: View | Level) -> View | Level:

@@ -142,17 +142,17 @@ class Aggregator:
         """Raises: TlsFileError, TransportError, ServerError, MpcError, DpError."""
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
+        gate, engine = await asyncio.gather(
+            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
+        )
         async with AsyncExitStack() as stack:
+            server, port = bind_server(self.config.listen, self.config.tls)
             state = TaskState.open(stack, self.config.state_dir, self.task, initial)
             self._view.records.extend(restore_records(self.config.state_dir, state.committed))
-            self._view.parameters = state.parameters
-            gate, engine = await asyncio.gather(
-                asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
-            )
+            self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
             stack.enter_context(self._view.spool)
             mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
             stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
-            server, port = bind_server(self.config.listen, self.config.tls)
             peer_servicer = self._add_services(server, peer_pin)
             await server.start()
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
@@ -177,7 +177,7 @@ class Aggregator:
         return fingerprint(read_pinned(self.config.peer_certificate, ROLES[1 - self.party]))
 
     def _add_services(self, server: grpc.aio.Server, peer_pin: str) -> PeerServicer:
-        peer_servicer = PeerServicer(peer_pin)
+        peer_servicer = PeerServicer(peer_pin, lambda: self._view.task_id)
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(AggregatorServicer(self._view), server)
         control_pb2_grpc.add_ControlServicer_to_server(self._control, server)
         if self.party == 1:

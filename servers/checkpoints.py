@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -52,7 +53,8 @@ class Checkpoints:
             _sync_folder(self.folder)
             self._forget_older_than(round)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # the next start deletes it
+                temporary.unlink(missing_ok=True)
             raise StoreError(f"checkpoint of round {round}: nothing was recorded: {error.strerror}") from None
 
     def _forget_older_than(self, round: int) -> None:

@@ -32,11 +32,15 @@ OnRelay: TypeAlias = Callable[[int, str, bytes, bool], None]
 
 RETRY_S = 0.2
 WORTH_ASKING_AGAIN = frozenset(
-    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED, grpc.StatusCode.OK}
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.INTERNAL,  # a refusal while we still write can show so; asked again, the server says more
+        grpc.StatusCode.ALREADY_EXISTS,  # B has not noticed yet that our last link broke
+        grpc.StatusCode.CANCELLED,  # B hung up: it is stopping, or has lost the dealer in the meantime
+        grpc.StatusCode.OK,
+    }
 )
-"""Before a link stands. A refusal that arrives while we are still writing can show as INTERNAL in grpc.aio, without its
-status and text; asked again, the server says them. CANCELLED or OK: B hung up, as it does when it stops, or has lost
-the dealer in the meantime."""
+"""Before a link stands."""
 
 
 class PeerLink:

@@ -36,6 +36,7 @@ from protos.precad.v1 import (
 )
 from protos.task import PROTOCOL_VERSION, Task
 from servers.errors import (
+    AlreadyConnectedError,
     NoRoomError,
     NotEnrolledError,
     ParametersDifferError,
@@ -208,13 +209,14 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
 class PeerServicer(peer_pb2_grpc.PeerServicer):
     """For server A, at server B. One link at a time, from the holder of the pinned certificate.
 
-    A newer link takes the older one's place: its holder has lost that one, and we may not have noticed yet.
+    A newer link of the same task takes the older one's place: its holder has lost that one, which we may not know yet.
     """
 
-    def __init__(self, pinned_fingerprint: str) -> None:
-        self._pinned = pinned_fingerprint
+    def __init__(self, pinned_fingerprint: str, task_id: Callable[[], str] = lambda: "") -> None:
+        """task_id: of the task that both servers are in, empty before they have met."""
+        self._pinned, self._task_id = pinned_fingerprint, task_id
         self._linked: asyncio.Queue[tuple[PeerLink, common_pb2.Hello]] = asyncio.Queue()
-        self._released = asyncio.Event()
+        self._released: asyncio.Event | None = None
 
     async def wait_for_peer(self, ours: common_pb2.Hello, timeout_s: float) -> tuple[PeerLink, common_pb2.Hello]:
         """The link that server A opened, greeted with our hello, and its hello. Raises PeerUnreachableError."""
@@ -229,8 +231,9 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
             raise PeerUnreachableError(f"no aggregator A linked with us within {timeout_s:g} s") from None
 
     def release(self) -> None:
-        """Hangs up."""
-        self._released.set()
+        """Hangs up, if there is a link."""
+        if self._released is not None:
+            self._released.set()
 
     async def Link(  # noqa: N802
         self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
@@ -242,6 +245,8 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
             first = await anext(aiter(request_iterator), None)
             if first is None or first.WhichOneof("message") != "hello":
                 raise MalformedMessageError("the link starts with a hello")
+            if self._released is not None and first.hello.task != self._task_id():
+                raise AlreadyConnectedError("this server is linked with another aggregator A")
         self.release()
         released = self._released = asyncio.Event()
         inbox: asyncio.Queue[peer_pb2.PeerMessage | None] = asyncio.Queue()
@@ -252,6 +257,8 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
         finally:
             pump.cancel()
             inbox.put_nowait(None)
+            if self._released is released:
+                self._released = None
 
 
 async def _pump(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands.common import GateName, Json, ModeName, exit_codes
+from deploy.commands.common import GateName, Json, ModeName, exit_codes, people
 
 audit_app = typer.Typer(help="Attack the protocol yourself.", no_args_is_help=True)
 
@@ -37,3 +37,26 @@ def audit_validation(
         else:
             for i, verdict in enumerate(report["verdicts"]):
                 sys.stdout.write(f"{i}\t{verdict}\n")
+
+
+@audit_app.command("log")
+def audit_log(
+    state_dir: Annotated[Path, typer.Argument(metavar="DIR", help="An aggregator's state_dir, or a copy of it.")],
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="DIR", help="The other aggregator's, to compare with.")
+    ] = None,
+    known: Annotated[
+        str | None, typer.Option("--known", metavar="CHAIN", help="A chain value that an earlier check printed.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify what a server wrote down of its decisions and releases, offline."""
+    with exit_codes():
+        from deploy.audit_log import check_log
+
+        report = check_log(state_dir, against=against, known=known)
+        if as_json:
+            sys.stdout.write(json.dumps(report) + "\n")
+        else:
+            for name, value in report.items():
+                people.print(f"{name.replace('_', ' '):<18}{value}", highlight=False, markup=False, soft_wrap=True)

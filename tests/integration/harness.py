@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -19,19 +19,17 @@ from numpy.typing import NDArray
 
 from clients.session import parts_of
 from clients.submission import RoundInvitation, Submission, agree, make_submission
-from deploy.pki import create_authority, issue
 from mpc import engines
 from mpc.channel import MemoryChannel
 from mpc.dealer import deal
 from mpc.gates import make_gate
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, Dealt, ServerTuples
-from protos.identity import Identity, Role
+from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import CHANNEL_OPTIONS, TlsFiles, dial
 from servers.aggregator import Aggregator
-from servers.config import AggregatorConfig, DealerConfig
 from servers.dealer import Dealer
 from servers.intake import Intake
 from servers.peer import PeerLink, Send
@@ -40,10 +38,10 @@ from servers.sessions import Sessions
 from servers.spool import Spool
 from servers.state_dir import open_checkpoints, open_ledger, open_task_store
 from servers.states import Collecting, RoundState
+from tests.integration.pki import AGGREGATORS, Pki
 
 SCENARIO_TIMEOUT_S = 120.0
 """Many times what anything here takes: a scenario that hangs fails here, before the whole run's limit does."""
-AGGREGATORS = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 
 
 def asynchronous(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -82,59 +80,6 @@ def small_task(clients: Iterable[str] = ("alice", "bob", "mallory"), **changes: 
         "registration_timeout_s": 60.0,
     }
     return Task(**{**values, **changes})
-
-
-@dataclass(frozen=True)
-class Pki:
-    """An authority's directory and who has a certificate there."""
-
-    directory: Path
-
-    @classmethod
-    def create(cls, directory: Path, clients: Iterable[str]) -> Self:
-        """An authority, every server, the operator and these clients."""
-        create_authority(directory)
-        for role in Role:
-            if role is not Role.CLIENT:
-                issue(directory, Identity(role, role.value))
-        for client in clients:
-            issue(directory, Identity(Role.CLIENT, client))
-        return cls(directory)
-
-    @property
-    def authority(self) -> Path:
-        """What everybody trusts."""
-        return self.directory / "ca.pem"
-
-    def tls(self, name: str) -> TlsFiles:
-        """What the holder of `name` shows and trusts."""
-        folder = self.directory / name
-        return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=self.authority)
-
-    def aggregator(self, party: int, *, listen: str, folder: Path, **changes: Any) -> AggregatorConfig:
-        """The configuration of one aggregator that keeps its state under `folder`, beside the initial model."""
-        own, other = AGGREGATORS[party], AGGREGATORS[1 - party]
-        return AggregatorConfig(
-            listen=listen,
-            **self._shown_and_trusted(own),
-            peer_certificate=self.tls(other).certificate,
-            dealer_certificate=self.tls(Role.DEALER).certificate,
-            initial_model=folder / "initial.npy",
-            state_dir=folder / own,
-            connect_timeout_s=60.0,
-            **changes,
-        )
-
-    def dealer(self, *, listen: str, folder: Path) -> DealerConfig:
-        """The configuration of the dealer, which keeps its state under `folder`."""
-        a, b = (self.tls(role).certificate for role in AGGREGATORS)
-        shown = self._shown_and_trusted(Role.DEALER)
-        pins = {"aggregator_a_certificate": a, "aggregator_b_certificate": b}
-        return DealerConfig(listen=listen, **shown, **pins, state_dir=folder / Role.DEALER)
-
-    def _shown_and_trusted(self, name: str) -> dict[str, Path]:
-        tls = self.tls(name)
-        return {"certificate": tls.certificate, "key": tls.key, "authority": tls.authority}
 
 
 def free_addresses(n: int) -> list[str]:
@@ -292,7 +237,8 @@ class Deployment:
         return {
             str(path.relative_to(self.folder)): path.read_bytes()
             for role in AGGREGATORS
-            for path in sorted((self.folder / role).iterdir())
+            for path in sorted((self.folder / role).rglob("*"))
+            if path.is_file()
         }
 
 

@@ -151,7 +151,7 @@ def test_the_run_folder_holds_what_the_manual_lists(demo: Finished) -> None:
     }
     processes = {"dealer", "aggregator-a", "aggregator-b", *HONEST, *MALICIOUS}
     assert {path.name for path in (demo.folder / "logs").iterdir()} == {f"{name}.log" for name in processes}
-    kept = {"ledger.jsonl", "tuples.sqlite", "rounds.jsonl", "model.npy"}
+    kept = {"ledger.jsonl", "task.sqlite", "tuples.sqlite", "rounds.jsonl", "model.npy", "checkpoints"}
     for letter in "ab":
         assert {path.name for path in (demo.folder / letter).iterdir()} == kept
     assert {path.name for path in (demo.folder / "dealer").iterdir()} == {"dealt.sqlite"}

@@ -164,7 +164,7 @@ async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]
     state = tempfile.TemporaryDirectory(prefix="precad-dealer-")
     ledger = DealLedger(Path(state.name) / "dealt.sqlite")
     servicer = DealerServicer(TASK, pins, ledger)
-    over = asyncio.create_task(servicer.deal_until_over(60.0))
+    over = asyncio.create_task(servicer.deal_until_over(60.0, reconnect_timeout_s=0.0))
     try:
         async with serving(servicer, pki, address) as bound:
             yield Desk(pki, bound, servicer, over)
@@ -454,9 +454,19 @@ async def test_strangers_get_nothing_and_change_nothing(pki: Pki, second_a: TlsF
         assert code is STATUS.PERMISSION_DENIED
         assert "must be the pinned one" in text
         async with desk.source(0) as a, desk.source(1) as b:
-            for requests in ((hello(), batch()), (hello(task="small-2"), batch())):
-                code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), *requests)
-                assert code is STATUS.ALREADY_EXISTS
+            code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(task="small-2"), batch())
+            assert code is STATUS.FAILED_PRECONDITION
+            assert_fit_together(*await asyncio.gather(a.batch(shape_of()), b.batch(shape_of())))
+
+
+@asynchronous
+async def test_a_newer_stream_of_a_server_takes_the_place_of_the_older(pki: Pki) -> None:
+    """Its holder has lost the older one, and the dealer has not noticed yet. The other server is not disturbed."""
+    async with dealing(pki) as desk, desk.source(1) as b, source_at(pki, desk.address, 0) as (older, running):
+        await older.wait_until_greeted(10.0)
+        async with desk.source(0) as a:
+            with pytest.raises(PeerUnreachableError, match="the dealer closed the link"):
+                await running
             assert_fit_together(*await asyncio.gather(a.batch(shape_of()), b.batch(shape_of())))
 
 

@@ -6,13 +6,14 @@ Failure means: a server that starts and fails later for what it could have seen,
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from servers.errors import SetupError
-from servers.state_dir import ledger_path, load_initial_model, open_ledger, require_unused
+from servers.state_dir import ledger_path, load_initial_model, open_ledger, open_task_store, require_usable
 from tests.integration.harness import small_task
 
 TASK = small_task()
@@ -20,25 +21,38 @@ TASK = small_task()
 
 def test_a_folder_that_is_not_there_is_made_with_the_ledger_and_not_before(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    require_unused(folder)
+    require_usable(folder)
     assert not folder.parent.exists()
     open_ledger(folder, TASK).close()
     assert ledger_path(folder).exists()
 
 
-def test_a_folder_with_a_ledger_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_a_ledger_alone_is_refused(tmp_path: Path) -> None:
+    """Nobody knows what of it was released."""
     open_ledger(tmp_path, TASK).close()
     before = ledger_path(tmp_path).read_bytes()
-    with pytest.raises(SetupError, match="state_dir: expected no ledger of an earlier task"):
-        require_unused(tmp_path)
+    with pytest.raises(SetupError, match=r"state_dir: expected task\.sqlite beside the ledger of an earlier task"):
+        require_usable(tmp_path)
     assert ledger_path(tmp_path).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [({"learning_rate": 0.7}, "parameters"), ({"name": "other"}, "parameters"), ({}, "initial model")],
+)
+def test_a_folder_of_another_task_is_refused(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
+    with open_task_store(tmp_path, TASK, bytes(4 * TASK.dim)) as store:
+        store.begin("small-1")
+    initial = bytes(4 * TASK.dim) if changes else b"\x01" + bytes(4 * TASK.dim - 1)
+    with pytest.raises(SetupError, match=f"expected a folder of this task, found 'small-1', which has another {what}"):
+        open_task_store(tmp_path, small_task(**changes), initial)
 
 
 @pytest.mark.parametrize("inside", [(), ("below",)])
 def test_a_file_in_place_of_a_folder_is_refused(inside: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError, match="state_dir: expected a folder to write to"):
-        require_unused((tmp_path / "file").joinpath(*inside))
+        require_usable((tmp_path / "file").joinpath(*inside))
 
 
 def test_an_initial_model_is_read(tmp_path: Path) -> None:

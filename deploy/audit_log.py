@@ -1,0 +1,44 @@
+"""`precad audit log`: an aggregator's log, ledger and releases, verified together and against the other one's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dp.ledger import verified_charges
+from servers import audit_log
+from servers.errors import AuditError, SetupError
+from servers.state_dir import ledger_path, store_path
+
+
+def check_log(state_dir: Path, *, against: Path | None = None, known: str | None = None) -> dict[str, Any]:
+    """What was verified, in numbers. Nothing on disk is changed, so a copy of a running server's folder will do.
+
+    Raises: SetupError when a file is not there; AuditError, LedgerCorruptedError when something was changed;
+    PeerMismatchError when the two servers' logs contradict one another.
+    """
+    log = audit_log.read(store_path(state_dir))
+    releases = audit_log.releases(log)
+    if not (ledger := ledger_path(state_dir)).is_file():
+        raise SetupError(f"{ledger}: expected the privacy ledger, found none")
+    charged = verified_charges(ledger)
+    for round in releases.keys() - charged.keys():
+        raise AuditError(f"round {round} was released, and the ledger does not hold it")
+    for round, fields in releases.items():
+        if sorted(fields["chosen"]) != charged[round]:
+            raise AuditError(f"round {round} was charged to others than it was released for")
+    if known is not None and known not in {entry.chain for entry in log}:
+        raise AuditError(
+            f"--known: expected the chain value of an entry, found {known!r}: the log was rewritten or cut"
+        )
+    report: dict[str, Any] = {
+        "task": next((entry.fields["task"] for entry in log if entry.kind == "task"), None),
+        "entries": len(log),
+        "releases": len(releases),
+        "charged_rounds": len(charged),
+        "interruptions": sum(entry.kind == "interrupted" for entry in log),
+        "chain": log[-1].chain if log else audit_log.FIRST_CHAIN,
+    }
+    if against is not None:
+        report["agreed_releases"] = audit_log.compare(log, audit_log.read(store_path(against)))
+    return report

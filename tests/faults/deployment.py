@@ -1,0 +1,203 @@
+"""A deployment whose processes die and are started again, and what must be true of what it leaves on disk.
+
+Failure means, for any sequence of deaths:
+- a round number, a tuple, a mask seed or a charge that serves twice; a release that a ledger does not hold;
+- two servers that end with different models, or with different accounts of who was accepted;
+- a final model that is not the one that the committed rounds give in the clear, each accepted update counted once;
+- an audit log that does not verify, or contradicts the other server's;
+- a task that does not go on when everything is up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.session import ClientSession
+from mpc import fixed_point
+from mpc.burning import TupleUse
+from mpc.ring import RingArray
+from protos import convert
+from protos.identity import Role
+from protos.model_update import updated
+from protos.task import Task
+from servers import audit_log
+from servers.state_dir import open_ledger, open_task_store, open_tuple_ledger, store_path
+from servers.task_store import CommittedRound
+from tests.faults import server_main
+from tests.integration.harness import free_addresses
+from tests.integration.pki import AGGREGATORS, Pki
+
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(["tests.faults.server_main"])
+
+
+class Processes:
+    """The three servers."""
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        self.folder, self.task = folder, task
+        self.pki = Pki.create(folder / "pki", task.clients)
+        roles = (*AGGREGATORS, Role.DEALER)
+        self.addresses = dict(zip(roles, free_addresses(3), strict=True))
+        deployment = {"task": task.model_dump(), "pki": str(self.pki.directory), "addresses": self.addresses}
+        (folder / "deployment.json").write_text(json.dumps(deployment))
+        np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
+        self.running: dict[Role, ForkServerProcess] = {}
+
+    def start(self, *roles: Role, point: str | None = None) -> None:
+        """With a point, it dies there."""
+        for role in roles:
+            self.running[role] = FORK_SERVER.Process(target=server_main.main, args=(self.folder, role, point))
+            self.running[role].start()
+
+    def kill(self, *roles: Role) -> None:
+        """SIGKILL; returns when they are gone."""
+        for role in roles:
+            self.running[role].kill()
+        for role in roles:
+            self.running[role].join()
+
+    async def wait(self, role: Role) -> int:
+        """Its exit code."""
+        while (code := self.running[role].exitcode) is None:
+            await asyncio.sleep(0.02)
+        return code
+
+    async def finish(self) -> None:
+        """All end in peace."""
+        codes = {role: await self.wait(role) for role in self.running}
+        assert set(codes.values()) == {0}, (codes, self.logs())
+
+    @property
+    def n_committed(self) -> int:
+        """By A, as far as it has said so."""
+        path = self.folder / AGGREGATORS[0] / "rounds.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    async def until_next_round(self, *, limit_s: float) -> None:
+        """Returns when another one is committed, or after a while."""
+        n_before = self.n_committed
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self.n_committed == n_before:
+                    await asyncio.sleep(0.01)
+
+    def logs(self) -> str:
+        """For a test that fails."""
+        return "\n".join(f"{role}:\n{(self.folder / f'{role}.log').read_text()[-3000:]}" for role in self.addresses)
+
+    def update(self, client: str) -> RingArray:
+        """What this client uploads in every round it is in: no two clients', and no two sums of them, are alike."""
+        index = sorted(self.task.clients).index(client)
+        vector = np.zeros(self.task.dim)
+        vector[index] = self.task.client_clip / 2
+        return fixed_point.encode(vector, self.task.frac_bits)
+
+    @contextlib.asynccontextmanager
+    async def clients(self) -> AsyncIterator[None]:
+        """All of them, until the task is finished; they come back to servers that come back."""
+        sessions = [
+            asyncio.create_task(
+                ClientSession(
+                    client=client,
+                    task=self.task,
+                    addresses=(self.addresses[AGGREGATORS[0]], self.addresses[AGGREGATORS[1]]),
+                    tls=self.pki.tls(client),
+                    train=lambda parameters, client=client: self.update(client),
+                    reconnect_timeout_s=60.0,
+                ).run()
+            )
+            for client in self.task.clients
+        ]
+        try:
+            yield
+            await asyncio.gather(*sessions)
+        finally:
+            for session in sessions:
+                session.cancel()
+            await asyncio.gather(*sessions, return_exceptions=True)
+
+    def close(self) -> None:
+        """Leaves nobody behind."""
+        self.kill(*self.running)
+
+
+def committed(folder: Path, task: Task, role: Role) -> list[CommittedRound]:
+    """The releases that one server knows of."""
+    with open_task_store(folder / role, task, bytes(4 * task.dim)) as store:
+        return store.committed()
+
+
+def assert_nothing_wrong(processes: Processes) -> None:
+    """Of what a finished task left at both servers, see the module's text."""
+    folder, task = processes.folder, processes.task
+    a, b = (committed(folder, task, role) for role in AGGREGATORS)
+    keys = [[(r.number, r.chosen, r.accepted, r.rejected, r.model_digest) for r in rounds] for rounds in (a, b)]
+    assert keys[0] == keys[1]
+    assert len(a) == task.rounds
+    assert len({r.number for r in a}) == len(a)
+    models = [np.load(folder / role / "model.npy") for role in AGGREGATORS]
+    expected = in_the_clear(processes, a)
+    for role, model in zip(AGGREGATORS, models, strict=True):
+        assert model.tobytes() == expected.tobytes(), role
+        assert convert.sha256(convert.model_to_bytes(model)) == a[-1].model_digest
+        lines = (folder / role / "rounds.jsonl").read_text().splitlines()
+        assert [int(json.loads(line).get("round", 0)) for line in lines] == [r.number for r in a]
+    assert_ledgers(processes, a)
+    assert_tuples_used_once(processes)
+    logs = [audit_log.read(store_path(folder / role)) for role in AGGREGATORS]
+    assert audit_log.compare(*logs) == task.rounds
+
+
+def in_the_clear(processes: Processes, rounds: Iterable[CommittedRound]) -> NDArray[np.float32]:
+    """The model after these rounds, from the updates of those that were accepted."""
+    task = processes.task
+    parameters = np.zeros(task.dim, dtype=np.float32)
+    for round in rounds:
+        total = np.zeros(task.dim, dtype=np.int64)
+        for client in round.accepted:
+            total += processes.update(client)
+        parameters = updated(parameters, total, task)
+    return parameters
+
+
+def assert_ledgers(processes: Processes, rounds: list[CommittedRound]) -> None:
+    """Both hold every release, once, and charge alike."""
+    participation = []
+    for role in AGGREGATORS:
+        with open_ledger(processes.folder / role, processes.task) as ledger:
+            assert {r.number for r in rounds} <= ledger.rounds
+            participation.append((ledger.rounds, dict(ledger.participation)))
+    assert participation[0] == participation[1]
+    released = Counter(client for r in rounds for client in r.chosen)
+    for client, n_released in released.items():
+        assert participation[0][1][client] >= n_released
+
+
+def assert_tuples_used_once(processes: Processes) -> None:
+    """By (round, slot, use); the numbers of all rounds are distinct, so no tuple of one serves another."""
+    for role in AGGREGATORS:
+        task_ids = task_ids_of(processes, role)
+        with open_tuple_ledger(processes.folder / role) as burns:
+            rows: list[tuple[int, int, str, TupleUse]] = [row for t in task_ids for row in burns.burnt(t)]
+        uses = Counter((number, slot, use) for number, slot, _, use in rows)
+        assert not uses or max(uses.values()) == 1
+
+
+def task_ids_of(processes: Processes, role: Role) -> list[str]:
+    """One: a task that is resumed keeps its id."""
+    entries: list[Any] = audit_log.read(store_path(processes.folder / role))
+    ids = [entry.fields["task"] for entry in entries if entry.kind == "task"]
+    assert len(ids) == 1
+    return ids

@@ -1,0 +1,101 @@
+"""One server of a deployment that is killed and started again, as a process of its own.
+
+The folder holds deployment.json (the task, the three addresses, where the certificates are) and initial.npy. Noise is
+zero, so that the final model says exactly which updates are in it, and how often. With a point the process kills itself
+there with SIGKILL: a name of `POINTS`, before or after the call.
+
+The processes are forked from one that has imported everything and done nothing (`multiprocessing`'s fork server), so
+that hundreds of restarts are a matter of minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dp.ledger import Ledger
+from mpc import validation
+from protos.identity import Role
+from protos.task import Task
+from servers import round as round_module
+from servers.aggregator import Aggregator
+from servers.checkpoints import Checkpoints
+from servers.deal_ledger import DealLedger
+from servers.dealer import Dealer
+from servers.task_store import TaskStore
+from servers.tuple_ledger import TupleLedger
+from tests.integration.pki import AGGREGATORS, Pki
+
+RECONNECT_S = 60.0
+AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
+    "begin": (TaskStore, "begin", 1),
+    "joined": (TaskStore, "joined", 1),
+    "reserve": (TaskStore, "reserve", 2),
+    "burn-mask": (TupleLedger, "burn", 1),
+    "burn-check": (TupleLedger, "burn", 2),
+    "lock": (validation, "lock", 2),
+    "validated": (TaskStore, "validated", 2),
+    "charge": (Ledger, "charge", 2),
+    "open": (round_module, "open_in_place", 2),
+    "checkpoint": (Checkpoints, "save", 2),
+    "commit": (TaskStore, "commit", 2),
+    "finished": (TaskStore, "finished", 1),
+}
+"""What is wrapped, and at which of its calls the process dies."""
+DEALER_POINTS: Final[dict[str, tuple[Any, str, int]]] = {"deal": (DealLedger, "record", 3)}
+POINTS: Final = [f"{when}-{name}" for name in AGGREGATOR_POINTS for when in ("before", "after")]
+
+
+def main(folder: Path, role: Role, point: str | None) -> None:
+    """Runs the server until its task is over, or until the point. Its output is appended to a log in the folder."""
+    log = os.open(folder / f"{role}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    if point is not None:
+        _die_at(point)
+    deployment = json.loads((folder / "deployment.json").read_text())
+    task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    server: Dealer | Aggregator
+    if role is Role.DEALER:
+        server = Dealer(
+            task=task, config=pki.dealer(listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S)
+        )
+    else:
+        server = Aggregator(
+            party=AGGREGATORS.index(role),
+            task=task,
+            config=pki.aggregator(
+                AGGREGATORS.index(role), listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S
+            ),
+            addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
+            noise=lambda std, dim: np.zeros(dim, dtype=np.int64),
+        )
+    asyncio.run(server.run())
+
+
+def _die_at(point: str) -> None:
+    when, _, name = point.partition("-")
+    owner, function, call = {**AGGREGATOR_POINTS, **DEALER_POINTS}[name]
+    original: Callable[..., Any] = getattr(owner, function)
+    n_calls = 0
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if when == "before" and n_calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if when == "after" and n_calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, function, wrapped)

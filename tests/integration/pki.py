@@ -1,0 +1,70 @@
+"""Certificates of a test's deployment, and the configurations that go with them. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from deploy.pki import create_authority, issue
+from protos.identity import Identity, Role
+from protos.transport import TlsFiles
+from servers.config import AggregatorConfig, DealerConfig
+
+AGGREGATORS = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+
+
+@dataclass(frozen=True)
+class Pki:
+    """An authority's directory and who has a certificate there."""
+
+    directory: Path
+
+    @classmethod
+    def create(cls, directory: Path, clients: Iterable[str]) -> Self:
+        """An authority, every server, the operator and these clients."""
+        create_authority(directory)
+        for role in Role:
+            if role is not Role.CLIENT:
+                issue(directory, Identity(role, role.value))
+        for client in clients:
+            issue(directory, Identity(Role.CLIENT, client))
+        return cls(directory)
+
+    @property
+    def authority(self) -> Path:
+        """What everybody trusts."""
+        return self.directory / "ca.pem"
+
+    def tls(self, name: str) -> TlsFiles:
+        """What the holder of `name` shows and trusts."""
+        folder = self.directory / name
+        return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=self.authority)
+
+    def aggregator(self, party: int, *, listen: str, folder: Path, **changes: Any) -> AggregatorConfig:
+        """The configuration of one aggregator that keeps its state under `folder`, beside the initial model."""
+        own, other = AGGREGATORS[party], AGGREGATORS[1 - party]
+        return AggregatorConfig(
+            listen=listen,
+            **self._shown_and_trusted(own),
+            peer_certificate=self.tls(other).certificate,
+            dealer_certificate=self.tls(Role.DEALER).certificate,
+            initial_model=folder / "initial.npy",
+            state_dir=folder / own,
+            connect_timeout_s=60.0,
+            **{"reconnect_timeout_s": 0.0, **changes},
+        )
+
+    def dealer(self, *, listen: str, folder: Path, reconnect_timeout_s: float = 0.0) -> DealerConfig:
+        """The configuration of the dealer, which keeps its state under `folder`."""
+        a, b = (self.tls(role).certificate for role in AGGREGATORS)
+        shown = self._shown_and_trusted(Role.DEALER)
+        pins = {"aggregator_a_certificate": a, "aggregator_b_certificate": b}
+        return DealerConfig(
+            listen=listen, **shown, **pins, state_dir=folder / Role.DEALER, reconnect_timeout_s=reconnect_timeout_s
+        )
+
+    def _shown_and_trusted(self, name: str) -> dict[str, Path]:
+        tls = self.tls(name)
+        return {"certificate": tls.certificate, "key": tls.key, "authority": tls.authority}
