@@ -73,6 +73,8 @@ class Experiment:
     sigma: float = 1.0
     rounds: int = ROUNDS
     seeds: int = 3
+    model: str | None = None
+    """In place of the paper's for the data set."""
     device: str = "auto"
 
     @property
@@ -100,6 +102,7 @@ class Experiment:
                 sigma=self.sigma,
                 clip=defence.clip or 30.0,  # without one enforced by nobody
                 dataset=self.dataset,
+                model=self.model,
                 device=self.device,
                 simulation={**defence.simulation, "evaluate_every": every, "attack": attack},
             ),
@@ -113,6 +116,7 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
     report: dict[str, Any] = {
         "experiment": "precad-backdoor",
         "dataset": experiment.dataset,
+        "model": cases[0].config["task"]["model"],
         "attack": experiment.attack,
         "sigma": experiment.sigma,
         "rounds": experiment.rounds,
@@ -147,8 +151,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
     is_whole = report["rounds"] == ROUNDS
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
     return (
-        f"{report['attack']} on {report['dataset']}, {N_CLIENTS} clients, sigma = {report['sigma']:g}, "
-        f"{report['rounds']} rounds ({whole}), {report['seeds']} seed(s). Backdoor accuracy, mean of the last five "
+        f"{report['attack']} on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, "
+        f"sigma = {report['sigma']:g}, {report['rounds']} rounds ({whole}), {report['seeds']} seed(s). Backdoor accuracy, mean of the last five "
         f"evaluations: {found}. {_verdict(report)}{PAPER.get(report['dataset'], '')}"
     ).rstrip()
 

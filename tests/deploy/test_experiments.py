@@ -90,6 +90,7 @@ def test_a_missed_target_is_called_missed(means: tuple[float, ...], verdict: str
     ]
     report = {
         "attack": "pixel-backdoor",
+        "model": "cnn",
         "dataset": "mnist",
         "sigma": 1.0,
         "rounds": 5000,
