@@ -152,8 +152,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
     return (
         f"{report['attack']} on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, "
-        f"sigma = {report['sigma']:g}, {report['rounds']} rounds ({whole}), {report['seeds']} seed(s). Backdoor accuracy, mean of the last five "
-        f"evaluations: {found}. {_verdict(report)}{PAPER.get(report['dataset'], '')}"
+        f"sigma = {report['sigma']:g}, {report['rounds']} rounds ({whole}), {report['seeds']} seed(s). "
+        f"Backdoor accuracy, mean of the last five evaluations: {found}. {_verdict(report)}{PAPER.get(report['dataset'], '')}"
     ).rstrip()
 
 
