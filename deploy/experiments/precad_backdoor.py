@@ -153,7 +153,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
     return (
         f"{report['attack']} on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, "
         f"sigma = {report['sigma']:g}, {report['rounds']} rounds ({whole}), {report['seeds']} seed(s). "
-        f"Backdoor accuracy, mean of the last five evaluations: {found}. {_verdict(report)}{PAPER.get(report['dataset'], '')}"
+        f"Backdoor accuracy, mean of the last five evaluations: {found}. "
+        f"{_verdict(report)}{PAPER.get(report['dataset'], '')}"
     ).rstrip()
 
 
