@@ -15,6 +15,7 @@ from deploy.commands.audit import audit_app
 from deploy.commands.bench import bench_app
 from deploy.commands.experiments import experiment_app
 from deploy.commands.pki import pki_app
+from deploy.commands.report import report
 
 app = typer.Typer(
     name="precad",
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (local.demo, local.run, local.simulate, roles.client, guarantees.account, guarantees.certify):
+for command in (local.demo, local.run, local.simulate, roles.client, guarantees.account, guarantees.certify, report):
     app.command()(command)
 app.add_typer(roles.serve_app, name="serve")
 app.add_typer(pki_app, name="pki")

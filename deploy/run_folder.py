@@ -4,6 +4,7 @@ config.toml    the resolved configuration: `precad run` on it repeats the experi
 metrics.jsonl  one line per round
 model.pt       the final model, a PyTorch state_dict
 summary.json   the summary that `--json` prints
+report.html    all of it as one page (`precad report`)
 logs/          one file per process
 a/ b/          the aggregators' ledgers, burnt tuples, round records and models
 dealer/        which batches were dealt
@@ -76,6 +77,11 @@ class RunFolder:
     def summary(self) -> Path:
         """What `--json` printed."""
         return self.root / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.root / "report.html"
 
     def state_dir(self, letter: str) -> Path:
         """Of aggregator a or b."""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dp import rounded_gaussian
 from dp.errors import DpError
-from mpc import engines
+from mpc import compiled, engines
 from mpc.burning import Burns
 from mpc.errors import ChannelClosedError, MpcError
 from mpc.gates import make_gate
@@ -399,7 +399,8 @@ async def stays(link: PeerLink) -> None:
 
 
 def _ready_engine(name: str) -> Engine:
-    """Compiled, or with its context on the device. Raises EngineUnavailableError."""
+    """Compiled, or with its context on the device, and with what follows it. Raises EngineUnavailableError."""
     engine = engines.make_engine(name)
     engine.warm_up()
+    compiled.warm_up()
     return engine

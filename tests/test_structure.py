@@ -115,6 +115,7 @@ def test_lock_files_hold_versions_and_hashes_only():
         "docs/extending.md",
         "docs/performance.md",
         "docs/protocol.md",
+        "docs/report.md",
         "docs/simulation.md",
     ],
 )

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from deploy import config as configuration
-from deploy.commands.common import ConfigFile, Json, Output, Threads, exit_codes, people
+from deploy.commands.common import ConfigFile, Json, Output, Threads, exit_codes, people, say
+from deploy.errors import ConfigError
+from deploy.run_folder import RunFolder
 
 
 def demo(
@@ -60,6 +62,7 @@ def simulate(
         folder = output or default_output(f"{plan.task.name}-simulated")
         summary = simulation.run_plan(plan, folder, range(seeds), people)
         simulation.print_simulation(people, summary)
+        say(f"as a page   precad report {folder}")
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
 
@@ -75,5 +78,18 @@ def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, as_jso
         local = LocalRun(settings, output or default_output(name), people)
         summary = asyncio.run(local.run())
         print_summary(people, summary, local.deployment.task)
+        _write_report(local.folder)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _write_report(folder: RunFolder) -> None:
+    """The run is over and its summary written: what keeps a page from being drawn is told, and no failure of it."""
+    from deploy.reporting.write import Report, write_files
+
+    try:
+        write_files({folder.report: Report.of([folder.root]).html().encode()})
+    except ConfigError as error:
+        say(f"no report was written: {error}")
+    else:
+        say(f"report            {folder.report}")

@@ -37,6 +37,7 @@ SUBCOMMANDS = [
     ("pki", "issue"),
     ("audit", "validation"),
     ("simulate",),
+    ("report",),
     ("experiment", "precad-mnist"),
 ]
 
