@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from deploy.commands import guarantees, local, roles
+from deploy.commands import guarantees, local, operations, roles
 from deploy.commands.audit import audit_app
 from deploy.commands.bench import bench_app
 from deploy.commands.experiments import experiment_app
@@ -25,7 +25,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (local.demo, local.run, local.simulate, roles.client, guarantees.account, guarantees.certify, report):
+for command in (
+    *(local.demo, local.run, local.simulate, roles.client, operations.status, operations.watch),
+    *(guarantees.account, guarantees.certify, report),
+):
     app.command()(command)
 app.add_typer(roles.serve_app, name="serve")
 app.add_typer(pki_app, name="pki")

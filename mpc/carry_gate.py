@@ -87,7 +87,7 @@ def _monomials(group: LowWords, block: CarryBlock) -> Planes:
     """
     products = np.empty((block.n_monomials, block.n_blocks, lane_bytes(group.words.size)), dtype=np.uint8)
     pad = np.uint64(block.block_bits * block.n_blocks - group.n_bits)
-    compiled.gate().monomials(group.words.view(np.uint64), pad, products)
+    compiled.gate().monomials(np.ascontiguousarray(group.words).view(np.uint64), pad, products)
     return products
 
 

@@ -113,6 +113,7 @@ def test_lock_files_hold_versions_and_hashes_only():
         "docs/architecture.md",
         "docs/experiments.md",
         "docs/extending.md",
+        "docs/operations.md",
         "docs/performance.md",
         "docs/protocol.md",
         "docs/report.md",

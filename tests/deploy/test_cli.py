@@ -37,6 +37,8 @@ SUBCOMMANDS = [
     ("pki", "issue"),
     ("audit", "validation"),
     ("simulate",),
+    ("status",),
+    ("watch",),
     ("report",),
     ("experiment", "precad-mnist"),
 ]

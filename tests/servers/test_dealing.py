@@ -45,6 +45,7 @@ from servers import dealer as dealer_module
 from servers.deal_ledger import DealLedger
 from servers.dealer import Dealer, DealerServicer
 from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.operations.telemetry import Telemetry
 from servers.tuple_source import TupleSource
 from tests.integration.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
 
@@ -162,7 +163,7 @@ async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]
     pins = tuple(fingerprint(pki.tls(role).certificate.read_bytes()) for role in AGGREGATORS)
     state = tempfile.TemporaryDirectory(prefix="precad-dealer-")
     ledger = DealLedger(Path(state.name) / "dealt.sqlite")
-    servicer = DealerServicer(TASK, pins, ledger)
+    servicer = DealerServicer(TASK, pins, ledger, Telemetry(Role.DEALER))
     over = asyncio.create_task(servicer.deal_until_over(60.0, reconnect_timeout_s=0.0))
     try:
         async with serving(servicer, pki, address) as bound:
