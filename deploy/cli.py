@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from deploy.commands import guarantees, local, roles
+from deploy.commands import guarantees, local, roles, setup
 from deploy.commands.audit import audit_app
 from deploy.commands.bench import bench_app
 from deploy.commands.experiments import experiment_app
@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 for command in (local.demo, local.run, local.simulate, roles.client, guarantees.account, guarantees.certify):
     app.command()(command)
+app.command()(setup.check)
+app.command()(setup.initial_model)
 app.add_typer(roles.serve_app, name="serve")
 app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")
