@@ -210,6 +210,7 @@ EXIT_CODES = {
         "dp.LedgerClosedError",
         "servers.ServerError",
         "servers.TaskRefusedError",
+        "servers.AuditError",
         "servers.CallRefusedError",
         "servers.WrongStateError",
         "servers.AlreadyConnectedError",
