@@ -65,7 +65,7 @@ def validate_without_rows(
     verdicts = equality.all_zero(
         top_bits.shares_of_zero(words, bound.low_bits[-1:], gate, tuples.correlations(), channel),
         equality.hash_key(revealed.challenge, tuples.shape.label()),
-        [tuples.equality_tuple(client) for client in active],
+        tuples.equality_tuples(active),
         channel,
     )
     rejected = [i for i, is_accepted in enumerate(verdicts) if not is_accepted]

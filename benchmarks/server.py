@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
 from benchmarks.errors import WrongVerdictError
-from benchmarks.machine import peak_rss, reset_peak_rss
+from benchmarks.machine import peak_rss, reset_peak_rss, take_own_core
 from benchmarks.workload import Case, Updates, open_spool, prepare
 from dp import rounded_gaussian
 from mpc.channel import Prefixed
@@ -184,6 +184,7 @@ class CountingChannel:
 def run_cases(cases: tuple[Case, ...], lane: Lane) -> list[Measured]:
     """Every case, in the MPC thread. Cases of one size take turns, so that whatever else the machine does meanwhile
     meets all of them alike and their ratios less than their times."""
+    take_own_core(lane.party)
     gates: dict[str, Gate] = {}
     runs = [_run_of(case, CountingChannel(lane, f"case-{i}"), gates) for i, case in enumerate(cases)]
     for _, group in itertools.groupby(runs, key=lambda run: (run.case.dim, run.case.clients)):

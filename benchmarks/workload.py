@@ -47,8 +47,8 @@ class Case:
 
     @property
     def bound(self) -> NormBound:
-        """The norm bound of every case: C = 16 at 16 fractional bits."""
-        return NormBound(clip_norm=CLIP_NORM, dim=self.dim)
+        """The norm bound of every case: C = 16 at 16 fractional bits. A server makes its own before the first round."""
+        return _bound(self.dim)
 
     @property
     def client_ids(self) -> tuple[str, ...]:
@@ -86,6 +86,11 @@ class Updates:
             if is_accepted:
                 total += np.roll(self._base, client)
         return total
+
+
+@lru_cache
+def _bound(dim: int) -> NormBound:
+    return NormBound(clip_norm=CLIP_NORM, dim=dim)
 
 
 @lru_cache(maxsize=1)

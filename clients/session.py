@@ -207,11 +207,13 @@ class ClientSession:
             try:
                 await self._take_part(stubs, invitation)
             except ProtocolError as error:
-                self._log.warning("client.skipped", round=invitation.round, reason=str(error))
+                self._log.warning("client.skipped", task=invitation.task_id, round=invitation.round, reason=str(error))
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
-                self._log.warning("client.refused", round=invitation.round, reason=error.details())
+                self._log.warning(
+                    "client.refused", task=invitation.task_id, round=invitation.round, reason=error.details()
+                )
 
     async def _take_part(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], invitation: RoundInvitation) -> None:
         """Model, Algorithm 2, submission."""
@@ -224,7 +226,7 @@ class ClientSession:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        self._log.info("client.submitted", round=invitation.round)
+        self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _download(
         self, stub: aggregator_pb2_grpc.AggregatorStub, invitation: RoundInvitation

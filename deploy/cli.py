@@ -10,11 +10,12 @@ from typing import NoReturn
 
 import typer
 
-from deploy.commands import guarantees, local, roles, setup
+from deploy.commands import guarantees, local, operations, roles, setup
 from deploy.commands.audit import audit_app
 from deploy.commands.bench import bench_app
 from deploy.commands.experiments import experiment_app
 from deploy.commands.pki import pki_app
+from deploy.commands.report import report
 
 app = typer.Typer(
     name="precad",
@@ -24,10 +25,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (local.demo, local.run, local.simulate, roles.client, guarantees.account, guarantees.certify):
+for command in (
+    *(local.demo, local.run, local.simulate, roles.client, operations.status, operations.watch),
+    *(setup.check, setup.initial_model, guarantees.account, guarantees.certify, report),
+):
     app.command()(command)
-app.command()(setup.check)
-app.command()(setup.initial_model)
 app.add_typer(roles.serve_app, name="serve")
 app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")

@@ -8,6 +8,7 @@ holds no share and no seed, and takes no part in the protocol.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 import socket
 import time
@@ -47,6 +48,7 @@ from servers import memory
 from servers.errors import SetupError
 from servers.state_dir import open_ledger
 
+SERVER_ROLES = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
 DEFAULT_MODEL: str = Task.model_fields["model"].default
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
@@ -72,6 +74,9 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
             server = server[key]
         server.setdefault("listen", resolved["network"].get(name, ""))
         server.setdefault("reconnect_timeout_s", 0.0)  # nobody starts a process of this run again
+        server.setdefault("drain_timeout_s", 0.0)  # nor is there anybody to finish a round for
+        if "operations_listen" in server:
+            server.setdefault("operations_token", folder.operations_token.name)
     resolved["client"].setdefault("reconnect_timeout_s", 0.0)
     deployment = parse(resolved, base=folder.root)
     real = declared_records(list(deployment.task.clients), source, split)
@@ -192,6 +197,20 @@ def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[s
         raise ConfigError(f"client.partition: {error}") from None
 
 
+def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with an operations port for every server that has none. Raises ConfigError."""
+    wished = dict(raw)
+    for (keys, _), address in zip(_SERVERS, _free_addresses().values(), strict=True):
+        section = wished
+        for key in keys:
+            if not isinstance(inner := section.get(key, {}), Mapping):
+                raise ConfigError(f"{'.'.join(keys)}: expected a section, found {inner!r}")
+            section[key] = dict(inner)
+            section = section[key]
+        section.setdefault("operations_listen", address)
+    return wished
+
+
 def _free_addresses() -> dict[str, str]:
     """Three free ports of the loopback interface. Another process might take one before we do; then it is reported."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
@@ -250,9 +269,23 @@ class LocalRun:
             pki.issue(self.folder.pki, Identity(Role.CLIENT, client))
         np.save(self.folder.initial_model, models.initial_parameters(task.model, seed=task.model_seed))
         self.folder.write_config(resolved)
+        self._open_operations()
         self._test = split.test
         self._children = Children(self.folder.logs)
         self._progress = Progress()
+
+    def _open_operations(self) -> None:
+        """Makes the token of the operations ports, where the run has any, and says where they are."""
+        servers = (self.deployment.aggregator.a, self.deployment.aggregator.b, self.deployment.dealer)
+        listening = [
+            (role, own) for role, own in zip(SERVER_ROLES, servers, strict=True) if own and own.operations_listen
+        ]
+        if any(own.operations_token == self.folder.operations_token for _, own in listening):
+            self.folder.write_operations_token(secrets.token_urlsafe(32))
+        for role, own in listening:
+            scheme = "https" if own.operations_tls else "http"
+            line = f"dashboard of {role}: {scheme}://{own.operations_listen}/  token: {own.operations_token}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _require_free_ports(self) -> None:
         network = self.deployment.network

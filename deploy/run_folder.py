@@ -4,15 +4,18 @@ config.toml    the resolved configuration: `precad run` on it repeats the experi
 metrics.jsonl  one line per round
 model.pt       the final model, a PyTorch state_dict
 summary.json   the summary that `--json` prints
+report.html    all of it as one page (`precad report`)
 logs/          one file per process
 a/ b/          the aggregators' ledgers, burnt tuples, round records and models
 dealer/        which batches were dealt
 pki/           the authority and the certificates of this run
+operations-token   opens the servers' dashboards, in runs that have them
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +80,16 @@ class RunFolder:
         """What `--json` printed."""
         return self.root / "summary.json"
 
+    @property
+    def operations_token(self) -> Path:
+        """Of the servers' operations ports, in runs that have them."""
+        return self.root / "operations-token"
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.root / "report.html"
+
     def state_dir(self, letter: str) -> Path:
         """Of aggregator a or b."""
         return self.root / letter
@@ -84,6 +97,12 @@ class RunFolder:
     def write_config(self, raw: dict[str, Any]) -> None:
         """The resolved configuration, as TOML."""
         self.config.write_text(tomli_w.dumps(raw))
+
+    def write_operations_token(self, token: str) -> None:
+        """For this user's eyes only."""
+        descriptor = os.open(self.operations_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token + "\n")
 
     def append_metrics(self, round_metrics: dict[str, Any]) -> None:
         """One line per round."""

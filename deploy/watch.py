@@ -80,7 +80,7 @@ COLUMNS = (
 )
 
 
-def _rounded_up(epsilon: float) -> str:
+def rounded_up(epsilon: float) -> str:
     """A bound with two decimals is still a bound."""
     return f"{math.ceil(epsilon * 100) / 100:.2f}" if math.isfinite(epsilon) else "inf"
 
@@ -95,8 +95,8 @@ def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:
         str(len(metrics["accepted"])),
         " ".join(left_out) or "-",
         "-" if accuracy is None else f"{accuracy:.3f}",
-        _rounded_up(metrics["epsilon_one_server"]),
-        _rounded_up(metrics["epsilon_clients_only"]),
+        rounded_up(metrics["epsilon_one_server"]),
+        rounded_up(metrics["epsilon_clients_only"]),
         f"{seconds['collect']:.2f}",
         f"{seconds['lock'] + seconds['validate']:.2f}",
         f"{metrics['seconds_total']:.2f}",

@@ -18,7 +18,8 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from mpc.channel import Channel
+from mpc import compiled
+from mpc.channel import Channel, exchange_alike
 from mpc.correlations import (
     Block,
     CarryBlock,
@@ -27,17 +28,14 @@ from mpc.correlations import (
     Planes,
     best_split,
     lane_bytes,
-    plane_of_bits,
     split_pairs,
-    subset_shares,
 )
-from mpc.errors import MalformedMessageError
 from mpc.sharing import Party
 from mpc.top_bits import LowWords
 
 
 class CarryGate:
-    """Stateless; needs neither CrypTen nor torch."""
+    """Stateless; needs neither CrypTen nor torch. Its loops are compiled (`mpc.gate_kernels`)."""
 
     name = "native"
 
@@ -59,10 +57,7 @@ def _run_together(runs: Sequence[Run], channel: Channel, labels: Sequence[str]) 
     """One message per round for all of them."""
     outgoing, results = [next(run) for run in runs], []
     for label in labels:
-        ours = b"".join(planes.tobytes() for planes in outgoing)
-        received = channel.exchange(label, ours)
-        if len(received) != len(ours):
-            raise MalformedMessageError(f"step {label!r} has {len(ours)} bytes, got {len(received)}")
+        received = exchange_alike(channel, label, b"".join(planes.tobytes() for planes in outgoing))
         theirs, incoming = np.frombuffer(received, dtype=np.uint8), []
         for planes in outgoing:
             incoming.append(theirs[: planes.size].reshape(planes.shape))
@@ -78,46 +73,35 @@ def _run_together(runs: Sequence[Run], channel: Channel, labels: Sequence[str]) 
 
 def _carry(group: LowWords, block: CarryBlock, shares: CarryShares, party: Party) -> Run:
     """Shares of the carry out of the lowest n_bits of each word."""
-    bits = _bit_planes(group, block)
-    own = _monomials(bits)
+    own = _monomials(group, block)
     theirs = yield own ^ shares.bit_masks
-    generate, propagate = _blocks(block, shares, party, own, theirs)
-    joined = np.stack([generate, propagate], axis=1)
-    hidden = joined ^ shares.join_masks
+    hidden = _blocks(block, shares, party, own, theirs) ^ shares.join_masks
     theirs = yield hidden
     return _join(hidden ^ theirs, shares, party)
 
 
-def _bit_planes(group: LowWords, block: CarryBlock) -> Planes:
-    """(k, s, lanes): bit i of block b is bit k b + i. Words of fewer bits are shifted up: zeros carry nothing."""
-    pad = block.block_bits * block.n_blocks - group.n_bits
-    shifted = (group.words << pad).astype("<i8", copy=False)
-    bits = np.unpackbits(shifted.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
-    used = bits[:, : block.block_bits * block.n_blocks].T
-    return plane_of_bits(used).reshape(block.n_blocks, block.block_bits, lane_bytes(group.words.size)).swapaxes(0, 1)
+def _monomials(group: LowWords, block: CarryBlock) -> Planes:
+    """(2^k - 1, s, lanes): the product over each non-empty set of a block's bits, at the set's number less one.
+
+    Bit i of block b is bit k b + i of a word. Words of fewer bits are shifted up: zeros carry nothing.
+    """
+    products = np.empty((block.n_monomials, block.n_blocks, lane_bytes(group.words.size)), dtype=np.uint8)
+    pad = np.uint64(block.block_bits * block.n_blocks - group.n_bits)
+    compiled.gate().monomials(np.ascontiguousarray(group.words).view(np.uint64), pad, products)
+    return products
 
 
-def _monomials(bits: Planes) -> Planes:
-    """(2^k - 1, s, lanes) from (k, s, lanes): the product over each non-empty set of a block's bits."""
-    products = np.full((1, *bits.shape[1:]), 0xFF, dtype=np.uint8)
-    for plane in bits:
-        products = np.concatenate([products, products & plane])
-    return products[1:]
-
-
-def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, theirs: Planes) -> tuple[Planes, Planes]:
-    """XOR shares of (g, p) of every block, (s, lanes) each.
+def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, theirs: Planes) -> Planes:
+    """XOR shares of g and p of every block, (s, 2, lanes).
 
     With e = x ^ a and d = y ^ b opened, x & y = (x & d) ^ (e & b) ^ (a & b): A knows the first term, B the second.
     """
     pairs = split_pairs(block.block_bits)
-    if party == 0:
-        products = (own[pairs.a] & theirs[pairs.b]) ^ shares.pairs
-    else:
-        products = (theirs[pairs.a] & shares.bit_masks[pairs.b]) ^ shares.pairs
-    generate = np.bitwise_xor.reduce(products[: pairs.n_generate], axis=0)
-    propagate = np.bitwise_xor.reduce(products[pairs.n_generate :], axis=0) ^ own[-1]
-    return generate, propagate
+    of_a, of_b = (own, theirs) if party == 0 else (theirs, shares.bit_masks)
+    totals = np.zeros(shares.join_masks.shape, dtype=np.uint8)
+    totals[:, 1] = own[-1]
+    compiled.gate().add_pairs(of_a, of_b, pairs.a, pairs.b, pairs.n_generate, shares.pairs, totals)
+    return totals
 
 
 def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
@@ -125,17 +109,10 @@ def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
 
     Multiplied out, the product of masks g_j and of those p_i, i in A, above j has as its factor the product of the
     opened p_i above j that are not in A; with p_j instead of g_j, that factor times the carry into block j that the
-    opened values would have.
+    opened values would have. `subsets` holds the products in the order of `mpc.correlations.subset_products`.
     """
-    with_generate, with_propagate = subset_shares(shares.join_masks, shares.subsets)
-    carry_in = [np.zeros_like(opened[0, 0])]
-    for generate, propagate in opened:
-        carry_in.append(generate ^ (propagate & carry_in[-1]))
-    total: Planes = carry_in[-1].copy() if party == 0 else np.zeros_like(opened[0, 0])
-    factors = np.full((1, opened.shape[-1]), 0xFF, dtype=np.uint8)
-    above = zip(reversed(range(len(opened))), with_generate, with_propagate, strict=True)
-    for j, generated, propagated in above:
-        terms = generated ^ (carry_in[j] & propagated) if j else generated
-        total ^= np.bitwise_xor.reduce(factors & terms, axis=0)
-        factors = np.concatenate([factors & opened[j, 1], factors])
+    s, _, lanes = opened.shape
+    carry_in, factors = np.zeros((s + 1, lanes), dtype=np.uint8), np.empty((1 << s, lanes), dtype=np.uint8)
+    total = np.empty(lanes, dtype=np.uint8)
+    compiled.gate().join(opened, shares.join_masks, shares.subsets, party == 0, carry_in, factors, total)
     return total

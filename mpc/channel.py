@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from mpc.errors import ChannelClosedError, PeerMismatchError
+from mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
 from mpc.sharing import Party
 
 T = TypeVar("T")
@@ -45,6 +45,17 @@ class Channel(Protocol):
         only a few pieces earlier than that, so neither side ever holds the whole. Read it to its end.
         Raises: PeerMismatchError, ChannelClosedError.
         """
+
+
+def exchange_alike(channel: Channel, label: str, payload: bytes) -> bytes:
+    """`Channel.exchange` of a step in which both parties send the same number of bytes.
+
+    Raises: MalformedMessageError when the peer's payload has another length; PeerMismatchError, ChannelClosedError.
+    """
+    received = channel.exchange(label, payload)
+    if len(received) != len(payload):
+        raise MalformedMessageError(f"step {label!r} has {len(payload)} bytes, got {len(received)}")
+    return received
 
 
 class Prefixed:

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpc.errors import ParameterError, TupleExhaustedError
-from mpc.ring import WORD_BYTES, RingArray
+from mpc.ring import WORD_BITS, WORD_BYTES, RingArray
 
 Planes: TypeAlias = NDArray[np.uint8]
 """Bits of m words, (..., ceil(m / 8)): bit w of the last axis belongs to word w, lowest first."""
 
-WORD_BITS = 64
 MAX_BLOCK_BITS, MAX_BLOCKS = 8, 12
 """Limits of a CarryBlock: products grow as 2^block_bits and as 2^n_blocks."""
 
@@ -190,6 +189,10 @@ class CarryBlock(_XorShared):
         planes = _planes(words, self.products_per_word, lanes)
         return planes[:n_split].reshape(n_pairs, self.n_blocks, lanes), planes[n_split:]
 
+    def shares(self, masks: RingArray, products: RingArray) -> CarryShares:
+        """One server's words as planes."""
+        return CarryShares(*self.masks_of(masks), *self.products_of(products))
+
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
         """See `Block.products`."""
         pairs = split_pairs(self.block_bits)
@@ -241,7 +244,7 @@ def split_pairs(block_bits: int) -> SplitPairs:
         for of_a in _subsets(above)
     ]
     propagate = [(of_a, full ^ of_a) for of_a in range(1, full)]
-    a, b = np.array(generate + propagate, dtype=np.intp).T - 1
+    a, b = np.ascontiguousarray(np.array(generate + propagate, dtype=np.intp).T - 1)
     return SplitPairs(a, b, len(generate))
 
 
@@ -264,22 +267,6 @@ def subset_products(generate: Planes, propagate: Planes) -> tuple[list[Planes], 
         with_generate.append(generate[j] & table)
         with_propagate.append(propagate[j] & (table if j else table[:1]))
         table = np.concatenate([table, with_propagate[-1]])
-    return with_generate, with_propagate
-
-
-def subset_shares(join_masks: Planes, products: Planes) -> tuple[list[Planes], list[Planes]]:
-    """Shares of all that `subset_products` gives, from shares of its inputs and of its products of two or more."""
-    with_generate: list[Planes] = []
-    with_propagate: list[Planes] = []
-    start = 0
-    for j in reversed(range(len(join_masks))):
-        n_sets = 1 << (len(join_masks) - 1 - j)
-        for tables, mask, n_products in (
-            (with_generate, join_masks[j, :1], n_sets - 1),
-            (with_propagate, join_masks[j, 1:], n_sets - 1 if j else 0),
-        ):
-            tables.append(np.concatenate([mask, products[start : start + n_products]]))
-            start += n_products
     return with_generate, with_propagate
 
 
@@ -311,8 +298,16 @@ class Correlations:
     """
 
     def __init__(self, blocks: Sequence[Block], masks: RingArray, products: RingArray) -> None:
+        """masks, products: both streams, or at B the corrections; as many words as the blocks have, or more."""
         self._blocks = tuple(blocks)
-        self._masks, self._products = masks, products
+        self._words: list[tuple[RingArray, RingArray]] = []
+        self._carry_shares: dict[int, CarryShares] = {}
+        for i, block in enumerate(blocks):
+            of_block = masks[: block.n_masks], products[: block.n_products]
+            self._words.append(of_block)
+            if isinstance(block, CarryBlock):
+                self._carry_shares[i] = block.shares(*of_block)
+            masks, products = masks[block.n_masks :], products[block.n_products :]
         self._block = self._taken = 0
 
     def triples(self, n_words: int) -> tuple[RingArray, RingArray, RingArray]:
@@ -330,9 +325,12 @@ class Correlations:
 
     def carries(self, n_words: int) -> tuple[CarryBlock, CarryShares]:
         """The next CarryBlock, for its first n_words words. Raises TupleExhaustedError."""
-        block, masks, products = self._take(CarryBlock, n_words)
-        parts = (*block.masks_of(masks), *block.products_of(products))
-        return block, CarryShares(*(part[..., : lane_bytes(n_words)] for part in parts))
+        block, _, _ = self._take(CarryBlock, n_words)
+        shares = self._carry_shares.pop(self._block - 1)
+        if n_words == block.n_words:
+            return block, shares
+        lanes = lane_bytes(n_words)
+        return block, CarryShares(*(np.ascontiguousarray(part[..., :lanes]) for part in shares))
 
     def _take(self, kind: type[BlockT], n_words: int) -> tuple[BlockT, RingArray, RingArray]:
         found = self._find(kind, n_words)
@@ -346,12 +344,10 @@ class Correlations:
         if self._block < len(self._blocks):
             block = self._blocks[self._block]
             if isinstance(block, kind) and taken + n_words <= block.n_words:
-                return block, self._masks[: block.n_masks], self._products[: block.n_products]
+                return block, *self._words[self._block]
         raise TupleExhaustedError(f"the round has no {kind.__name__} for {n_words} words left")
 
     def _next(self) -> None:
-        done = self._blocks[self._block]
-        self._masks, self._products = self._masks[done.n_masks :], self._products[done.n_products :]
         self._block, self._taken = self._block + 1, 0
 
     def __repr__(self) -> str:

@@ -19,9 +19,6 @@ LANES = 4
 """Clients whose rows are added up side by side: their buckets, 64 KiB, stay in the first two levels of cache."""
 BYTES, BYTE_VALUES = 8, 256
 
-_BITS_OF_BYTE = (np.arange(BYTE_VALUES, dtype=np.uint64)[:, np.newaxis] >> np.arange(8, dtype=np.uint64)) & np.uint64(1)
-"""(256, 8): bit j of each byte."""
-
 
 class CpuEngine:
     """The default."""
@@ -72,9 +69,14 @@ class CpuAccumulator:
 
     def sums(self) -> LocalSums:
         """See `Accumulator.sums`."""
-        rows = [_rows_of(buckets) for buckets in self._buckets]
+        n_clients = len(self._by_mask)
+        rows = np.empty((-(-n_clients // LANES) * LANES, MAX_ROWS), dtype=np.uint64)
+        for group, buckets in enumerate(self._buckets):
+            lanes, first = buckets.shape[2], LANES * group
+            folded = np.empty(BYTE_VALUES * lanes, dtype=np.uint64)
+            self._kernels.add_up(buckets, folded, rows[first : first + lanes])
         return LocalSums(
-            rows=np.concatenate([*rows, np.zeros((0, MAX_ROWS), dtype=np.uint64)])[: len(self._by_mask)].view(np.int64),
+            rows=rows[:n_clients].view(np.int64),
             by_mask=_words(self._by_mask),
             by_opened=_words(self._by_opened),
             share_sum=self._share_sum.view(np.int64),
@@ -86,12 +88,5 @@ def _empty_buckets(n_clients: int) -> NDArray[np.uint64]:
     return np.zeros((BYTES, BYTE_VALUES, 1 if n_clients == 1 else LANES), dtype=np.uint64)
 
 
-def _rows_of(buckets: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """(lanes, 64) from (8, 256, lanes): row 8 g + j is the sum of the buckets of byte g whose index has bit j."""
-    by_lane = np.ascontiguousarray(np.moveaxis(buckets, 2, 0))
-    rows: NDArray[np.uint64] = by_lane @ _BITS_OF_BYTE
-    return rows.reshape(-1, MAX_ROWS)
-
-
 def _words(values: Sequence[int]) -> RingArray:
-    return np.array([ring.centred(value) for value in values], dtype=np.int64)
+    return np.array([value % ring.MODULUS for value in values], dtype=np.uint64).view(np.int64)

@@ -11,20 +11,20 @@ dominate the 2^-64 of the rows; with p = 2^127 - 1 a collision has probability a
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Sequence
-
 import numpy as np
+from numpy.typing import NDArray
 
-from mpc import prg
-from mpc.channel import Channel
-from mpc.errors import MalformedMessageError
+from mpc import compiled, prg, ring
+from mpc.channel import Channel, exchange_alike
+from mpc.errors import MalformedMessageError, ParameterError
 from mpc.prg import Label, Purpose, Seed
-from mpc.ring import WORD_BYTES, RingArray
-from mpc.tuples import FIELD_PRIME, FIELD_WORDS, EqualityTuple, field_element
+from mpc.ring import WORD_BITS, RingArray
+from mpc.tuples import FIELD_PRIME, FIELD_WORDS, field_element
 
-FIELD_BYTES = FIELD_WORDS * WORD_BYTES
+Elements = NDArray[np.uint64]
+"""Elements of F_p, (n, 2): two words each, the low one first."""
+
+_NEGATED = np.uint64(2**64 - 1)
 
 
 def hash_key(seed: Seed, label: Label) -> int:
@@ -32,42 +32,38 @@ def hash_key(seed: Seed, label: Label) -> int:
     return field_element(prg.stream(seed, Purpose.EQUALITY_HASH_KEY, label, FIELD_WORDS)) & FIELD_PRIME
 
 
-def polynomial_hash(words: RingArray, key: int) -> int:
-    """sum_j w_j key^(m+1-j) mod p over the words w_1..w_m, unsigned: each is below p, so the map is injective."""
-    value = 0
-    for word in words.view(np.uint64).tolist():
-        value = (value + word) * key % FIELD_PRIME
-    return value
+def polynomial_hashes(words: RingArray, key: int) -> Elements:
+    """sum_j w_j key^(m+1-j) mod p over the words w_1..w_m of each row, unsigned: each is below p, so the map is
+    injective. Shapes: (n, m) to (n, 2)."""
+    hashes = np.empty((len(words), FIELD_WORDS), dtype=np.uint64)
+    low, high = np.uint64(key & (ring.MODULUS - 1)), np.uint64(key >> WORD_BITS)
+    compiled.field().hashes(np.ascontiguousarray(words).view(np.uint64), low, high, hashes)
+    return hashes
 
 
-def polynomial_hashes(words: RingArray, key: int) -> list[int]:
-    """`polynomial_hash` of every row of (n, m): the key's powers once for all, and one reduction a row."""
-    powers = list(itertools.accumulate([key] * words.shape[1], lambda x, y: x * y % FIELD_PRIME))[::-1]
-    return [sum(map(operator.mul, row, powers)) % FIELD_PRIME for row in words.view(np.uint64).tolist()]
-
-
-def all_zero(bits: RingArray, key: int, tuples: Sequence[EqualityTuple], channel: Channel) -> list[bool]:
+def all_zero(bits: RingArray, key: int, tuples: RingArray, channel: Channel) -> list[bool]:
     """For each client, whether its XOR-shared words are all zero. Two rounds, 32 bytes per client. Run by both servers.
 
-    Shapes: bits (n, w), this server's XOR shares, already masked to the bits that count.
+    Shapes: bits (n, w), this server's XOR shares, already masked to the bits that count; tuples (n, 3, 2), its shares
+    of rho, omega and rho omega (`ServerTuples.equality_tuples`).
+    Raises: ParameterError, MalformedMessageError.
     """
-    sign = 1 if channel.party == 0 else -1
-    hashes = polynomial_hashes(bits, key)
-    e_shares = [sign * value - t.omega_share for value, t in zip(hashes, tuples, strict=True)]
-    e = _open_field("equality/difference", e_shares, channel)
-    z_shares = [t.rho_share * e_i + t.product_share for t, e_i in zip(tuples, e, strict=True)]
-    return [z == 0 for z in _open_field("equality/masked", z_shares, channel)]
+    n, field, shares = len(bits), compiled.field(), np.ascontiguousarray(tuples).view(np.uint64)
+    if shares.shape != (n, 3, FIELD_WORDS):
+        raise ParameterError(f"tuples must have shape {(n, 3, FIELD_WORDS)}, got {shares.shape}")
+    e_share, z_share = np.empty((2, n, FIELD_WORDS), dtype=np.uint64)
+    field.differences(polynomial_hashes(bits, key), shares, np.uint64(0) if channel.party == 0 else _NEGATED, e_share)
+    field.masked(e_share, _peers_share("equality/difference", e_share, channel), shares, z_share)
+    z = np.empty_like(z_share)
+    field.sums(z_share, _peers_share("equality/masked", z_share, channel), z)
+    return [not any(element) for element in z.tolist()]
 
 
-def _open_field(label: str, shares: Sequence[int], channel: Channel) -> list[int]:
-    """Sums of both parties' shares modulo p."""
-    ours = [share % FIELD_PRIME for share in shares]
-    payload = b"".join(value.to_bytes(FIELD_BYTES, "little") for value in ours)
-    received = channel.exchange(label, payload)
-    if len(received) != len(payload):
-        raise MalformedMessageError(f"step {label!r} has {len(payload)} bytes, got {len(received)}")
-    starts = range(0, len(received), FIELD_BYTES)
-    theirs = [int.from_bytes(received[start : start + FIELD_BYTES], "little") for start in starts]
-    if any(value >= FIELD_PRIME for value in theirs):
+def _peers_share(label: str, ours: Elements, channel: Channel) -> Elements:
+    """Sends our elements and returns the peer's. Raises MalformedMessageError unless they are as many, below p."""
+    received = exchange_alike(channel, label, ring.to_bytes(ours.view(np.int64)))
+    theirs = ring.from_bytes(received, n_words=ours.size).view(np.uint64).reshape(ours.shape)
+    low, high = theirs[:, 0].tolist(), theirs[:, 1].tolist()
+    if any((of_high << WORD_BITS) + of_low >= FIELD_PRIME for of_low, of_high in zip(low, high, strict=True)):
         raise MalformedMessageError(f"step {label!r} carries a value outside F_p")
-    return [(a + b) % FIELD_PRIME for a, b in zip(ours, theirs, strict=True)]
+    return theirs

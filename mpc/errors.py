@@ -61,7 +61,7 @@ class TupleReusedError(MpcError):
 
 
 class TupleExhaustedError(MpcError):
-    """A protocol asks for more binary triples than the dealer made for the round."""
+    """A protocol asks for more correlations than the dealer made for the round."""
 
 
 class GateUnavailableError(MpcError):

@@ -35,6 +35,8 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _READ = types.Array(types.uint64, 1, "C", readonly=True)
 _WRITE = types.Array(types.uint64, 1, "C")
 _READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
+_WRITE_2D = types.Array(types.uint64, 2, "C")
+_READ_3D = types.Array(types.uint64, 3, "C", readonly=True)
 
 
 @njit(types.UniTuple(types.uint64, 2)(_READ, _WRITE, _READ, _WRITE, types.uint64), **_OPTIONS)
@@ -100,3 +102,26 @@ def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
             first = (np.uint64(byte * BYTE_VALUES) + (word & BYTE_MASK)) * np.uint64(LANES)
             _add_four(buckets, first, y0, y1, y2, y3)
             word >>= BYTE_BITS
+
+
+@njit(types.void(_READ_3D, _WRITE, _WRITE_2D), **_OPTIONS)
+def add_up(buckets: Words, folded: Words, rows: Words) -> None:
+    """Row 8 g + j of each lane: the sum of the buckets of byte g whose index has bit j.
+
+    From the highest bit down: the upper half of the buckets adds up to the bit's row, and is then added to the lower
+    half, where it counts for the bits below. Shapes: (8, 256, lanes), scratch (256 * lanes,), rows (lanes, 64).
+    """
+    lanes = buckets.shape[2]
+    for byte in range(BYTES):
+        of_byte = buckets[byte].reshape(-1)
+        for i in range(of_byte.size):
+            folded[i] = of_byte[i]
+        for bit in range(7, -1, -1):
+            half = (1 << bit) * lanes
+            for lane in range(lanes):
+                total = ZERO
+                for i in range(half + lane, 2 * half, lanes):
+                    total += folded[i]
+                rows[lane, 8 * byte + bit] = total
+            for i in range(half):
+                folded[i] += folded[half + i]

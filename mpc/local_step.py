@@ -142,7 +142,9 @@ def require_length(vectors: Sequence[Words], dim: int) -> None:
 
 def read_tile(words: Words, tile: slice) -> RingArray:
     """One tile, aligned and contiguous, of exactly the length that compiled loops will read."""
-    read = np.require(np.asarray(words[tile]), dtype=np.int64, requirements=["C", "A"])
+    read = np.asarray(words[tile])
+    if read.dtype != np.int64 or not (read.flags.c_contiguous and read.flags.aligned):
+        read = np.require(read, dtype=np.int64, requirements=["C", "A"])
     if read.shape != (tile.stop - tile.start,):
         raise MalformedMessageError(f"expected a tile of {tile.stop - tile.start} words, got shape {read.shape}")
     return read

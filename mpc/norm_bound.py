@@ -73,7 +73,7 @@ class NormBound:
         """T = floor((C 2^f)^2): the largest accepted sum of squares."""
         return math.floor(self.encoded_clip**2)
 
-    @property
+    @cached_property
     def low_bits(self) -> tuple[int, ...]:
         """For each word of `words_to_check`, the lowest of its top bits: all from there to 63 must be zero.
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from mpc import prg, ring
 from mpc.prg import Label, Purpose, Seed
-from mpc.ring import RingArray
+from mpc.ring import WORD_BITS, RingArray
 
 MAX_ROWS = 64
 """Bits of one word per coordinate."""
-WORD_BITS = 64
 
 
 class RowStreams:

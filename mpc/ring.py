@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mpc.errors import MalformedMessageError
 
 MODULUS = 1 << 64
-WORD_BYTES = 8
+WORD_BYTES, WORD_BITS = 8, 64
 
 RingArray: TypeAlias = NDArray[np.int64]
 

@@ -34,9 +34,14 @@ class Mode(enum.StrEnum):
     SHARES = "shares"
 
 
+def mask_key(mask_seed: Seed, label: Label) -> Seed:
+    """Key of the stream of one server's half of the mask, a_P."""
+    return prg.derive(mask_seed, Purpose.MASK, label)
+
+
 def mask_stream(mask_seed: Seed, label: Label) -> Stream:
-    """One server's half of the mask, a_P. Run by that server and the dealer and, in `masked` form, by the client."""
-    return prg.open_stream(mask_seed, Purpose.MASK, label)
+    """a_P from its seed. Run by the dealer and, in `masked` form, by the client; its server keeps the key."""
+    return Stream(mask_key(mask_seed, label))
 
 
 def mask(encoded: RingArray, mask_seeds: tuple[Seed, Seed], label: Label) -> RingArray:

@@ -12,17 +12,17 @@ conversion of c is the usual one from a bit that is dealt in both forms.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mpc.channel import Channel
-from mpc.correlations import BitBlock, Block, Correlations, Planes, bits_of_plane
-from mpc.errors import MalformedMessageError
-from mpc.ring import RingArray
-
-WORD_BITS = 64
+from mpc import compiled
+from mpc.channel import Channel, exchange_alike
+from mpc.correlations import BitBlock, Block, Correlations, Planes
+from mpc.ring import WORD_BITS, RingArray
 
 
 class LowWords(NamedTuple):
@@ -47,7 +47,7 @@ class Gate(Protocol):
 
 def blocks(gate: Gate, n_clients: int, low_bits: Sequence[int]) -> tuple[Block, ...]:
     """What `shares_of_zero` uses up for n_clients clients, whose j-th word counts from bit low_bits[j] on."""
-    groups = [(n_clients * len(columns), n_bits) for n_bits, columns in _columns(low_bits).items()]
+    groups = [(n_clients * len(columns), n_bits) for n_bits, columns in _columns(tuple(low_bits))]
     return (*gate.blocks(groups), *(BitBlock(n_words) for n_words, _ in groups))
 
 
@@ -59,45 +59,42 @@ def shares_of_zero(
     Shapes: words (n, w), this server's additive shares; low_bits (w,), each in 1..63; result (n, w).
     Rounds: the gate's and one. Raises MalformedMessageError, TupleExhaustedError.
     """
-    columns = _columns(low_bits)
-    split = {n_bits: np.ascontiguousarray(words[:, index]).view(np.uint64) for n_bits, index in columns.items()}
-    lows = [
-        LowWords((part & np.uint64((1 << n_bits) - 1)).view(np.int64).reshape(-1), n_bits)
-        for n_bits, part in split.items()
-    ]
-    carries = _to_additive(lows, gate.carries(lows, correlations, channel), correlations, channel)
-    result = np.empty_like(words)
-    for (n_bits, index), carry in zip(columns.items(), carries, strict=True):
-        top = (split[n_bits] >> np.uint64(n_bits)).view(np.int64) + carry.reshape(len(words), len(index))
-        shares = top if channel.party == 0 else -top
-        result[:, index] = shares & ((1 << (WORD_BITS - n_bits)) - 1)
-    return result
-
-
-def _to_additive(
-    lows: Sequence[LowWords], carries: Sequence[Planes], correlations: Correlations, channel: Channel
-) -> list[RingArray]:
-    """Additive shares modulo 2^64 of bits, from XOR shares. One round, one bit per word.
-
-    With o = c ^ r opened, c = o + (1 - 2 o) r.
-    """
+    columns = _columns(tuple(low_bits))
+    unsigned = np.ascontiguousarray(words).view(np.uint64)
+    lows = [LowWords((words[:, index] & ((1 << n_bits) - 1)).reshape(-1), n_bits) for n_bits, index in columns]
+    carries = gate.carries(lows, correlations, channel)
     bits = [correlations.bits(low.words.size) for low in lows]
-    hidden: Planes = np.concatenate([carry ^ mask for carry, (mask, _) in zip(carries, bits, strict=True)])
-    received = channel.exchange("gate/carries", hidden.tobytes())
-    if len(received) != hidden.size:
-        raise MalformedMessageError(f"step 'gate/carries' has {hidden.size} bytes, got {len(received)}")
-    opened = hidden ^ np.frombuffer(received, dtype=np.uint8)
-    shares, start = [], 0
-    for carry, (_, values) in zip(carries, bits, strict=True):
-        o = bits_of_plane(opened[start : start + carry.size], values.size)
-        shares.append((1 - 2 * o) * values + (o if channel.party == 0 else 0))
+    opened = _open(carries, [mask for mask, _ in bits], channel)
+    result = np.empty(words.shape, dtype=np.uint64)
+    for (n_bits, index), plane, (_, values) in zip(columns, opened, bits, strict=True):
+        compiled.gate().top_shares(
+            unsigned,
+            index,
+            np.uint64(n_bits),
+            plane,
+            values.view(np.uint64),
+            channel.party == 0,
+            np.uint64((1 << (WORD_BITS - n_bits)) - 1),
+            result,
+        )
+    return result.view(np.int64)
+
+
+def _open(carries: Sequence[Planes], masks: Sequence[Planes], channel: Channel) -> list[Planes]:
+    """c ^ r of every carry and its dealt bit, a plane per group. One round, one bit per word."""
+    hidden: Planes = np.concatenate([carry ^ mask for carry, mask in zip(carries, masks, strict=True)])
+    received = exchange_alike(channel, "gate/carries", hidden.tobytes())
+    opened, start, planes = hidden ^ np.frombuffer(received, dtype=np.uint8), 0, []
+    for carry in carries:
+        planes.append(opened[start : start + carry.size])
         start += carry.size
-    return shares
+    return planes
 
 
-def _columns(low_bits: Sequence[int]) -> dict[int, list[int]]:
+@functools.cache
+def _columns(low_bits: tuple[int, ...]) -> tuple[tuple[int, NDArray[np.intp]], ...]:
     """The columns of each length, in order of appearance."""
     columns: dict[int, list[int]] = {}
     for column, n_bits in enumerate(low_bits):
         columns.setdefault(n_bits, []).append(column)
-    return columns
+    return tuple((n_bits, np.array(index, dtype=np.intp)) for n_bits, index in columns.items())

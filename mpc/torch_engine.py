@@ -14,8 +14,8 @@ import numpy as np
 
 from mpc.errors import EngineUnavailableError
 from mpc.local_step import LocalSums
-from mpc.projection import MAX_ROWS, WORD_BITS
-from mpc.ring import RingArray
+from mpc.projection import MAX_ROWS
+from mpc.ring import WORD_BITS, RingArray
 from mpc.sharing import Party
 
 LOW_HALF = (1 << 32) - 1

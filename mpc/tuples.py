@@ -5,14 +5,17 @@ rho * omega) over F_p; per round, the binary correlations of the comparison gate
 are streams of its key. Server B's are streams of its own key, except the products, which are corrections of
 one word each. No message of the dealer grows with d.
 
-A batch belongs to one (task, round). Its keys live in memory only and are dropped with the round; each tuple is burnt,
+Whatever a key alone decides is expanded when the batch arrives, some seconds before the check that waits for it: about
+7 kB a client. Only the masks, whose length is d, stay seeds.
+
+A batch belongs to one (task, round). It lives in memory only and is dropped with the round; each tuple is burnt,
 in a record that outlives the process (`mpc.burning`), before its mask seed leaves and before it enters a check.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,7 +27,7 @@ from mpc.correlations import Block, Correlations
 from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
 from mpc.prg import Label, Purpose, Seed, Stream
 from mpc.ring import RingArray
-from mpc.sharing import Party, mask_stream
+from mpc.sharing import Party, mask_key
 
 FIELD_PRIME = (1 << 127) - 1
 """p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
@@ -97,6 +100,11 @@ class EqualityTuple:
     omega_share: int
     product_share: int
 
+    @property
+    def words(self) -> RingArray:
+        """(3, 2)."""
+        return np.stack([field_words(value) for value in (self.rho_share, self.omega_share, self.product_share)])
+
 
 class ServerTuples:
     """One server's side of a batch. Raises MalformedMessageError when the corrections do not fit the shape."""
@@ -109,18 +117,38 @@ class ServerTuples:
         found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
         if found != expected:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
+        if not _are_elements(dealt.equality):
+            raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
         self.party: Party = party
         self.shape = shape
-        self._dealt = dealt
         self._burns: Burns = MemoryBurns() if burns is None else burns
         self._checked: tuple[str, ...] | None = None
         self._spent: set[str] = set()
-        self._has_taken_correlations = False
+        self._expand(dealt)
+
+    def _expand(self, dealt: Dealt) -> None:
+        """Everything but the masks themselves, whose streams are opened.
+
+        By slot: seeds and keys of the masks, r_P as words (n,), equality tuples as words (n, 3, 2).
+        """
+        shape, key = self.shape, dealt.key
+        labels = [shape.label(client) for client in shape.clients]
+        self._mask_seeds = [mask_seed(key, label) for label in labels]
+        self._mask_keys = [mask_key(seed, label) for seed, label in zip(self._mask_seeds, labels, strict=True)]
+        self._opened_masks = {slot: Stream(key) for slot, key in enumerate(self._mask_keys)}
+        masks, products = correlation_streams(key, shape)
+        if self.party == 0:
+            self._squared_masks = np.array([squared_mask_share_a(key, label) for label in labels], dtype=np.int64)
+            self._equality = np.array([equality_share_a(key, label).words for label in labels], dtype=np.int64)
+            self._equality = self._equality.reshape(len(labels), 3, FIELD_WORDS)
+        else:
+            self._squared_masks, self._equality, products = dealt.squared_masks, dealt.equality, dealt.products
+        self._correlations: Correlations | None = Correlations(shape.blocks, masks, products)
 
     def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
         """The seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError after."""
         self._burn(clients, TupleUse.MASK)
-        return {client: mask_seed(self._dealt.key, self.shape.label(client)) for client in clients}
+        return {client: self._mask_seeds[self.shape.slot_of(client)] for client in clients}
 
     def hand_out_mask_seed(self, client: str) -> Seed:
         """The same for one client."""
@@ -142,33 +170,36 @@ class ServerTuples:
         self._burns.burn(self.shape.task, self.shape.round, slots, use)
 
     def mask_share(self, client: str) -> Stream:
-        """a_P, from its start."""
-        label = self.shape.label(client)
-        return mask_stream(mask_seed(self._dealt.key, label), label)
+        """a_P, from its start: a stream of the caller's own, the first time one that is open already."""
+        slot = self.shape.slot_of(client)
+        return self._opened_masks.pop(slot, None) or Stream(self._mask_keys[slot])
 
-    def squared_mask_share(self, client: str) -> int:
-        """r_P with r_A + r_B = <a, a> modulo 2^64."""
-        if self.party == 0:
-            return squared_mask_share_a(self._dealt.key, self.shape.label(client))
-        return int(self._dealt.squared_masks[self.shape.slot_of(client)])
+    def squared_mask_shares(self, clients: Sequence[str]) -> RingArray:
+        """r_P of each, with r_A + r_B = <a, a> modulo 2^64. Shape (n,)."""
+        return self._squared_masks[self._slots_of(clients)]
 
-    def equality_tuple(self, client: str) -> EqualityTuple:
-        """The client's equality tuple. Once: raises TupleReusedError after."""
-        slot, label = self.shape.slot_of(client), self.shape.label(client)
-        if client in self._spent:
-            raise TupleReusedError(f"the equality tuple of {client!r} in round {self.shape.round} is spent")
-        self._spent.add(client)
-        if self.party == 0:
-            return equality_share_a(self._dealt.key, label)
-        return EqualityTuple(*(field_element(words) for words in self._dealt.equality[slot]))
+    def equality_tuples(self, clients: Sequence[str]) -> RingArray:
+        """This server's shares of each client's rho, omega and rho omega, as words (n, 3, 2).
+
+        Once each: raises TupleReusedError, and spends none, when one of them was taken before.
+        """
+        slots, spent = self._slots_of(clients), self._spent.copy()
+        for client in clients:
+            if client in spent:
+                raise TupleReusedError(f"the equality tuple of {client!r} in round {self.shape.round} is spent")
+            spent.add(client)
+        self._spent = spent
+        return self._equality[slots]
+
+    def _slots_of(self, clients: Sequence[str]) -> list[int]:
+        return [self.shape.slot_of(client) for client in clients]
 
     def correlations(self) -> Correlations:
         """The round's binary correlations. Once: raises TupleReusedError after."""
-        if self._has_taken_correlations:
+        correlations, self._correlations = self._correlations, None
+        if correlations is None:
             raise TupleReusedError(f"the binary correlations of round {self.shape.round} are spent")
-        self._has_taken_correlations = True
-        masks, products = correlation_streams(self._dealt.key, self.shape)
-        return Correlations(self.shape.blocks, masks, products if self.party == 0 else self._dealt.products)
+        return correlations
 
     def __repr__(self) -> str:
         return f"ServerTuples(party={self.party}, round={self.shape.round}, clients={len(self.shape.clients)})"
@@ -196,6 +227,13 @@ def equality_share_a(key: Seed, label: Label) -> EqualityTuple:
 def field_element(words: RingArray) -> int:
     """Two little-endian words, (2,), as one unsigned integer."""
     return int.from_bytes(ring.to_bytes(words), "little")
+
+
+def _are_elements(words: RingArray) -> bool:
+    """Whether each pair, (.., 2), is below p: its high word is not negative, and both are not those of p."""
+    low, high = words[..., 0], words[..., 1]
+    is_p = (high == ring.centred(FIELD_PRIME >> ring.WORD_BITS)) & (low == -1)
+    return not ((high < 0) | is_p).any()
 
 
 def field_words(value: int) -> RingArray:

@@ -176,13 +176,13 @@ def validate(
     if not active:
         return Validated((), (), np.zeros(bound.dim, dtype=np.int64))
     label = tuples.shape.label()
-    rows = RowStreams(revealed.challenge, label)
+    rows, hash_key = RowStreams(revealed.challenge, label), equality.hash_key(revealed.challenge, label)
     sums = local_sums(tuples.party, masked_shares(active, opened, tuples), rows, bound.dim, engine)
     words = words_to_check(active, sums, tuples, bound)
     verdicts = equality.all_zero(
         top_bits.shares_of_zero(words, bound.low_bits, gate, tuples.correlations(), channel),
-        equality.hash_key(revealed.challenge, label),
-        [tuples.equality_tuple(client) for client in active],
+        hash_key,
+        tuples.equality_tuples(active),
         channel,
     )
     _keep_accepted(sums.share_sum, verdicts, active, opened, tuples)
@@ -196,22 +196,23 @@ def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: Serve
 
 def words_to_check(active: Sequence[str], sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
     """This server's shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N. (n, n_rows + 1)."""
-    is_a = tuples.party == 0
-    rows = sums.rows[:, : bound.n_rows] + (WINDOW if is_a else 0)
-    norms = [
-        squared_norm_share(tuples.party, tuples.squared_mask_share(client), int(by_mask), int(by_opened))
-        for client, by_mask, by_opened in zip(active, sums.by_mask, sums.by_opened, strict=True)
-    ]
-    slack = [ring.centred((bound.threshold if is_a else 0) - norm) for norm in norms]
-    return np.column_stack([rows, np.array(slack, dtype=np.int64)])
+    norms = squared_norm_shares(tuples.party, tuples.squared_mask_shares(active), sums.by_mask, sums.by_opened)
+    words = np.empty((len(active), bound.words_per_client), dtype=np.int64)
+    window, threshold = (WINDOW, bound.threshold) if tuples.party == 0 else (0, 0)
+    np.add(sums.rows[:, : bound.n_rows], window, out=words[:, :-1])
+    np.subtract(threshold, norms, out=words[:, -1])
+    return words
 
 
-def squared_norm_share(party: Party, squared_mask_share: int, by_mask: int, by_opened: int) -> int:
-    """n_P with n_A + n_B = <X, X> modulo 2^64: r_P + 2 <b, a_P>, and server A adds the public <b, b>.
+def squared_norm_shares(
+    party: Party, squared_mask_shares: RingArray, by_mask: RingArray, by_opened: RingArray
+) -> RingArray:
+    """n_P with n_A + n_B = <X, X> modulo 2^64: r_P + 2 <b, a_P>, and server A adds the public <b, b>. Shapes: (n,).
 
     Source: PRECAD, Sec. 4.3, step 2. The printed halving has no meaning modulo 2^64: one server adds the public term.
     """
-    return squared_mask_share + 2 * by_mask + (by_opened if party == 0 else 0)
+    shares: RingArray = squared_mask_shares + 2 * by_mask
+    return shares + by_opened if party == 0 else shares
 
 
 def _keep_accepted(

@@ -16,6 +16,8 @@ In reading order:
     servicers     gRPC in, values out: the client-facing, peer and control services
     dealer        the dealer's process
     deal_ledger   which parts of which batches have left the dealer
+    drain         how a server leaves when it is asked to
+    operations/   the operations port: status, metrics, health, the dashboard
     config        what an operator configures
     errors        everything that can go wrong, and the one table of status codes
 """

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dp import rounded_gaussian
 from dp.errors import DpError
-from mpc import engines
+from mpc import compiled, engines
 from mpc.burning import Burns
 from mpc.errors import ChannelClosedError, MpcError
 from mpc.gates import make_gate
@@ -42,8 +42,14 @@ from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import bind_server, dial, read_pinned
 from servers import memory
 from servers.config import AggregatorConfig, require_own_role
+from servers.drain import Drain
 from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
 from servers.meeting import Meeting, level, meet
+from servers.operations import logs
+from servers.operations.health import add_health
+from servers.operations.port import operations_port
+from servers.operations.snapshot import AggregatorSnapshots
+from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
@@ -130,16 +136,27 @@ class Aggregator:
             memory_bytes=memory.for_uploads(config.memory_budget_mb, task.dim),
             max_memory_upload=config.max_upload_in_memory_mb * memory.MIB,
         )
-        self._view = TaskView(task=task, party=party, sessions=Sessions(task.clients), spool=spool)
+        self._telemetry = Telemetry(ROLES[party])
+        self._view = TaskView(
+            task=task, party=party, sessions=Sessions(task.clients), spool=spool, telemetry=self._telemetry
+        )
+        self._snapshots = AggregatorSnapshots(self._view, self._telemetry, config.state_dir)
         self._control = ControlServicer(self._view, ROLES[party])
         self._stop = asyncio.Event()
+        self._drain = Drain(ROLES[party], config.drain_timeout_s, self.stop)
 
     def stop(self) -> None:
-        """Ends the task at the next possible moment (SIGTERM, SIGINT)."""
+        """Ends the task at the next possible moment (SIGINT)."""
         self._stop.set()
+
+    def drain(self) -> None:
+        """Leaves after the round in flight; asked a second time, at the next possible moment (SIGTERM)."""
+        self._telemetry.is_draining = True
+        self._drain.request(is_busy=self._telemetry.flight is not None)
 
     async def run(self) -> None:
         """Raises: TlsFileError, TransportError, ServerError, MpcError, DpError."""
+        logs.bind(self._log_context)
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         gate, engine = await asyncio.gather(
@@ -151,16 +168,21 @@ class Aggregator:
             self._view.records.extend(restore_records(self.config.state_dir, state.committed))
             self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
             stack.enter_context(self._view.spool)
+            await stack.enter_async_context(
+                operations_port(self.config, self._telemetry, self._snapshots.take, self.config.state_dir)
+            )
             mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
             stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
             peer_servicer = self._add_services(server, peer_pin)
             await server.start()
+            self._telemetry.is_listening = True
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
             tools = _Tools(peer_servicer, peer_pin, gate, engine, mpc_thread)
             goodbye = common_pb2.Goodbye(finished=False)
             try:
-                goodbye.reason = await self._until_stopped(self._run_task(state, tools))
+                with self._drain.excused():
+                    goodbye.reason = await self._until_stopped(self._run_task(state, tools))
                 goodbye.finished = True
                 await asyncio.to_thread(state.store.finished, goodbye.reason)
             except Exception as error:
@@ -180,6 +202,7 @@ class Aggregator:
         peer_servicer = PeerServicer(peer_pin, lambda: self._view.task_id)
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(AggregatorServicer(self._view), server)
         control_pb2_grpc.add_ControlServicer_to_server(self._control, server)
+        add_health(self._telemetry, server)
         if self.party == 1:
             peer_pb2_grpc.add_PeerServicer_to_server(peer_servicer, server)
         return peer_servicer
@@ -201,6 +224,7 @@ class Aggregator:
         """
         patience = _Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
         while True:
+            self._drain.between_rounds()
             try:
                 async with AsyncExitStack() as stack:
                     self._set_state("linking")
@@ -222,6 +246,7 @@ class Aggregator:
                     return why_over
                 if not patience.starts_or_goes_on():
                     raise
+                self._telemetry.interrupted()
                 log.warning("aggregator.interrupted", task=state.store.task_id, reason=str(error))
                 await asyncio.to_thread(state.store.interrupted, self._view.round, str(error))
                 await asyncio.sleep(RETRY_S)
@@ -298,6 +323,7 @@ class Aggregator:
         await self._wait_for_clients(is_resumed=next_round > 0)
         patience.ends()
         for t in itertools.count(next_round):
+            self._drain.between_rounds()
             if runner.n_committed >= self.task.rounds:
                 break
             if await asyncio.to_thread(state.ledger.would_exceed, tuple(self.task.clients)):
@@ -347,6 +373,7 @@ class Aggregator:
         self._view.parameters = parameters
         self._view.records.append(record)
         await asyncio.to_thread(write_round, self.config.state_dir, record, parameters)
+        self._telemetry.committed(record)
         log.info(
             "round.committed",
             task=task_id,
@@ -363,7 +390,7 @@ class Aggregator:
 
     async def _tell_clients_and_operators(self, goodbye: common_pb2.Goodbye) -> None:
         """The last event of every open stream; waits a while for them to hang up."""
-        self._view.ended = goodbye
+        self._view.ended, self._telemetry.is_over = goodbye, True
         self._set_state("finished" if goodbye.finished else "failed")
         self._view.sessions.say_goodbye(goodbye)
         await self._control.notify()
@@ -379,11 +406,22 @@ class Aggregator:
             self._view.intake, self._view.model_of_round = state.intake, state.model
         else:
             self._view.intake = None
+        self._telemetry.entered_round(state, self._view.sessions.connected)
         self._set_state(type(state).__name__.lower())
         self._on_state(state)
 
+    def _log_context(self) -> dict[str, object]:
+        """Of every line that is logged on our behalf."""
+        about: dict[str, object] = {"role": ROLES[self.party]}
+        if self._view.task_id:
+            about["task"] = self._view.task_id
+        if self._telemetry.flight is not None:
+            about["round"] = self._telemetry.flight.round
+        return about
+
     def _set_state(self, state: str) -> None:
         self._view.state = state
+        self._telemetry.entered(state)
         asyncio.ensure_future(self._control.notify())  # noqa: RUF006 - watchers wake a moment later; nobody waits
 
 
@@ -399,7 +437,8 @@ async def stays(link: PeerLink) -> None:
 
 
 def _ready_engine(name: str) -> Engine:
-    """Compiled, or with its context on the device. Raises EngineUnavailableError."""
+    """Compiled, or with its context on the device, and with what follows it. Raises EngineUnavailableError."""
     engine = engines.make_engine(name)
     engine.warm_up()
+    compiled.warm_up()
     return engine

@@ -5,16 +5,35 @@ Paths are relative to the configuration file. Private keys are paths here, never
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import ipaddress
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from protos.config_path import ConfigPath
 from protos.identity import Role
-from protos.transport import TlsFiles, TransportError
+from protos.transport import TlsFiles, TransportError, split_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Patience = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
+
+
+def _address(value: str) -> str:
+    try:
+        split_address(value)
+    except TransportError as error:
+        raise ValueError(str(error).removeprefix("address: ")) from None
+    return value
+
+
+def is_loopback(address: str) -> bool:
+    """Whether nobody outside this machine reaches what listens at HOST:PORT. A name other than localhost may be
+    anything."""
+    host, _ = split_address(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def require_own_role(tls: TlsFiles, role: Role) -> None:
@@ -24,7 +43,9 @@ def require_own_role(tls: TlsFiles, role: Role) -> None:
         raise TransportError(f"certificate: expected one of {role}, found one of {found.uri} ({tls.certificate})")
 
 
-class _Server(BaseModel):
+class ServerConfig(BaseModel):
+    """What every server has."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     listen: Annotated[str, Field(min_length=1)]
@@ -40,6 +61,27 @@ class _Server(BaseModel):
     reconnect_timeout_s: Patience = 600.0
     """How long to wait for another server that was lost, before this one ends too (exit code 4). The round in flight is
     given up and the next one begins when all are back. 0: not at all."""
+    drain_timeout_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 60.0
+    """How long SIGTERM waits for the round in flight, at most (a dealer: until both aggregators have left). 0: not at
+    all."""
+
+    operations_listen: Annotated[str, AfterValidator(_address)] | None = None
+    """HOST:PORT of the operations port: dashboard, metrics, health. Without one there is none. Beyond this machine it
+    needs `operations_tls`."""
+    operations_token: ConfigPath | None = None
+    """File with the operations port's bearer token (mode 0600). Without one, the token is in the environment, in
+    PRECAD_OPERATIONS_TOKEN."""
+    operations_tls: bool = False
+    """Whether the operations port speaks TLS, with this server's certificate."""
+
+    @model_validator(mode="after")
+    def _check_operations(self) -> Self:
+        if self.operations_listen is None or self.operations_tls or is_loopback(self.operations_listen):
+            return self
+        raise ValueError(
+            "operations_listen: expected an address of loopback, or operations_tls = true, "
+            f"found {self.operations_listen} in plain text"
+        )
 
     @property
     def tls(self) -> TlsFiles:
@@ -47,7 +89,7 @@ class _Server(BaseModel):
         return TlsFiles(certificate=self.certificate, key=self.key, authority=self.authority)
 
 
-class AggregatorConfig(_Server):
+class AggregatorConfig(ServerConfig):
     """One aggregation server."""
 
     peer_certificate: ConfigPath
@@ -71,7 +113,7 @@ class AggregatorConfig(_Server):
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
 
 
-class DealerConfig(_Server):
+class DealerConfig(ServerConfig):
     """The dealer."""
 
     aggregator_a_certificate: ConfigPath

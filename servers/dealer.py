@@ -9,7 +9,7 @@ The process needs neither CrypTen nor torch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -26,7 +26,14 @@ from protos.task import Task
 from protos.transport import bind_server, read_pinned
 from servers.config import DealerConfig, require_own_role
 from servers.deal_ledger import DealLedger
+from servers.drain import Drain
 from servers.errors import PeerUnreachableError
+from servers.operations import logs
+from servers.operations.health import add_health
+from servers.operations.port import operations_port
+from servers.operations.snapshot import of_dealer
+from servers.operations.status import Status
+from servers.operations.telemetry import Telemetry
 from servers.servicers import Context, check_hello, refusing
 from servers.supervision import until_stopped
 
@@ -53,37 +60,85 @@ class Dealer:
     def __init__(self, *, task: Task, config: DealerConfig) -> None:
         self.task, self.config = task, config
         self._stop = asyncio.Event()
+        self._telemetry = Telemetry(Role.DEALER)
+        self._drain = Drain("the dealer", config.drain_timeout_s, self.stop)
+        self._servicer: DealerServicer | None = None
 
     def stop(self) -> None:
-        """Ends at the next possible moment (SIGTERM, SIGINT)."""
+        """Ends at the next possible moment (SIGINT)."""
         self._stop.set()
+
+    def drain(self) -> None:
+        """Ends when both aggregators have left; a second time, at the next possible moment (SIGTERM)."""
+        self._telemetry.is_draining = True
+        self._drain.request(is_busy=self._servicer is not None and self._servicer.n_connected > 0)
 
     async def run(self) -> None:
         """Raises: TlsFileError, TransportError, SetupError, PeerUnreachableError when an aggregator is lost,
         StoppedError."""
+        logs.bind(self._log_context)
         require_own_role(self.config.tls, Role.DEALER)
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         fingerprints = tuple(fingerprint(read_pinned(p, role)) for p, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
             server, port = bind_server(self.config.listen, self.config.tls)
             ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
-            servicer = DealerServicer(self.task, fingerprints, ledger)
+            servicer = self._servicer = DealerServicer(
+                self.task, fingerprints, ledger, self._telemetry, self._note_departure
+            )
             dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
             control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
+            add_health(self._telemetry, server)
             await server.start()
+            self._telemetry.is_listening = True
+            self._telemetry.entered("waiting for the aggregators")
             stack.push_async_callback(server.stop, 1.0)
             stack.callback(servicer.hang_up)
             log.info("dealer.listening", port=port)
+            stack.callback(self._note_end)
             over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
-            await until_stopped(over, self._stop, "the dealer")
+            with self._drain.excused():
+                await until_stopped(over, self._stop, "the dealer")
+
+    def _note_end(self) -> None:
+        self._telemetry.is_over = True
+        self._telemetry.entered("ended")
+
+    def _note_departure(self) -> None:
+        """An aggregator has left, for now or for good. Who wants to leave after both need not wait any longer."""
+        if self._drain.is_requested and self._servicer is not None and self._servicer.n_connected == 0:
+            self.stop()
+
+    def _snapshot(self) -> Status:
+        dealing = self._servicer
+        if dealing is None:
+            return of_dealer(self._telemetry, task="", n_connected=0, n_waiting=0)
+        return of_dealer(
+            self._telemetry, task=dealing.task_id, n_connected=dealing.n_connected, n_waiting=dealing.n_waiting
+        )
+
+    def _log_context(self) -> dict[str, object]:
+        """Of every line that is logged on our behalf."""
+        task = "" if self._servicer is None else self._servicer.task_id
+        return {"role": Role.DEALER, "task": task} if task else {"role": Role.DEALER}
 
 
 class DealerServicer(dealer_pb2_grpc.DealerServicer):
     """One stream per aggregator."""
 
-    def __init__(self, task: Task, fingerprints: tuple[str, ...], ledger: DealLedger) -> None:
+    def __init__(
+        self,
+        task: Task,
+        fingerprints: tuple[str, ...],
+        ledger: DealLedger,
+        telemetry: Telemetry,
+        on_departure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """on_departure: told when a stream has ended."""
+        self._telemetry, self._on_departure = telemetry, on_departure
         self._task, self._fingerprints, self._ledger = task, fingerprints, ledger
-        self._task_id = ""
+        self.task_id = ""
         self._streams: dict[Party, asyncio.Event] = {}
         self._finished: set[Party] = set()
         self._batches: dict[int, _Batch] = {}
@@ -96,6 +151,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def n_connected(self) -> int:
         """Aggregators with an open stream."""
         return len(self._streams)
+
+    @property
+    def n_waiting(self) -> int:
+        """Batches of which one server has asked for its part."""
+        return len(self._batches)
 
     async def deal_until_over(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
         """Returns when both aggregators have finished the task. Raises PeerUnreachableError when one does not come, or
@@ -179,15 +239,16 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def _join(self, party: Party, hello: common_pb2.Hello) -> asyncio.Event:
         """A stream begins; the event that ends it. A newer one takes the place of an older, which was lost."""
         check_hello(hello, self._task)
-        if not hello.task or (self._task_id and hello.task != self._task_id):
-            raise PeerMismatchError("task", ours=self._task_id, peers=hello.task)
-        self._task_id = hello.task
+        if not hello.task or (self.task_id and hello.task != self.task_id):
+            raise PeerMismatchError("task", ours=self.task_id, peers=hello.task)
+        self.task_id = hello.task
         if (older := self._streams.get(party)) is not None:
             older.set()
         released = self._streams[party] = asyncio.Event()
         self._finished.discard(party)
         self._changed.set()
-        log.info("dealer.joined", role=AGGREGATORS[party], task=self._task_id)
+        self._telemetry.entered("dealing" if len(self._streams) == 2 else "waiting for the aggregators")
+        log.info("dealer.joined", role=AGGREGATORS[party], task=self.task_id)
         return released
 
     async def _part(self, party: Party, request: dealer_pb2.DealRequest) -> Dealt:
@@ -200,7 +261,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
-        shape = convert.batch_shape(self._task_id, request.batch)
+        shape = convert.batch_shape(self.task_id, request.batch)
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
         if shape.round not in self._batches and len(self._batches) >= MAX_WAITING:
@@ -215,7 +276,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         batch.asked.add(party)
         if len(batch.asked) == 2:
             del self._batches[shape.round]
-        return (await asyncio.shield(batch.dealt))[party]  # a server that hangs up does not take it from the other
+        part = (await asyncio.shield(batch.dealt))[party]  # a server that hangs up does not take it from the other
+        self._telemetry.batch_dealt(AGGREGATORS[party])
+        return part
 
     def _forget_before(self, round: int) -> None:
         """Both servers are past these rounds: the other half of what one of them has is never asked for."""
@@ -232,7 +295,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             why = "is gone, without a goodbye" if goodbye is None else f"ended the task: {goodbye.reason}"
             self._why_lost = f"{AGGREGATORS[party]} {why}"
             log.warning("dealer.lost", role=AGGREGATORS[party], reason=why)
+            self._telemetry.entered("waiting for the aggregators")
         self._changed.set()
+        self._on_departure()
 
 
 class _DealerControl(control_pb2_grpc.ControlServicer):

@@ -71,6 +71,16 @@ class Intake:
         """What an upload may need here until the round is over: in the `shares` form its b is written in its place."""
         return WORD_BYTES * self._task.dim if self._task.wire_mode is Mode.SHARES else self.payload_bytes
 
+    @property
+    def complete(self) -> frozenset[str]:
+        """Clients whose upload this server holds whole."""
+        return frozenset(self._uploads)
+
+    @property
+    def n_receiving(self) -> int:
+        """Uploads that are coming in."""
+        return len(self._receiving)
+
     def is_chosen(self, client: str) -> bool:
         """Whether the client was drawn for this round."""
         return client in self._slots

@@ -81,6 +81,7 @@ class RoundRunner:
     ) -> None:
         """parameters: the model after `n_committed` rounds, (d,)."""
         self.task, self.task_id, self.parameters, self.n_committed = task, task_id, parameters, n_committed
+        self._bound = task.norm_bound
         self._model_bytes = convert.model_to_bytes(parameters)
         self.model_digest = convert.sha256(self._model_bytes)
         self._link, self._lane, self._tuples = link, lane, tuples
@@ -183,7 +184,7 @@ class RoundRunner:
         return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
 
     def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
-        blocks = top_bits.blocks(self._gate, len(chosen), self.task.norm_bound.low_bits)
+        blocks = top_bits.blocks(self._gate, len(chosen), self._bound.low_bits)
         return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, blocks)
 
     async def _invite(self, tuples: ServerTuples, chosen: tuple[str, ...]) -> frozenset[str]:
@@ -238,7 +239,7 @@ class RoundRunner:
         else:
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, state.tuples, channel, rooms)
-        return validation.validate(revealed, state.tuples, self.task.norm_bound, self._gate, channel, self._engine)
+        return validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
 
     async def charge(self, state: Validated) -> Charged:
         """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.

@@ -48,6 +48,7 @@ from servers.errors import (
     status_of,
 )
 from servers.intake import Intake
+from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink
 from servers.sessions import Sessions, events_of
 from servers.spool import Payload, Spool
@@ -69,6 +70,8 @@ class TaskView:
     sessions: Sessions
     spool: Spool
     """Where uploads are kept."""
+    telemetry: Telemetry
+    """What operators may know of what happens here."""
     state: str = "starting"
     task_id: str = ""
     round: int = 0
@@ -85,12 +88,14 @@ class TaskView:
 
 
 @asynccontextmanager
-async def refusing(call: str, context: Context) -> AsyncIterator[None]:
-    """Turns an error inside into the call's status, by the table; logs what the caller is not told."""
+async def refusing(call: str, context: Context, telemetry: Telemetry | None = None) -> AsyncIterator[None]:
+    """Turns an error inside into the call's status, by the table; counts it, and logs what the caller is not told."""
     try:
         yield
     except Exception as error:
         code, text = status_of(error)
+        if telemetry is not None:
+            telemetry.call_refused(call, code.name)
         if code is grpc.StatusCode.INTERNAL:
             log.exception("call.failed", call=call)
         else:
@@ -122,7 +127,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         """Registers the caller and streams its invitations."""
         view = self._view
-        async with refusing("Join", context):
+        async with refusing("Join", context, view.telemetry):
             client = require_role(context, Role.CLIENT).name
             check_hello(request.hello, view.task)
             if view.ended is not None:
@@ -145,7 +150,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         self, request: aggregator_pb2.ModelRequest, context: Context
     ) -> AsyncIterator[common_pb2.Chunk]:
         """The model of the round in progress."""
-        async with refusing("GetModel", context):
+        async with refusing("GetModel", context, self._view.telemetry):
             client, intake = require_role(context, Role.CLIENT).name, self._view.intake
             if intake is None or request.round != intake.round:
                 raise WrongStateError(f"round {request.round} is not open")
@@ -159,9 +164,12 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
     ) -> aggregator_pb2.SubmitReply:
         """One upload: header, then bytes, never more of them than this server expects."""
-        async with refusing("Submit", context):
+        view = self._view
+        async with refusing("Submit", context, view.telemetry):
             client = require_role(context, Role.CLIENT).name
-            await self._take(client, request_iterator)
+            is_chosen = view.intake is not None and view.intake.is_chosen(client)
+            with view.telemetry.submission(client, view.round, is_chosen=is_chosen):
+                await self._take(client, request_iterator)
         return aggregator_pb2.SubmitReply()
 
     async def _take(self, client: str, parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> None:

@@ -22,6 +22,11 @@ class Sessions:
         """Clients with an open stream."""
         return frozenset(self._queues)
 
+    @property
+    def n_queued(self) -> int:
+        """Events that wait for their clients' streams."""
+        return sum(queue.qsize() for queue in self._queues.values())
+
     def enter(self, client: str) -> asyncio.Queue[aggregator_pb2.ClientEvent]:
         """The event queue of a client whose stream opens. Raises NotEnrolledError, AlreadyConnectedError."""
         if client not in self._enrolled:

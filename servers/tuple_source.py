@@ -108,7 +108,7 @@ class TupleSource:
             if sum(map(len, parts.values())) > limit:
                 raise MalformedMessageError(f"the dealer's corrections exceed {limit} bytes")
         dealt = convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
-        return ServerTuples(self._party, shape, dealt, self._burns)
+        return await asyncio.to_thread(ServerTuples, self._party, shape, dealt, self._burns)
 
     async def _reply(self, kind: str) -> dealer_pb2.DealReply:
         reply = await self._replies.get()

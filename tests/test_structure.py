@@ -112,8 +112,10 @@ def test_lock_files_hold_versions_and_hashes_only():
         "README.md",
         "docs/architecture.md",
         "docs/extending.md",
+        "docs/operations.md",
         "docs/performance.md",
         "docs/protocol.md",
+        "docs/report.md",
         "docs/simulation.md",
     ],
 )

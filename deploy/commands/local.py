@@ -6,13 +6,20 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from deploy import config as configuration
-from deploy.commands.common import ConfigFile, Json, Output, Threads, exit_codes, people
+from deploy.commands.common import ConfigFile, Json, Output, Threads, exit_codes, people, say
+from deploy.errors import ConfigError
+from deploy.run_folder import RunFolder
+
+Dashboard = Annotated[
+    bool, typer.Option("--dashboard", help="Give every server a dashboard on this machine, and say where.")
+]
 
 
 def demo(
@@ -20,17 +27,19 @@ def demo(
     clients: Annotated[int, typer.Option(help="Clients, two of them malicious.")] = 8,
     rounds: Annotated[int, typer.Option(help="Training rounds.", min=1)] = 30,
     seed: Annotated[int, typer.Option(help="Of the data partition and the initial model.", min=0)] = 0,
+    dashboard: Dashboard = False,
     as_json: Json = False,
 ) -> None:
     """Train on the bundled digits across real processes, two malicious clients included."""
     from deploy.demo import demo_config
 
-    _run_local(lambda: demo_config(n_clients=clients, rounds=rounds, seed=seed), output, as_json=as_json)
+    raw = partial(demo_config, n_clients=clients, rounds=rounds, seed=seed)
+    _run_local(raw, output, dashboard=dashboard, as_json=as_json)
 
 
-def run(config: ConfigFile, output: Output = None, as_json: Json = False) -> None:
+def run(config: ConfigFile, output: Output = None, dashboard: Dashboard = False, as_json: Json = False) -> None:
     """Run a whole deployment on this machine: every role a process of its own."""
-    _run_local(lambda: configuration.read_toml(config), output, as_json=as_json)
+    _run_local(lambda: configuration.read_toml(config), output, dashboard=dashboard, as_json=as_json)
 
 
 def simulate(
@@ -60,20 +69,36 @@ def simulate(
         folder = output or default_output(f"{plan.task.name}-simulated")
         summary = simulation.run_plan(plan, folder, range(seeds), people)
         simulation.print_simulation(people, summary)
+        say(f"as a page   precad report {folder}")
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
 
 
-def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, as_json: bool) -> None:
+def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:
     with exit_codes():
         settings = raw()
-        from deploy.localhost import LocalRun, default_output
+        from deploy.localhost import LocalRun, default_output, with_operations
         from deploy.report import print_summary
 
         task = settings.get("task")
         name = str(task.get("name", "task")) if isinstance(task, dict) else "task"
+        if dashboard:
+            settings = with_operations(settings)
         local = LocalRun(settings, output or default_output(name), people)
         summary = asyncio.run(local.run())
         print_summary(people, summary, local.deployment.task)
+        _write_report(local.folder)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _write_report(folder: RunFolder) -> None:
+    """The run is over and its summary written: what keeps a page from being drawn is told, and no failure of it."""
+    from deploy.reporting.write import Report, write_files
+
+    try:
+        write_files({folder.report: Report.of([folder.root]).html().encode()})
+    except ConfigError as error:
+        say(f"no report was written: {error}")
+    else:
+        say(f"report            {folder.report}")

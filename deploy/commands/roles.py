@@ -8,7 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Annotated, Protocol
+from functools import partial
+from typing import Annotated, Protocol, TypeVar
 
 import structlog
 import typer
@@ -19,6 +20,7 @@ from deploy.commands.common import AggregatorLetter, ConfigFile, exit_codes
 from deploy.processes import watch_lifeline
 from protos.identity import Role
 from protos.transport import TlsFiles
+from servers.operations import logs
 
 serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=True)
 
@@ -42,7 +44,8 @@ def serve_aggregator(
                 task=deployment.task,
                 config=own,
                 addresses=(network.aggregator_b, network.dealer),
-            )
+            ),
+            on_terminate=Aggregator.drain,
         )
 
 
@@ -54,7 +57,7 @@ def serve_dealer(config: ConfigFile) -> None:
         from servers.dealer import Dealer
 
         own = configuration.section(deployment.dealer, "dealer")
-        serve(lambda: Dealer(task=deployment.task, config=own))
+        serve(lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
 
 
 def client(
@@ -92,15 +95,24 @@ class Service(Protocol):
         """Runs it to its end."""
 
 
-def serve(make: Callable[[], Service]) -> None:
-    """Runs a service until it ends or a signal stops it; logs JSON lines to standard error."""
+S = TypeVar("S", bound=Service)
+
+
+def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = None) -> None:
+    """Runs a service until it ends or a signal stops it; logs JSON lines to standard error.
+
+    on_terminate: what SIGTERM does instead.
+    """
     watch_lifeline()
     _configure_logging()
 
     async def main() -> None:
         service = make()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, service.stop)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, service.stop)
+        loop.add_signal_handler(
+            signal.SIGTERM, service.stop if on_terminate is None else partial(on_terminate, service)
+        )
         await service.run()
 
     asyncio.run(main())
@@ -110,6 +122,7 @@ def _configure_logging() -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            logs.add_context,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

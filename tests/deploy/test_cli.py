@@ -41,6 +41,9 @@ SUBCOMMANDS = [
     ("initial-model",),
     ("audit", "validation"),
     ("simulate",),
+    ("status",),
+    ("watch",),
+    ("report",),
     ("experiment", "precad-mnist"),
 ]
 

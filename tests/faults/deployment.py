@@ -85,6 +85,14 @@ class Processes:
         path = self.folder / AGGREGATORS[0] / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
+    async def until_next_round(self, *, limit_s: float) -> None:
+        """Returns when another one is committed, or after a while."""
+        n_before = self.n_committed
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self.n_committed == n_before:
+                    await asyncio.sleep(0.01)
+
     def logs(self) -> str:
         """For a test that fails."""
         return "\n".join(f"{role}:\n{(self.folder / f'{role}.log').read_text()[-3000:]}" for role in self.addresses)

@@ -22,7 +22,7 @@ from tests.integration.harness import small_task
 from tests.integration.pki import AGGREGATORS
 
 N_KILLS = int(os.environ.get("PRECAD_CHAOS_KILLS", "500"))
-N_ROUNDS = int(os.environ.get("PRECAD_CHAOS_ROUNDS", "200"))
+N_ROUNDS = int(os.environ.get("PRECAD_CHAOS_ROUNDS", "3000"))
 VICTIMS: tuple[tuple[tuple[Role, ...], float], ...] = (
     ((AGGREGATORS[0],), 0.35),
     ((AGGREGATORS[1],), 0.35),
@@ -30,7 +30,7 @@ VICTIMS: tuple[tuple[tuple[Role, ...], float], ...] = (
     (AGGREGATORS, 0.1),
     ((*AGGREGATORS, Role.DEALER), 0.1),
 )
-LONGEST_LIFE_S, LONGEST_DEATH_S = 2.0, 0.5
+LONGEST_LIFE_S, LONGEST_DEATH_S, LONGEST_WAIT_S = 0.5, 0.5, 20.0
 
 
 async def chaos(processes: Processes, n_kills: int, draw: random.Random) -> Counter[Role]:
@@ -39,7 +39,9 @@ async def chaos(processes: Processes, n_kills: int, draw: random.Random) -> Coun
     processes.start(*processes.addresses)
     async with processes.clients():
         while kills.total() < n_kills:
-            await asyncio.sleep(draw.uniform(0.05, LONGEST_LIFE_S))
+            if draw.random() < 0.5:  # in the middle of rounds; else while the servers may still be on their way up
+                await processes.until_next_round(limit_s=LONGEST_WAIT_S)
+            await asyncio.sleep(draw.uniform(0.0, LONGEST_LIFE_S))
             if processes.n_committed >= processes.task.rounds - 5:
                 break
             (victims,) = draw.choices([roles for roles, _ in VICTIMS], [weight for _, weight in VICTIMS])
@@ -70,7 +72,7 @@ def run(folder: Path, *, n_rounds: int, n_kills: int, limit_s: float) -> Counter
 
 def test_a_few_random_kills(tmp_path: Path) -> None:
     """The same program as below, in the default suite."""
-    kills = run(tmp_path, n_rounds=40, n_kills=5, limit_s=120.0)
+    kills = run(tmp_path, n_rounds=60, n_kills=5, limit_s=120.0)
     assert kills.total() >= 3
 
 

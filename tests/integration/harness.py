@@ -250,17 +250,18 @@ async def running(
     *,
     noises: tuple[NoiseSource, NoiseSource],
     on_state: Callable[[int, RoundState], None] = lambda party, state: None,
+    own: Callable[[int], Mapping[str, Any]] = lambda party: {},
     **changes: Any,
 ) -> AsyncIterator[Deployment]:
     """Starts all three servers and, however the test ends, leaves none behind. changes: of both aggregators'
-    configurations."""
+    configurations; own: of one's."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     a, b, dealer = free_addresses(3)
     aggregators = [
         Aggregator(
             party=party,
             task=task,
-            config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes),
+            config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes, **own(party)),
             addresses=(b, dealer),
             noise=noises[party],
             on_state=functools.partial(on_state, party),

@@ -146,7 +146,7 @@ def test_people_read_a_line_per_round_and_every_epsilon_on_standard_error(demo: 
 def test_the_run_folder_holds_what_the_manual_lists(demo: Finished) -> None:
     """Exactly these, and one log for each process."""
     assert {path.name for path in demo.folder.iterdir()} == {
-        *("config.toml", "metrics.jsonl", "model.pt", "summary.json", "initial_model.npy"),
+        *("config.toml", "metrics.jsonl", "model.pt", "summary.json", "initial_model.npy", "report.html"),
         *("logs", "a", "b", "dealer", "pki"),
     }
     processes = {"dealer", "aggregator-a", "aggregator-b", *HONEST, *MALICIOUS}
@@ -159,6 +159,14 @@ def test_the_run_folder_holds_what_the_manual_lists(demo: Finished) -> None:
 
 def test_the_summary_file_is_what_was_printed(demo: Finished) -> None:
     assert json.loads((demo.folder / "summary.json").read_text()) == demo.summary
+
+
+def test_the_report_is_about_this_run(demo: Finished) -> None:
+    """Written by the run itself, with its final figures to the last digit; the console names the file."""
+    page = (demo.folder / "report.html").read_text()
+    for name in ("accuracy", "epsilon_one_server", "epsilon_clients_only", "epsilon_client", "bytes_server_link"):
+        assert f'<data value="{demo.summary[name]}">' in page
+    assert "report.html" in "".join(demo.stderr.split())
 
 
 def test_the_written_configuration_is_the_one_that_ran(demo: Finished) -> None:

@@ -57,7 +57,7 @@ from tests.reference.round import run_round
 
 A, B, DEALER = Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER
 STATUS = grpc.StatusCode
-TASK = small_task()
+TASK = small_task(submit_timeout_s=3600.0)  # no test here waits for it
 CLIENTS = sorted(TASK.clients)
 """alice, bob and mallory are enrolled. Eve has a client's certificate of the same authority and is not."""
 

@@ -32,7 +32,7 @@ from mpc.dealer import deal
 from mpc.errors import ParameterError
 from mpc.joint_coin import CoinShare
 from mpc.prg import Seed
-from mpc.tuples import BatchShape, ServerTuples
+from mpc.tuples import BatchShape, ServerTuples, equality_share_a
 from protos.identity import Identity, Role
 from protos.precad.v1 import common_pb2
 from protos.transport import TlsMaterial
@@ -191,7 +191,7 @@ SHAPE = BatchShape("task", 3, ("alice", "bob"), 5, (AndBlock(8), CarryBlock(64, 
 DEALT = deal(SHAPE, random_bytes=lambda size: SECRET[:size])[1]
 TUPLES = ServerTuples(1, SHAPE, DEALT)
 COIN = CoinShare(0, "challenge", SECRET * 2)
-EQUALITY, CORRELATIONS = TUPLES.equality_tuple("alice"), TUPLES.correlations()
+EQUALITY, CORRELATIONS = equality_share_a(SEED, SHAPE.label("alice")), TUPLES.correlations()
 INTAKE = Intake(task=small_task(), task_id="task", party=1, round=3, chosen=("alice",), model_digest=bytes(32))
 INTAKE.relay(3, "alice", MemoryPayload(SECRET))
 LOCK = validation.Locked(("alice",), COIN, bytes(32), bytes(32))

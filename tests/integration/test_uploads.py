@@ -22,7 +22,7 @@ from clients.submission import RoundInvitation, Submission
 from mpc import joint_coin
 from mpc.prg import Seed
 from mpc.ring import RingArray
-from mpc.tuples import BatchShape, ServerTuples, mask_seed
+from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
 from protos.precad.v1 import aggregator_pb2
 from servers import intake as intake_module
@@ -253,7 +253,7 @@ async def test_uploads_that_reach_b_before_its_intake_opens_count(
     async def slow_at_b(self: TupleSource, shape: BatchShape) -> ServerTuples:
         tuples = await batch(self, shape)
         if tuples.party == 1:
-            halves_of_b.put_nowait(mask_seed(tuples._dealt.key, shape.label("mallory")))
+            halves_of_b.put_nowait(tuples._mask_seeds[shape.slot_of("mallory")])
             await b_may_go_on.wait()
         return tuples
 

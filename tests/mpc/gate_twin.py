@@ -53,3 +53,16 @@ def plane_of(bits: list[int]):
     for w, bit in enumerate(bits):
         plane[w // 8] |= bit << (w % 8)
     return plane
+
+
+def subset_tables(masks, products):
+    """What `subset_products` gives, from its inputs (s, 2, lanes) and its products of two masks or more, in order."""
+    with_generate, with_propagate = [], []
+    for j in reversed(range(len(masks))):
+        n_products = 2 ** (len(masks) - 1 - j) - 1
+        with_generate.append(np.concatenate([masks[j, :1], products[:n_products]]))
+        products = products[n_products:]
+        n_products = n_products if j else 0
+        with_propagate.append(np.concatenate([masks[j, 1:], products[:n_products]]))
+        products = products[n_products:]
+    return with_generate, with_propagate

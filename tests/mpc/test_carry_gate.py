@@ -34,8 +34,9 @@ def test_bits_lie_block_by_block(k, s, n_words):
     """Bit i of block b of word w is bit k b + i of the word, shifted up where the blocks hold more than the word."""
     for n_bits in range(max(1, k * s - 5), min(k * s, 63) + 1):
         words = generator(f"{k} {s} {n_bits}").integers(0, 2**n_bits, n_words, dtype=np.int64)
-        planes = carry_gate._bit_planes(LowWords(words, n_bits), CarryBlock(n_words, k, s))
-        assert planes.shape == (k, s, (n_words + 7) // 8)
+        products = carry_gate._monomials(LowWords(words, n_bits), CarryBlock(n_words, k, s))
+        assert products.shape == (2**k - 1, s, (n_words + 7) // 8)
+        planes = products[[2**i - 1 for i in range(k)]]
         for i, b in itertools.product(range(k), range(s)):
             place = k * b + i - (k * s - n_bits)
             expected = plane_of([int(w) >> place & 1 if place >= 0 else 0 for w in words])
@@ -43,12 +44,18 @@ def test_bits_lie_block_by_block(k, s, n_words):
 
 
 def test_monomials_are_the_products_of_the_chosen_bits():
-    """All 2^4 - 1 sets of 4 bits, for all 16 inputs in 16 lanes."""
-    bits = np.array([plane_of([x >> i & 1 for x in range(16)]) for i in range(4)])[:, np.newaxis]
-    found = carry_gate._monomials(bits)
-    assert found.shape == (15, 1, 2)
-    for chosen in range(1, 16):
-        assert bits_of(found[chosen - 1, 0], 16) == [monomial(x, chosen) for x in range(16)]
+    """All 2^4 - 1 sets of 4 bits, for all 16 inputs, in each of three blocks of a word."""
+    orders = [list(range(16)), list(range(15, -1, -1)), [*range(5, 16), *range(5)]]
+    found = carry_gate._monomials(words_of_blocks(orders, 4), CarryBlock(16, 4, 3))
+    assert found.shape == (15, 3, 2)
+    for chosen, (block, inputs) in itertools.product(range(1, 16), enumerate(orders)):
+        assert bits_of(found[chosen - 1, block], 16) == [monomial(x, chosen) for x in inputs]
+
+
+def words_of_blocks(blocks, k):
+    """Words whose b-th k bits are the inputs of the b-th block, lowest first."""
+    words = [sum(value << k * b for b, value in enumerate(of_word)) for of_word in zip(*blocks, strict=True)]
+    return LowWords(np.array(words, dtype=np.int64), k * len(blocks))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -59,15 +66,15 @@ def test_a_blocks_shares_are_those_of_its_g_and_p(k):
     (block, at_a), (_, at_b) = dealt_carries(len(pairs), k, 3)
     own = []
     for party in (0, 1):
-        bits = [[plane_of([pair[party] >> i & 1 for pair in of_block]) for of_block in inputs] for i in range(k)]
-        own.append(carry_gate._monomials(np.array(bits)))
+        words = words_of_blocks([[pair[party] for pair in of_block] for of_block in inputs], k)
+        own.append(carry_gate._monomials(words, block))
     sent = own[0] ^ at_a.bit_masks, own[1] ^ at_b.bit_masks
     of_a = carry_gate._blocks(block, at_a, 0, own[0], sent[1])
     of_b = carry_gate._blocks(block, at_b, 1, own[1], sent[0])
     for b, of_block in enumerate(inputs):
         expected = [generate_and_propagate(x, y, k) for x, y in of_block]
         for i in (0, 1):
-            assert bits_of(of_a[i][b] ^ of_b[i][b], len(pairs)) == [values[i] for values in expected]
+            assert bits_of(of_a[b, i] ^ of_b[b, i], len(pairs)) == [values[i] for values in expected]
 
 
 @pytest.mark.parametrize("s", range(1, 7))

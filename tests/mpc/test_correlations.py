@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fixed_randomness import are_uniform_bytes, random_bytes_of
 from gate_costs import SPLITS, lanes, products_per_word
-from gate_twin import bits_of, monomial, plane_of, subsets
+from gate_twin import bits_of, monomial, plane_of, subset_tables, subsets
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -27,7 +27,6 @@ from mpc.correlations import (
     plane_of_bits,
     split_pairs,
     subset_products,
-    subset_shares,
 )
 from mpc.dealer import deal
 from mpc.errors import ParameterError, TupleExhaustedError
@@ -168,7 +167,7 @@ def test_a_carry_block_holds_the_products_of_its_masks(k, s, n_words):
     for i, (in_a, in_b) in enumerate(zip(pairs.a, pairs.b, strict=True)):
         assert_array_equal(of_pairs[i], a.bit_masks[in_a] & b.bit_masks[in_b])
     masks = a.join_masks ^ b.join_masks
-    generated, propagated = subset_shares(masks, of_sets)
+    generated, propagated = subset_tables(masks, of_sets)
     for j, (with_g, with_p) in zip(reversed(range(s)), zip(generated, propagated, strict=True), strict=True):
         for i, chosen in enumerate(sets_above(j, s)):
             factor = np.bitwise_and.reduce(masks[list(chosen), 1], axis=0, initial=0xFF)

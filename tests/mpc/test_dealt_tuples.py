@@ -1,10 +1,10 @@
 """Correlated randomness: the relations of what is dealt, by Python's integers, and that nothing is used twice."""
 
 import itertools
-from dataclasses import astuple
 
 import numpy as np
 import pytest
+from field_twin import integers, words_of
 from fixed_randomness import random_bytes_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from mpc.correlations import AndBlock, BitBlock, CarryBlock
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
 from mpc.prg import Seed
-from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples, correlation_streams
+from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples, correlation_streams, equality_share_a
 
 CLIENTS = ("ada", "bob", "eve")
 ONE_BLOCK = (AndBlock(40),)
@@ -45,6 +45,24 @@ def script(seeds, values):
     return random_bytes
 
 
+def squared_mask_share(side, client):
+    """r_P of one client."""
+    return int(side.squared_mask_shares([client])[0])
+
+
+def equality_tuple(side, client):
+    """One client's three elements."""
+    return integers(side.equality_tuples([client])[0])
+
+
+TAKES = {
+    "hand_out_mask_seed": ServerTuples.hand_out_mask_seed,
+    "mask_share": ServerTuples.mask_share,
+    "squared_mask_share": squared_mask_share,
+    "equality_tuple": equality_tuple,
+}
+
+
 def correlated_words(side):
     """All words of 40 triples, in one array."""
     return np.concatenate(side.correlations().triples(40))
@@ -59,7 +77,7 @@ def test_squared_mask_shares_add_up_to_the_squared_mask(dim, t, name):
             int(x) + int(y)
             for x, y in zip(mask_words(a.mask_share(client), dim), mask_words(b.mask_share(client), dim), strict=True)
         ]
-        assert (a.squared_mask_share(client) + b.squared_mask_share(client) - sum(m * m for m in mask)) % 2**64 == 0
+        assert (squared_mask_share(a, client) + squared_mask_share(b, client) - sum(m * m for m in mask)) % 2**64 == 0
 
 
 def test_equality_tuples_multiply_modulo_p_and_rho_is_not_zero():
@@ -67,7 +85,7 @@ def test_equality_tuples_multiply_modulo_p_and_rho_is_not_zero():
     names = tuple(f"c{i}" for i in range(300))
     a, b = both_sides(shape_of(clients=names, blocks=()))
     for name in names:
-        of_a, of_b = (astuple(side.equality_tuple(name)) for side in (a, b))
+        of_a, of_b = (equality_tuple(side, name) for side in (a, b))
         rho, omega, product = ((x + y) % (2**127 - 1) for x, y in zip(of_a, of_b, strict=True))
         assert rho != 0
         assert product == rho * omega % (2**127 - 1)
@@ -86,7 +104,7 @@ def test_equality_tuples_multiply_modulo_p_and_rho_is_not_zero():
 def test_rho_and_omega_are_drawn_by_rejection(values, rho, omega):
     """127 bits each; rho - 1 is below p - 1 and omega below p; what is not is drawn again and never reduced."""
     a, b = both_sides(shape_of(clients=("ada",), blocks=()), script([bytes(16), bytes(range(16))], values))
-    shares = list(zip(astuple(a.equality_tuple("ada")), astuple(b.equality_tuple("ada")), strict=True))
+    shares = list(zip(equality_tuple(a, "ada"), equality_tuple(b, "ada"), strict=True))
     assert [(x + y) % FIELD_PRIME for x, y in shares] == [rho, omega, rho * omega % FIELD_PRIME]
 
 
@@ -161,6 +179,15 @@ def test_the_seed_for_a_client_expands_to_the_servers_mask_half():
         assert_array_equal(expand_mask(seed, shape.label("bob"), 17), mask_words(side.mask_share("bob"), 17))
 
 
+def test_every_request_for_a_mask_has_a_stream_of_its_own():
+    """The opening, the pass over the uploads and the removal of a rejected one each read it from its start."""
+    for side in both_sides(shape_of()):
+        first, second = side.mask_share("bob"), side.mask_share("bob")
+        words = mask_words(first, 17)
+        assert_array_equal(mask_words(second, 17), words)
+        assert_array_equal(mask_words(side.mask_share("bob"), 17), words)
+
+
 def test_a_mask_seed_is_handed_out_once():
     """A second request for one client raises TupleReusedError; other clients are not affected."""
     side, _ = both_sides(shape_of())
@@ -174,23 +201,26 @@ def test_a_mask_seed_is_handed_out_once():
 def test_equality_tuples_and_correlations_are_taken_once(party):
     """A second request raises TupleReusedError; the tuples of other clients are not affected."""
     side = both_sides(shape_of())[party]
-    side.equality_tuple("ada")
-    with pytest.raises(TupleReusedError, match="the equality tuple of 'ada' in round 3 is spent"):
-        side.equality_tuple("ada")
-    side.equality_tuple("bob")
+    side.equality_tuples(["ada"])
+    for again in (["ada"], ["eve", "ada"], ["ada", "bob"]):
+        with pytest.raises(TupleReusedError, match="the equality tuple of 'ada' in round 3 is spent"):
+            side.equality_tuples(again)
+    with pytest.raises(TupleReusedError, match="the equality tuple of 'bob' in round 3 is spent"):
+        side.equality_tuples(["bob", "bob"])
+    side.equality_tuples(["eve", "bob"])
     side.correlations()
     with pytest.raises(TupleReusedError, match="the binary correlations of round 3 are spent"):
         side.correlations()
 
 
 @pytest.mark.parametrize("party", [0, 1])
-@pytest.mark.parametrize("take", ["hand_out_mask_seed", "mask_share", "squared_mask_share", "equality_tuple"])
+@pytest.mark.parametrize("take", TAKES)
 def test_a_client_outside_the_batch_gets_no_tuple(party, take):
     """ParameterError at both servers, and those of the batch get theirs as before."""
     side = both_sides(shape_of())[party]
     with pytest.raises(ParameterError, match="'nobody' is not among the 3 clients of round 3"):
-        getattr(side, take)("nobody")
-    getattr(side, take)("ada")
+        TAKES[take](side, "nobody")
+    TAKES[take](side, "ada")
 
 
 @pytest.mark.parametrize("party", [0, 1])
@@ -244,6 +274,23 @@ def test_corrections_that_do_not_fit_the_batch_are_refused(dealt):
         ServerTuples(1, shape_of(blocks=blocks), reshaped())
 
 
+@pytest.mark.parametrize("value", [FIELD_PRIME, FIELD_PRIME + 1, 2**127, 2**128 - 1])
+@pytest.mark.parametrize("place", [(0, 0), (1, 2), (2, 1)])
+def test_corrections_outside_the_field_are_refused(value, place):
+    """An element from p upward, which no dealer sends; the largest below p is taken."""
+    for element in (value, FIELD_PRIME - 1):
+        equality = np.zeros((3, 3, 2), dtype=np.uint64)
+        equality[place] = words_of(element)
+        dealt = reshaped(equality=equality.view(np.int64))
+        if element == value:
+            with pytest.raises(
+                MalformedMessageError, match=r"^equality corrections of a batch must be below p = 2\^127 - 1$"
+            ):
+                ServerTuples(1, shape_of(), dealt)
+        else:
+            ServerTuples(1, shape_of(), dealt)
+
+
 def test_server_a_refuses_corrections():
     """A batch that was meant for B does not start at A."""
     with pytest.raises(MalformedMessageError, match=r"must have shapes \(\(0,\), \(0, 3, 2\), \(0,\)\)"):
@@ -272,10 +319,10 @@ def test_a_batch_without_clients_holds_triples_only():
 
 def test_printing_tuples_shows_counts_only():
     """No key, share or correction in any representation."""
-    a, b = both_sides(shape_of())
+    a, _ = both_sides(shape_of())
     assert repr(a) == "ServerTuples(party=0, round=3, clients=3)"
     assert repr(a.correlations()) == "Correlations(1 blocks, in block 0)"
-    spent = b.equality_tuple("ada")
-    assert repr(spent) == str(spent) == object.__repr__(spent)
-    assert repr(spent).startswith("<mpc.tuples.EqualityTuple object at ")
+    share = equality_share_a(Seed(bytes(16)), shape_of().label("ada"))
+    assert repr(share) == str(share) == object.__repr__(share)
+    assert repr(share).startswith("<mpc.tuples.EqualityTuple object at ")
     assert repr(deal(shape_of())[1]).startswith("<mpc.tuples.Dealt object at ")

@@ -8,6 +8,7 @@ import pytest
 MODULES = (
     *("ring", "fixed_point", "prg", "sharing", "norm_bound", "tuples", "dealer", "channel", "joint_coin"),
     *("projection", "correlations", "gates", "comparison", "carry_gate", "top_bits", "equality", "validation"),
+    "compiled",
 )
 
 

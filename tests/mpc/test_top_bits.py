@@ -195,17 +195,19 @@ def test_an_opened_bit_is_turned_additive_either_way(bit, opened_bit):
         def __init__(self, party):
             self.party = party
 
+        def carries(self, groups, correlations, channel):
+            return [np.array([bit if self.party else 0], dtype=np.uint8)]
+
         def bits(self, n_words):
             plane = np.array([1 if self.party else 1 ^ r], dtype=np.uint8)
             return plane, share if self.party else r - share
 
     def party(channel):
-        low = top_bits.LowWords(np.zeros(1, dtype=np.int64), 9)
-        carry = np.array([bit if channel.party else 0], dtype=np.uint8)
-        return top_bits._to_additive([low], [carry], Dealt(channel.party), channel)[0]
+        dealt = Dealt(channel.party)
+        return shares_of_zero(np.zeros((1, 1), dtype=np.int64), (9,), dealt, dealt, channel)
 
     a, b = run_pair(party)
-    assert (a + b).tolist() == [bit]
+    assert ((a - b) % 2**55).tolist() == [[bit]]
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])

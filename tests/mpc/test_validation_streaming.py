@@ -109,7 +109,8 @@ def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "PIECE_WORDS", 1024)
     clients = ("ada", "bob", "eve")
     shape = BatchShape("task", 1, clients, dim, ())
-    tuples = [ServerTuples(party, shape, part) for party, part in enumerate(deal(shape))]
+    dealt = deal(shape)
+    tuples = [ServerTuples(party, shape, part) for party, part in enumerate(dealt)]
     vectors = np.random.default_rng(1).integers(-(2**63), 2**63, (3, dim))
     splits = {c: sharing.split(x, shape.label(c)) for c, x in zip(clients, vectors, strict=True)}
     with (tmp_path / "spool").open("w+b", buffering=0) as spool:
@@ -128,7 +129,7 @@ def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
 
         (a, sent_a), (b, sent_b) = run_pair(party)
     expected = [
-        sharing.mask(x, tuple(mask_seed(t._dealt.key, shape.label(c)) for t in tuples), shape.label(c))
+        sharing.mask(x, tuple(mask_seed(part.key, shape.label(c)) for part in dealt), shape.label(c))
         for c, x in zip(clients, vectors, strict=True)
     ]
     assert_array_equal(a, expected)

@@ -32,12 +32,11 @@ from mpc.correlations import (
     bits_of_plane,
     split_pairs,
     subset_products,
-    subset_shares,
 )
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
-from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples
+from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples, field_element
 from protos.identity import Identity, Role, fingerprint
 from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
@@ -46,6 +45,7 @@ from servers import dealer as dealer_module
 from servers.deal_ledger import DealLedger
 from servers.dealer import Dealer, DealerServicer
 from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.operations.telemetry import Telemetry
 from servers.tuple_source import TupleSource
 from tests.integration.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
 
@@ -163,7 +163,7 @@ async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]
     pins = tuple(fingerprint(pki.tls(role).certificate.read_bytes()) for role in AGGREGATORS)
     state = tempfile.TemporaryDirectory(prefix="precad-dealer-")
     ledger = DealLedger(Path(state.name) / "dealt.sqlite")
-    servicer = DealerServicer(TASK, pins, ledger)
+    servicer = DealerServicer(TASK, pins, ledger, Telemetry(Role.DEALER))
     over = asyncio.create_task(servicer.deal_until_over(60.0, reconnect_timeout_s=0.0))
     try:
         async with serving(servicer, pki, address) as bound:
@@ -203,12 +203,11 @@ def assert_fit_together(a: ServerTuples, b: ServerTuples) -> None:
     for client in a.shape.clients:
         mask = sum(mask_of(side, client) for side in (a, b))
         assert mask.any()
-        assert ring.centred(a.squared_mask_share(client) + b.squared_mask_share(client)) == ring.dot(mask, mask)
-        of_a, of_b = a.equality_tuple(client), b.equality_tuple(client)
-        rho = (of_a.rho_share + of_b.rho_share) % FIELD_PRIME
-        omega = (of_a.omega_share + of_b.omega_share) % FIELD_PRIME
+        assert sum(side.squared_mask_shares([client]) for side in (a, b)).tolist() == [ring.dot(mask, mask)]
+        of_a, of_b = ([field_element(words) for words in side.equality_tuples([client])[0]] for side in (a, b))
+        rho, omega, product = ((x + y) % FIELD_PRIME for x, y in zip(of_a, of_b, strict=True))
         assert rho != 0
-        assert (of_a.product_share + of_b.product_share) % FIELD_PRIME == rho * omega % FIELD_PRIME
+        assert product == rho * omega % FIELD_PRIME
     ours, theirs = a.correlations(), b.correlations()
     for block in a.shape.blocks:
         match block:
@@ -229,10 +228,9 @@ def assert_carry_block(block: CarryBlock, a: CarryShares, b: CarryShares) -> Non
     pairs = split_pairs(block.block_bits)
     assert np.array_equal(a.pairs ^ b.pairs, a.bit_masks[pairs.a] & b.bit_masks[pairs.b])
     masks = a.join_masks ^ b.join_masks
-    expected = subset_products(masks[:, 0], masks[:, 1])
-    found = subset_shares(masks, a.subsets ^ b.subsets)
-    for tables, others in zip(expected, found, strict=True):
-        assert all(np.array_equal(table, other) for table, other in zip(tables, others, strict=True))
+    tables = zip(*subset_products(masks[:, 0], masks[:, 1]), strict=True)
+    expected = [table[1:] for of_block in tables for table in of_block]
+    assert np.array_equal(a.subsets ^ b.subsets, np.concatenate(expected))
 
 
 # What is dealt

@@ -33,6 +33,7 @@ from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers import intake as intake_module
 from servers.errors import CallRefusedError
 from servers.intake import Intake, RelayedUploads
+from servers.operations.telemetry import Telemetry
 from servers.servicers import AggregatorServicer, TaskView
 from servers.sessions import Sessions
 from servers.spool import Spool
@@ -89,7 +90,13 @@ class Pair:
 
         self.servicers = []
         for party in (0, 1):
-            view = TaskView(task=self.task, party=party, sessions=Sessions(CLIENTS), spool=self.spools[party])
+            view = TaskView(
+                task=self.task,
+                party=party,
+                sessions=Sessions(CLIENTS),
+                spool=self.spools[party],
+                telemetry=Telemetry(AGGREGATORS[party]),
+            )
             view.intake, view.relay = self.intakes[party], relay if party == 0 else None
             self.servicers.append(AggregatorServicer(view))
 

@@ -23,7 +23,7 @@ from mpc.norm_bound import NormBound
 from mpc.prg import Label, Purpose, RandomBytes, Seed
 from mpc.projection import RowStreams
 from mpc.sharing import Mode
-from mpc.tuples import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams
+from mpc.tuples import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element
 from protos import convert
 from protos.model_update import updated
 from protos.precad.v1 import common_pb2
@@ -266,13 +266,13 @@ def tuples(case: Json) -> Json:
     shares = np.empty((len(slots), case["dim"]), dtype=np.int64)
     for slot, share in zip(slots, shares, strict=True):
         side.mask_share(slot).fill(share)
-    equality_tuples = [side.equality_tuple(slot) for slot in slots]
+    equality_tuples = side.equality_tuples(slots)
     masks, products_a = correlation_streams(seed_of(case["key"]), side.shape)
     return {
         "mask_seeds": [seed.reveal().hex() for seed in seeds],
         "mask_shares": [text(share) for share in shares],
-        "squared_mask_shares": text(from_integers([side.squared_mask_share(slot) for slot in slots])),
-        "equality_tuples": [[str(t.rho_share), str(t.omega_share), str(t.product_share)] for t in equality_tuples],
+        "squared_mask_shares": text(side.squared_mask_shares(slots)),
+        "equality_tuples": [[str(field_element(element)) for element in one] for one in equality_tuples],
         "masks": text(masks),
         "products": text(words(case["products"]) if case["party"] else products_a),
     }
@@ -342,7 +342,9 @@ def local(case: Json) -> Json:
     ]
     sums = local_step.local_sums(party, masked, RowStreams(seed_of(case["seed"]), at), case["dim"], CPU)
     of_slot = {str(one["slot"]): int(one["squared_mask_share"]) for one in case["clients"]}
-    side: Any = SimpleNamespace(party=party, squared_mask_share=lambda client: of_slot[client])
+    side: Any = SimpleNamespace(
+        party=party, squared_mask_shares=lambda slots: from_integers([of_slot[slot] for slot in slots])
+    )
     checked = validation.words_to_check(list(of_slot), sums, side, bound_of(case))
     return {"words": [text(row) for row in checked], "share_sum": text(sums.share_sum)}
 
@@ -374,13 +376,15 @@ def hash_key(case: Json) -> Json:
 
 
 def hash_(case: Json) -> Json:
-    return {"hash": str(equality.polynomial_hash(words(case["words"]), int(case["key"])))}
+    return {
+        "hash": str(field_element(equality.polynomial_hashes(words(case["words"])[np.newaxis], int(case["key"]))[0]))
+    }
 
 
 def compare(case: Json) -> Json:
     def program(end: MemoryChannel) -> tuple[list[Json], list[bool]]:
         channel = wire.Wire(end, case.get("tamper"))
-        mine = [EqualityTuple(*map(int, values)) for values in case["tuples"][end.party]]
+        mine = np.array([EqualityTuple(*map(int, values)).words for values in case["tuples"][end.party]])
         strings = np.stack([words(string) for string in case["strings"][end.party]])
         return channel.messages, equality.all_zero(strings, int(case["key"]), mine, channel)
 

@@ -1,0 +1,133 @@
+"""What a run's predictions are certified to withstand: proved of its trainings, and estimated from their models.
+
+The method is the exact law of k sampled attackers, joining, as `precad certify --run` computes it; seeds of one
+simulation count as independent trainings, as the folders of one configuration do there.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients import evaluation, models
+from clients.attacks import PixelBackdoor
+from clients.config import AttackName
+from clients.datasets import N_CLASSES, DataSource
+from clients.errors import MissingDataError
+from deploy.certify_commands import Request, certify_runs
+from deploy.errors import ConfigError
+from deploy.reporting.runs import Run, Trained
+from deploy.run_evidence import read_runs, training_of
+from dp.certified_prediction import Method
+
+AT_MOST: Final = 32
+"""Where the search for more attackers stops."""
+_ALONE: Final = (*get_args(AttackName), PixelBackdoor.name)
+"""Attacks that look at nothing but the attacker's own: further attackers do not change what these send. Beside others
+nothing is certified."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Certified accuracy after k = 0, 1, ... attackers."""
+
+    proved: tuple[float, ...]
+    """All bounds hold together with probability `confidence`."""
+    estimated: tuple[float, ...]
+    """If the models' mean confidences were the expected ones. No guarantee."""
+    n_trainings: int
+    trainings_needed: int
+    """Fewer can prove nothing, were a model ever so certain."""
+    confidence: float
+    n_samples: int
+
+    @property
+    def tolerated(self) -> int:
+        """The most attackers that any prediction is proved to withstand. 0: the certificate is vacuous."""
+        return max((k for k, share in enumerate(self.proved) if share > 0), default=0)
+
+
+def certificate_of(run: Run) -> Certificate | str:
+    """The certificate, or why there is none. Raises ConfigError where a model's file is damaged."""
+    if (why := _uncertified(run)) is not None:
+        return why
+    try:
+        confidences, labels = _confidences(run)
+    except MissingDataError:
+        return f"its data set, {run.client.dataset}, is not on this machine"
+    report = certify_runs(
+        confidences.tolist(),
+        labels,
+        training_of(run.task),
+        Request(delta=run.task.delta, methods=(Method.EXACT,), at_most=AT_MOST),
+        n_runs=len(run.trainings),
+        provenance={},
+    )
+    return Certificate(
+        proved=_curve(report),
+        estimated=_curve(report["estimate"]),
+        n_trainings=len(run.trainings),
+        trainings_needed=report["run"]["runs_needed"],
+        confidence=report["confidence"],
+        n_samples=len(labels),
+    )
+
+
+def with_certificate_note(run: Run, found: Certificate | str) -> Run:
+    """The run; with a note of why there is no certificate."""
+    return replace(run, notes=(*run.notes, f"No certificate: {found}.")) if isinstance(found, str) else run
+
+
+def _curve(report: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(report["certified_accuracy"][Method.EXACT.value][: AT_MOST + 1])
+
+
+def _uncertified(run: Run) -> str | None:
+    if run.algorithm != "precad":
+        return f"certificates are of PRECAD's training, this is {run.algorithm}"
+    if not run.is_validated:
+        return "nothing bounds what an attacker uploads where norms are not checked"
+    if run.names_other_code:
+        return "its configuration names code of its own, which a report does not run"
+    attack = None if run.settings is None else run.settings.attack
+    if attack is not None and attack.kind not in _ALONE:
+        return f"attackers of kind {attack.kind} act upon what others send, further attackers among them"
+    return None
+
+
+def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
+    """Mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
+    source = replace(DataSource.of(run.client), may_download=False)  # a report asks nobody for anything
+    test = source.load(side=models.image_side(run.task.model)).test
+    if not run.is_simulation:
+        try:
+            evidence = read_runs([run.folder])
+        except ConfigError as error:
+            raise ConfigError(f"{run.folder}: {str(error).removeprefix('--run: ')}") from None
+        return np.array(evidence.confidences), evidence.labels
+    total = np.zeros((len(test), N_CLASSES))
+    for trained in run.trainings:
+        parameters = _parameters(run.folder / f"seed-{trained.seed}.npz", trained, run.task.dim)
+        total += evaluation.confidences(parameters, run.task.model, test)
+    mean = total / len(run.trainings)
+    return mean / np.maximum(mean.sum(axis=1, keepdims=True), 1.0), test.labels.tolist()
+
+
+def _parameters(path: Path, trained: Trained, dim: int) -> NDArray[np.float32]:
+    """A seed's final model (dim,). Raises ConfigError."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            parameters, rounds = np.array(saved["parameters"]), int(saved["rounds"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path}: expected the model of a finished training, found: {error}") from None
+    if parameters.shape != (dim,) or parameters.dtype != np.float32 or rounds != len(trained.rounds):
+        raise ConfigError(
+            f"{path}: expected {dim} float32 parameters after {len(trained.rounds)} rounds, "
+            f"found {parameters.dtype} of shape {parameters.shape} after {rounds}"
+        )
+    return parameters

@@ -1,0 +1,393 @@
+"""What is drawn, as data: the page's script and matplotlib draw the same charts, and each comes with its table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from deploy.reporting.certificates import Certificate
+from deploy.reporting.numbers import Format, power_of_ten, shown
+from deploy.reporting.runs import AGAINST, Round, Run, Statement
+from dp.accounting import Unit, View
+
+MOST_POINTS: Final = 400
+"""Of a line; of longer ones every so many rounds are drawn, and the last."""
+MOST_COLUMNS: Final = 60
+LEAST_ATTACKERS: Final = 5
+"""Where the certificates' axis ends at least."""
+Point = tuple[float, float | None]
+
+
+class Kind(StrEnum):
+    """How a chart looks."""
+
+    LINES = "lines"
+    STEPS = "steps"
+    COLUMNS = "columns"
+    """Stacked, one for each x."""
+    BARS = "bars"
+    """Horizontal, one for each category and series; x is the category's number."""
+
+
+class Dash(StrEnum):
+    """How a line looks."""
+
+    SOLID = "solid"
+    DASHED = "dashed"
+    DOTTED = "dotted"
+    DASH_DOTTED = "dashdot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line, one layer of columns, or one colour of bars."""
+
+    name: str
+    """As tables and figures call it."""
+    run: str
+    """Whose it is."""
+    what: str
+    """Of which kind; a run may have several in a chart."""
+    colour: int
+    """Number in the palette."""
+    points: tuple[Point, ...]
+    """None where there is nothing to draw: an infinite epsilon, for one."""
+    dash: Dash = Dash.SOLID
+    band: tuple[tuple[float, float, float], ...] = ()
+    """(x, lowest, highest) of several seeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One chart."""
+
+    key: str
+    """Its name in the page and of its PNG file."""
+    title: str
+    kind: Kind
+    note: str
+    x_label: str
+    y_label: str
+    format: Format
+    series: tuple[Series, ...]
+    categories: tuple[str, ...] = ()
+    y_max: float | None = None
+    """Where the axis ends; none: where the data do."""
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """(headings, rows) of the numbers that are drawn."""
+        by_x = [dict(series.points) for series in self.series]
+        rows = []
+        for x in sorted({x for points in by_x for x in points}):
+            name = self.categories[int(x)] if self.categories else shown(x, Format.COUNT)
+            rows.append([name, *("" if x not in points else shown(points[x], self.format) for points in by_x)])
+        return [self.x_label, *(series.name for series in self.series)], rows
+
+    def to_json(self) -> dict[str, Any]:
+        """For the script; JSON has no infinity, so that there is none in here."""
+        return asdict(self)
+
+
+def charts_of(runs: Sequence[Run], certificates: Sequence[Certificate | str]) -> tuple[Chart, ...]:
+    """Every chart that the runs have something for."""
+    made = (
+        _accuracy(runs),
+        _epsilon(runs),
+        _attack_success(runs),
+        _uploads(runs),
+        _certificates(runs, certificates),
+        _seconds_by_phase(runs),
+        _bytes_by_link(runs),
+        _seconds_by_round(runs),
+    )
+    return tuple(chart for chart in made if chart is not None and chart.series)
+
+
+def _accuracy(runs: Sequence[Run]) -> Chart:
+    return Chart(
+        key="accuracy",
+        title="Test accuracy",
+        kind=Kind.LINES,
+        note=_noted("Measured on the test records, which no client has.", runs, seeds="mean, lowest and highest"),
+        x_label="round",
+        y_label="accuracy",
+        format=Format.SHARE,
+        series=_over_seeds(runs, lambda done: done.accuracy, "accuracy"),
+        y_max=1.0,
+    )
+
+
+def _attack_success(runs: Sequence[Run]) -> Chart:
+    return Chart(
+        key="attack",
+        title="Attack success, an estimate",
+        kind=Kind.LINES,
+        note=_noted(
+            "How often the model does what the simulated attackers aim at. An estimate of this one attack, not a "
+            "guarantee: a cleverer one may do better.",
+            runs,
+            seeds="mean, lowest and highest",
+        ),
+        x_label="round",
+        y_label="attack success",
+        format=Format.SHARE,
+        series=_over_seeds(runs, lambda done: done.attack_success, "attack success"),
+        y_max=1.0,
+    )
+
+
+def _seconds_by_round(runs: Sequence[Run]) -> Chart | None:
+    """Of simulations, which have no phases; deployments beside them."""
+    if not any(run.is_simulation for run in runs):
+        return None
+    return Chart(
+        key="seconds",
+        title="Seconds by round",
+        kind=Kind.LINES,
+        note=_noted("Without evaluation. A simulation has no network, and is no measure of one.", runs, seeds="mean"),
+        x_label="round",
+        y_label="seconds",
+        format=Format.SECONDS,
+        series=_over_seeds(runs, lambda done: done.seconds, "seconds", has_band=False),
+    )
+
+
+def _over_seeds(
+    runs: Sequence[Run], value: Callable[[Round], float | None], what: str, *, has_band: bool = True
+) -> tuple[Series, ...]:
+    """A line per run: its training, or the mean of its seeds in a band from the lowest to the highest."""
+    made = []
+    for i, run in enumerate(runs):
+        by_round: dict[int, list[float]] = {}
+        for trained in run.trainings:
+            for done in trained.rounds:
+                if (found := value(done)) is not None:
+                    by_round.setdefault(done.number, []).append(found)
+        whole = {x: ys for x, ys in by_round.items() if len(ys) == len(run.trainings)}  # of all seeds, or not at all
+        if not whole:
+            continue
+        points = _thinned([(x, statistics.fmean(ys)) for x, ys in sorted(whole.items())])
+        band = tuple((x, min(whole[int(x)]), max(whole[int(x)])) for x, _ in points)
+        is_banded = has_band and len(run.trainings) > 1
+        name = run.label if len(runs) > 1 else what
+        shade = band if is_banded else ()
+        made.append(Series(name=name, run=run.label, what=what, colour=i, points=points, band=shade))
+    return tuple(made)
+
+
+_DASHES: Final[Mapping[str, Dash]] = {AGAINST[View.ONE_SERVER]: Dash.SOLID, AGAINST[View.CLIENTS_ONLY]: Dash.DASHED}
+
+
+def _epsilon(runs: Sequence[Run]) -> Chart:
+    """Every statement that has a curve."""
+    drawn = [(i, run, s) for i, run in enumerate(runs) for s in run.statements if s.by_round]
+    return Chart(
+        key="epsilon",
+        title="Privacy spent",
+        kind=Kind.LINES,
+        note=_noted(
+            f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client "
+            "where it says so), for the client that was in most rounds. An infinite ε is not drawn.",
+            runs,
+            seeds="the largest",
+        ),
+        x_label="round",
+        y_label="ε, at most",
+        format=Format.EPSILON,
+        series=tuple(
+            Series(
+                name=_named(run, _who(statement), runs),
+                run=run.label,
+                what=_who(statement),
+                colour=i if len(runs) > 1 else number,
+                dash=_DASHES.get(statement.against, Dash.SOLID) if statement.unit is Unit.RECORD else Dash.DASH_DOTTED,
+                points=_thinned([(x, y if math.isfinite(y) else None) for x, y in statement.by_round]),
+            )
+            for number, (i, run, statement) in enumerate(drawn)
+        ),
+    )
+
+
+def _who(statement: Statement) -> str:
+    return f"{'one client, ' if statement.unit is Unit.CLIENT else ''}against {statement.against}"
+
+
+def _named(run: Run, what: str, runs: Sequence[Run]) -> str:
+    return what if len(runs) == 1 else f"{run.label}: {what}"
+
+
+_FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 5))
+
+
+def _uploads(runs: Sequence[Run]) -> Chart:
+    """One training: a column a round. Several: cumulated, on the same axes."""
+    if len(runs) == 1 and len(runs[0].trainings) == 1:
+        return _upload_columns(runs[0])
+    made = []
+    for i, run in enumerate(runs):
+        for (fate, _), dash in zip(_FATES, (Dash.SOLID, Dash.DASHED, Dash.DOTTED), strict=True):
+            points = _cumulated(run, fate)
+            if fate == "missing" and not any(y for _, y in points):
+                continue
+            name = _named(run, fate, runs)
+            made.append(Series(name=name, run=run.label, what=fate, colour=i, dash=dash, points=points))
+    return Chart(
+        key="uploads",
+        title="Uploads, accepted and rejected",
+        kind=Kind.LINES,
+        note=_noted("Since the first round.", runs, seeds="mean"),
+        x_label="round",
+        y_label="uploads",
+        format=Format.COUNT,
+        series=tuple(made),
+    )
+
+
+def _upload_columns(run: Run) -> Chart:
+    rounds = run.trainings[0].rounds
+    width = math.ceil(len(rounds) / MOST_COLUMNS) or 1
+    bins = [rounds[max(0, end - width) : end] for end in range(len(rounds), 0, -width)][::-1]
+    return Chart(
+        key="uploads",
+        title="Uploads, accepted and rejected",
+        kind=Kind.COLUMNS,
+        note="Missing: chosen for the round, and nothing came."
+        + (f" Each column is the mean of {width} rounds, named by the last." if width > 1 else ""),
+        x_label="round",
+        y_label="uploads of a round",
+        format=Format.COUNT,
+        series=tuple(
+            Series(
+                name=fate,
+                run=run.label,
+                what=fate,
+                colour=colour,
+                points=tuple((some[-1].number, statistics.fmean(_count(done, fate) for done in some)) for some in bins),
+            )
+            for fate, colour in _FATES
+        ),
+    )
+
+
+def _cumulated(run: Run, fate: str) -> tuple[Point, ...]:
+    """Mean over the seeds of the uploads since the first round, as far as all seeds go."""
+    totals = [0] * len(run.trainings)
+    points: list[Point] = []
+    for together in zip(*(trained.rounds for trained in run.trainings), strict=False):
+        totals = [total + _count(done, fate) for total, done in zip(totals, together, strict=True)]
+        points.append((together[0].number, statistics.fmean(totals)))
+    return _thinned(points)
+
+
+def _count(done: Round, fate: str) -> int:
+    return {"accepted": done.n_accepted, "rejected": done.n_rejected, "missing": done.n_missing}[fate]
+
+
+def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]) -> Chart:
+    made = []
+    whole = [found for found in certificates if isinstance(found, Certificate)]
+    longest = max([LEAST_ATTACKERS + 1, *(len(curve) for found in whole for curve in (found.proved, found.estimated))])
+    for i, (run, found) in enumerate(zip(runs, certificates, strict=True)):
+        if isinstance(found, str):
+            continue
+        models = "1 model" if found.n_trainings == 1 else f"{found.n_trainings} models"
+        curves = (
+            ("proved", "proved", Dash.SOLID, found.proved),
+            ("estimate, no guarantee", f"estimate from {models}, no guarantee", Dash.DOTTED, found.estimated),
+        )
+        for what, name, dash, curve in curves:
+            points = tuple(enumerate(_ended(curve, longest)))
+            made.append(
+                Series(name=_named(run, name, runs), run=run.label, what=what, colour=i, dash=dash, points=points)
+            )
+    return Chart(
+        key="certificate",
+        title="Certified accuracy under poisoning",
+        kind=Kind.STEPS,
+        note="Right predictions of the expected model that k further malicious clients, who join, cannot change, "
+        "whatever they send. Solid: proved; at zero it is VACUOUS. Dotted: as if the models' confidences were the "
+        "expected ones, an estimate.",
+        x_label="k attackers",
+        y_label="certified accuracy",
+        format=Format.SHARE,
+        series=tuple(made),
+        y_max=1.0,
+    )
+
+
+def _ended(curve: Sequence[float], length: int) -> list[float]:
+    """The curve with the zeros that follow its first; one that does not fall to zero ends with the search."""
+    return [*curve, *[0.0] * (length - len(curve))] if curve[-1] == 0 else list(curve)
+
+
+_LINKS: Final = {
+    "clients_to_a": "clients to A",
+    "clients_to_b": "clients to B",
+    "a_to_b": "A to B",
+    "b_to_a": "B to A",
+    "dealer_to_a": "dealer to A",
+    "dealer_to_b": "dealer to B",
+}
+
+
+def _bytes_by_link(runs: Sequence[Run]) -> Chart:
+    links = {run.label: {_LINKS[link]: n for link, n in run.cost.bytes_by_link.items()} for run in runs if run.cost}
+    return Chart(
+        key="bytes",
+        title="Bytes of a round",
+        kind=Kind.BARS,
+        note="Mean over the rounds, as the servers count: messages, and what their own connection for MPC carries.",
+        x_label="from and to",
+        y_label="bytes",
+        format=Format.BYTES,
+        **_bars(runs, links, "bytes"),
+    )
+
+
+def _seconds_by_phase(runs: Sequence[Run]) -> Chart:
+    phases = {run.label: run.cost.seconds_by_phase for run in runs if run.cost}
+    return Chart(
+        key="phases",
+        title="Seconds of a round, by phase",
+        kind=Kind.BARS,
+        note="Mean over the rounds, by server A's clock. Collect: clients train and upload.",
+        x_label="phase",
+        y_label="seconds",
+        format=Format.SECONDS,
+        **_bars(runs, phases, "seconds"),
+    )
+
+
+def _bars(runs: Sequence[Run], amounts: Mapping[str, Mapping[str, float]], what: str) -> dict[str, Any]:
+    categories = tuple(dict.fromkeys(name for found in amounts.values() for name in found))
+    made = tuple(
+        Series(
+            name=run.label if len(runs) > 1 else what,
+            run=run.label,
+            what=what,
+            colour=i,
+            points=tuple((at, amounts[run.label].get(name, 0.0)) for at, name in enumerate(categories)),
+        )
+        for i, run in enumerate(runs)
+        if run.label in amounts
+    )
+    return {"series": made, "categories": categories}
+
+
+def _noted(note: str, runs: Sequence[Run], *, seeds: str) -> str:
+    """The note, and how several seeds and many rounds are drawn."""
+    if any(len(run.trainings) > 1 for run in runs):
+        note += f" Of several seeds: {seeds}."
+    longest = max((len(trained.rounds) for run in runs for trained in run.trainings), default=0)
+    return note + (f" At most {MOST_POINTS} rounds of a line are drawn." if longest > MOST_POINTS else "")
+
+
+def _thinned(points: Iterable[Point]) -> tuple[Point, ...]:
+    """At most MOST_POINTS of them, the last among them."""
+    found = list(points)
+    step = math.ceil(len(found) / MOST_POINTS) or 1
+    return tuple(found[::-1][::step][::-1])

@@ -1,0 +1,56 @@
+"""Reading what runs wrote: every file may be missing, cut off, or somebody else's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deploy.config import parse_section
+from deploy.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Epsilon = Annotated[float, Field(ge=0)]
+"""May be infinite."""
+
+
+class Written(BaseModel):
+    """Base of what is read; other fields may stand beside those that a report needs."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+def read_object(path: Path, kind: type[M]) -> M:
+    """A file with one JSON object. Raises ConfigError."""
+    return _parsed(_text(path), kind, str(path))
+
+
+def read_lines(path: Path, kind: type[M]) -> list[M]:
+    """A file with a JSON object a line, at least one. Raises ConfigError."""
+    lines = _text(path).splitlines()
+    if not lines:
+        raise ConfigError(f"{path}: expected a line for every round, found none")
+    return [_parsed(line, kind, f"{path} line {i}") for i, line in enumerate(lines, start=1)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a file of a finished run, found: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected text, found: {error}") from None
+
+
+def _parsed(text: str, kind: type[M], where: str) -> M:
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: expected JSON, found: {error}") from None
+    return parse_section(kind, raw, where, base=Path())

@@ -1,0 +1,66 @@
+"""The runs that a report is about: what kind of folder each is, and whether they can stand on the same axes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from deploy.errors import ConfigError
+from deploy.reporting.deployed import read_deployed
+from deploy.reporting.runs import Run
+from deploy.reporting.simulated import read_simulated
+
+MOST_RUNS: Final = 6
+"""So many colours can be told apart."""
+_LONGEST_LABEL: Final = 40
+
+
+def read_folders(paths: Sequence[Path]) -> tuple[Run, ...]:
+    """Raises ConfigError naming the folder, what was expected and what was found."""
+    if len(paths) > MOST_RUNS:
+        raise ConfigError(f"RUN: expected at most {MOST_RUNS} runs, which colours can tell apart, found {len(paths)}")
+    for path, n in Counter(path.resolve() for path in paths).items():
+        if n > 1:
+            raise ConfigError(f"RUN: expected different folders, found {path} {n} times")
+    runs = [_read(path) for path in paths]
+    for run in runs[1:]:
+        _require_comparable(runs[0], run)
+    return _labelled(runs)
+
+
+def _read(path: Path) -> Run:
+    if not (path / "config.toml").is_file():
+        raise ConfigError(f"RUN: expected the folder of precad demo, run or simulate, found no config.toml in {path}")
+    if (path / "metrics.jsonl").is_file():
+        return read_deployed(path)
+    if any(path.glob("seed-*.jsonl")):
+        return read_simulated(path)
+    raise ConfigError(f"RUN: expected a finished run, found neither metrics.jsonl nor seed-N.jsonl in {path}")
+
+
+def _require_comparable(first: Run, other: Run) -> None:
+    """Accuracy is on one data set and epsilon at one delta, or axes would mix what cannot be compared."""
+    for name, ours, theirs in (
+        ("client.dataset", first.client.dataset, other.client.dataset),
+        ("task.delta", first.task.delta, other.task.delta),
+    ):
+        if ours != theirs:
+            raise ConfigError(
+                f"RUN: expected runs of one task, with {name} = {ours!r} as in {first.folder}, "
+                f"found {theirs!r} in {other.folder}"
+            )
+
+
+def _labelled(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Labels are short, and no two the same."""
+    short = [run.label if len(run.label) <= _LONGEST_LABEL else run.label[: _LONGEST_LABEL - 1] + "…" for run in runs]
+    times = Counter(short)
+    seen = Counter[str]()
+    labels = []
+    for label in short:
+        seen[label] += 1
+        labels.append(label if times[label] == 1 else f"{label} ({seen[label]})")
+    return tuple(replace(run, label=label) for run, label in zip(runs, labels, strict=True))

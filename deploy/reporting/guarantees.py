@@ -1,0 +1,150 @@
+"""What is guaranteed against whom, in a sentence, and row by row with what it rests on.
+
+Only proved bounds are guarantees. Accuracy under a simulated attack and certificates estimated from too few models are
+measurements, and nothing here calls them anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.reporting.certificates import AT_MOST, Certificate
+from deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
+from deploy.reporting.runs import Run, Statement
+from dp.accounting import Unit
+
+_NEXT_TO_NOTHING: Final = 10.0
+"""An epsilon above it rules out almost nothing: e^10 is 22 026."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """One row."""
+
+    against: str
+    what: str
+    rests_on: str
+    is_proved: bool
+    """Whether there is anything."""
+
+
+def sentence(run: Run, certificate: Certificate | str) -> str:
+    """All of it, shortly."""
+    parts = [_privacy(run)]
+    if isinstance(certificate, Certificate):
+        parts.append(f"against poisoning, {_certified(certificate)}")
+    text = "; ".join(parts) + "."
+    if not run.is_simulation:
+        return text
+    which = "any one of these trainings" if len(run.trainings) > 1 else "this training"
+    return f"of {which}, had it drawn from the operating system's generator (from seeds it protects nobody): {text}"
+
+
+def _privacy(run: Run) -> str:
+    """The statements about records, or about clients where there are no others."""
+    wanted = [s for s in run.statements if s.unit is Unit.RECORD] or list(run.statements)
+    proved = [statement for statement in wanted if _is_proved(statement)]
+    if not proved:
+        return f"for one {wanted[0].unit} nothing is guaranteed" + (f": {why}" if (why := _why(wanted[0])) else "")
+    found = [f"{_bound(s)} against {s.against}{_assumed(run, s)}" for s in proved]
+    found += [f"nothing against {s.against}" for s in wanted if not _is_proved(s)]
+    whose = "record of a client that follows the protocol" if proved[0].unit is Unit.RECORD else "client"
+    return f"for one {whose}, added or removed, it is proved that {', and '.join(found)}, at {_at(proved[0])}"
+
+
+def _assumed(run: Run, statement: Statement) -> str:
+    """What a simulated algorithm takes for granted. Of a deployment it is said who is corrupted, and no more."""
+    return f" ({statement.note})" if run.is_simulation and statement.note else ""
+
+
+def _bound(statement: Statement) -> str:
+    assert statement.epsilon is not None  # of those that are proved
+    return f"ε\u00a0≤\u00a0{rounded_up(statement.epsilon)}"
+
+
+def _at(statement: Statement) -> str:
+    return f"δ\u00a0=\u00a0{power_of_ten(statement.delta)}"
+
+
+def _why(statement: Statement) -> str:
+    return "epsilon is infinite" if statement.epsilon is not None else statement.note
+
+
+def _is_proved(statement: Statement) -> bool:
+    return statement.epsilon is not None and math.isfinite(statement.epsilon)
+
+
+def _certified(certificate: Certificate) -> str:
+    if certificate.tolerated == 0:
+        return "the certificate is VACUOUS: no prediction is proved to withstand even one further attacker"
+    return (
+        f"with probability {certificate.confidence:g}, a share of {rounded_down(certificate.proved[1])} of the "
+        f"{certificate.n_samples} predictions withstands one further attacker, and some withstand "
+        f"{certificate.tolerated}{' or more' if certificate.tolerated == AT_MOST else ''}"
+    )
+
+
+def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
+    """Row by row."""
+    rows = [_of_statement(run, statement) for statement in run.statements]
+    if run.algorithm == "precad":
+        rows.append(_of_norms(run))
+    rows.append(_of_poisoning(certificate))
+    if run.is_validated:
+        rows.append(
+            Guarantee(
+                against="both servers together, or a server and the dealer",
+                what="together they hold every update",
+                rests_on="",
+                is_proved=False,
+            )
+        )
+    return rows
+
+
+def _of_statement(run: Run, statement: Statement) -> Guarantee:
+    if not _is_proved(statement):
+        return Guarantee(
+            against=statement.against,
+            what=f"nothing is guaranteed for one {statement.unit}",
+            rests_on=_why(statement),
+            is_proved=False,
+        )
+    is_weak = statement.epsilon is not None and statement.epsilon > _NEXT_TO_NOTHING
+    weak = "; a bound this large rules out next to nothing" if is_weak else ""
+    which = "any client" if statement.unit is Unit.CLIENT else "the client that was in most rounds"
+    seeds = ", largest of all seeds" if len(run.trainings) > 1 else ""
+    return Guarantee(
+        against=statement.against,
+        what=f"{_bound(statement)} at {_at(statement)} for one {statement.unit}, added or removed{weak}",
+        rests_on="; ".join(filter(None, (f"for {which}{seeds}", statement.note))),
+        is_proved=True,
+    )
+
+
+def _of_norms(run: Run) -> Guarantee:
+    against = "clients that upload whatever they like"
+    if not run.is_validated:
+        return Guarantee(against=against, what="no norm is checked", rests_on="", is_proved=False)
+    return Guarantee(
+        against=against,
+        what=f"an update longer than C = {run.task.client_clip:g} enters the sum with probability at most 2⁻⁶⁴",
+        rests_on="per upload; if both servers follow the protocol. Poisoning within the bound is not excluded",
+        is_proved=True,
+    )
+
+
+def _of_poisoning(certificate: Certificate | str) -> Guarantee:
+    against = "further malicious clients who poison the training"
+    if isinstance(certificate, str):
+        return Guarantee(against=against, what="no certificate", rests_on=certificate, is_proved=False)
+    n, needed = certificate.n_trainings, certificate.trainings_needed
+    return Guarantee(
+        against=against,
+        what=_certified(certificate),
+        rests_on=f"{n} training{'s' if n > 1 else ''} of this configuration; "
+        f"from fewer than {needed} nothing can follow. Attackers of the configuration are part of the training",
+        is_proved=certificate.tolerated > 0,
+    )

@@ -1,0 +1,109 @@
+"""The figures that a reader looks for first, each with its exact value beside what is shown."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from deploy.reporting.numbers import Format, power_of_ten, shown
+from deploy.reporting.runs import Run
+from dp.accounting import Unit
+
+
+class Group(IntEnum):
+    """In which order figures of several runs are told."""
+
+    OUTCOME = 0
+    PRIVACY = 1
+    UPLOADS = 2
+    COST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFigure:
+    """One figure of one run."""
+
+    group: Group
+    name: str
+    shown: str
+    exact: float | None
+    """As the summary has it; a mean over seeds; None where there is no finite number."""
+    note: str = ""
+
+
+def key_figures(run: Run) -> list[KeyFigure]:
+    """Outcome first, then cost."""
+    return [*_outcome(run), *_privacy(run), *_uploads(run), *_cost(run)]
+
+
+def _outcome(run: Run) -> Iterator[KeyFigure]:
+    yield _over_seeds("test accuracy", [trained.accuracy for trained in run.trainings])
+    success = [trained.attack_success for trained in run.trainings if trained.attack_success is not None]
+    if success:
+        yield _over_seeds("attack success (estimate)", success)
+
+
+def _over_seeds(name: str, values: list[float]) -> KeyFigure:
+    mean = statistics.fmean(values)
+    spread = f"{min(values):.3f} to {max(values):.3f} over {len(values)} seeds" if len(values) > 1 else ""
+    return KeyFigure(group=Group.OUTCOME, name=name, shown=shown(mean, Format.SHARE), exact=mean, note=spread)
+
+
+def _privacy(run: Run) -> Iterator[KeyFigure]:
+    for statement in run.statements:
+        name = f"ε of one {'whole client' if statement.unit is Unit.CLIENT else 'record'}, against {statement.against}"
+        value = statement.epsilon
+        text = "no guarantee" if value is None else f"≤\u00a0{shown(value, Format.EPSILON)}"
+        exact = value if value is not None and math.isfinite(value) else None
+        yield KeyFigure(
+            group=Group.PRIVACY,
+            name=name,
+            shown=text,
+            exact=exact,
+            note=f"at δ\u00a0=\u00a0{power_of_ten(statement.delta)}",
+        )
+
+
+def _uploads(run: Run) -> Iterator[KeyFigure]:
+    counts = {
+        "accepted": [sum(done.n_accepted for done in trained.rounds) for trained in run.trainings],
+        "rejected": [sum(done.n_rejected for done in trained.rounds) for trained in run.trainings],
+        "missing": [sum(done.n_missing for done in trained.rounds) for trained in run.trainings],
+    }
+    rejected = sorted({client for trained in run.trainings for client in trained.rejected_clients})
+    for name, found in counts.items():
+        mean = statistics.fmean(found)
+        notes = ["mean over seeds"] if len(found) > 1 else []
+        notes += [_some(rejected)] if name == "rejected" and rejected else []
+        yield KeyFigure(
+            group=Group.UPLOADS,
+            name=f"uploads {name}",
+            shown=shown(mean, Format.COUNT),
+            exact=mean,
+            note="; ".join(notes),
+        )
+
+
+def _some(clients: list[str]) -> str:
+    return ", ".join(clients[:4]) + (f" and {len(clients) - 4} more" if len(clients) > 4 else "")
+
+
+def _cost(run: Run) -> Iterator[KeyFigure]:
+    rounds = statistics.fmean(len(trained.rounds) for trained in run.trainings)
+    ends = ", ".join(dict.fromkeys(trained.ended for trained in run.trainings))
+    yield _amount("rounds", rounds, Format.COUNT, note=ends)
+    seconds = [statistics.fmean(done.seconds for done in trained.rounds) for trained in run.trainings if trained.rounds]
+    if seconds:
+        yield _amount("seconds per round", statistics.fmean(seconds), Format.SECONDS)
+    if (cost := run.cost) is not None:
+        note = f"{cost.n_processes} processes on one machine"
+        yield _amount("seconds in all", cost.seconds_total, Format.SECONDS, note=note)
+        yield _amount("bytes from clients", cost.bytes_from_clients, Format.BYTES)
+        yield _amount("bytes between the servers", cost.bytes_between_servers, Format.BYTES)
+
+
+def _amount(name: str, value: float, kind: Format, *, note: str = "") -> KeyFigure:
+    return KeyFigure(group=Group.COST, name=name, shown=shown(value, kind), exact=value, note=note)

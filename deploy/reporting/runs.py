@@ -1,0 +1,118 @@
+"""What a report knows of a run, whichever command made its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.config import ClientConfig
+from clients.simulation import SimulationSettings
+from dp.accounting import Unit, View
+from protos.task import Task
+
+AGAINST: Mapping[View, str] = {
+    View.ONE_SERVER: "one aggregation server and any other clients",
+    View.CLIENTS_ONLY: "any other clients, no server",
+}
+"""The views in the words of simulations, so that both kinds of run have the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round of one training. Counts are of clients."""
+
+    number: int
+    """From 1."""
+    n_accepted: int
+    n_rejected: int
+    n_missing: int
+    seconds: float
+    accuracy: float | None
+    """On the test records, in [0, 1]; None where it was not measured."""
+    attack_success: float | None
+    """The attackers' accuracy on what they aim at; None where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One training: a deployment's only one, or one seed of a simulation."""
+
+    seed: int | None
+    rounds: tuple[Round, ...]
+    ended: str
+    accuracy: float
+    """Of the final model."""
+    attack_success: float | None
+    rejected_clients: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What is proved about one unit, of the run's costliest training."""
+
+    unit: Unit
+    against: str
+    epsilon: float | None
+    """An upper bound; infinite where nothing follows; None where nothing is guaranteed at all."""
+    delta: float
+    note: str = ""
+    """On what it rests, or why there is nothing."""
+    by_round: tuple[tuple[int, float], ...] = ()
+    """(rounds done, epsilon after them), where that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a deployment took. Bytes as the servers counted them."""
+
+    bytes_by_link: Mapping[str, float]
+    """Mean of a round."""
+    seconds_by_phase: Mapping[str, float]
+    """Mean of a round, of server A's clock."""
+    bytes_from_clients: int
+    bytes_between_servers: int
+    seconds_total: float
+    n_processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One folder."""
+
+    folder: Path
+    label: str
+    """How the page calls it: text of whoever named the folder."""
+    algorithm: str
+    task: Task
+    client: ClientConfig
+    settings: SimulationSettings | None
+    """None for a deployment."""
+    trainings: tuple[Trained, ...]
+    statements: tuple[Statement, ...]
+    cost: Cost | None
+    """None for a simulation."""
+    configuration: Mapping[str, str]
+    """Field to value, for people; no paths, no secrets."""
+    notes: tuple[str, ...] = ()
+    """What could not be said, and why."""
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether its randomness came from seeds."""
+        return self.settings is not None
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether two servers check the norm of every upload."""
+        return self.settings is None or (self.algorithm == "precad" and self.settings.validation)
+
+    @property
+    def names_other_code(self) -> bool:
+        """Whether the configuration names a class or a model by import path. A report imports none: the folder may be
+        anybody's."""
+        names = [self.task.model]
+        if self.settings is not None:
+            names += [self.settings.algorithm, self.settings.aggregation]
+            names += [] if self.settings.attack is None else [self.settings.attack.kind]
+        return any(":" in name for name in names)

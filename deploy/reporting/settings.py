@@ -1,0 +1,87 @@
+"""The configuration of a run, for people: every public parameter, defaults included; no path, no address, no secret."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from clients.config import ClientConfig
+from clients.simulation import SimulationSettings
+from deploy.config import Deployment
+from protos.task import Task
+
+_SYMBOLS: Final = {
+    "rounds": "T",
+    "client_rate": "q",
+    "record_rate": "p",
+    "record_clip": "R",
+    "client_clip": "C",
+    "noise_multiplier": "σ",
+    "learning_rate": "η",
+    "frac_bits": "f",
+    "dim": "d",
+}
+_OF_A_SERVER: Final = ("engine", "memory_budget_mb", "max_upload_in_memory_mb")
+_PATHS: Final = ("certificates", "authority")
+_WITHHELD: Final = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
+"""Names of parameters of a user's own class whose values are not shown."""
+_NAMED: Final = 8
+"""Attackers that are listed one by one; more are counted."""
+
+
+def shown_configuration(deployment: Deployment) -> dict[str, str]:
+    """Field to value. Servers' sections are cut down to what changes a run's cost."""
+    shown = {**_of_task(deployment.task), **({} if deployment.client is None else _of_client(deployment.client))}
+    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+        if server is not None:
+            values = server.model_dump(include=set(_OF_A_SERVER))
+            shown |= {f"aggregator.{letter}.{name}": _text(values[name]) for name in _OF_A_SERVER}
+    shown["localhost.clients_per_process"] = _text(deployment.localhost.clients_per_process)
+    return shown
+
+
+def shown_simulation(task: Task, client: ClientConfig, settings: SimulationSettings) -> dict[str, str]:
+    """The same of a simulation."""
+    values = dict(_leaves("simulation", settings.model_dump()))
+    return {**_of_task(task), **_of_client(client), **{name: _text(value) for name, value in values.items()}}
+
+
+def _of_task(task: Task) -> dict[str, str]:
+    values = task.model_dump(exclude={"clients"})
+    sizes = task.clients.values()
+    spread = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    clients = f"{len(sizes)}, with {spread} records each, {sum(sizes)} in all"
+    named = {f"task.{name}" + (f" ({_SYMBOLS[name]})" if name in _SYMBOLS else ""): v for name, v in values.items()}
+    return {"task.name": task.name, "task.clients": clients} | {name: _text(value) for name, value in named.items()}
+
+
+def _of_client(client: ClientConfig) -> dict[str, str]:
+    values = client.model_dump(exclude={*_PATHS, "attacks"})
+    attacks = {name: kind for name, kind in client.attacks.items() if kind != "none"}
+    if len(attacks) <= _NAMED:
+        told = ", ".join(f"{name}: {kind}" for name, kind in attacks.items())
+    else:
+        told = ", ".join(f"{n} × {kind}" for kind, n in Counter(attacks.values()).items())
+    return {f"client.{name}": _text(value) for name, value in values.items()} | {"client.attacks": told or "none"}
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _leaves(f"{path}.{name}", "REDACTED" if _WITHHELD.search(str(name)) else inner)
+    else:
+        yield path, value
+
+
+def _text(value: Any) -> str:
+    if value is None or value in ({}, []):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and len(value) > _NAMED:
+        return f"{len(value)} of them"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

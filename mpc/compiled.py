@@ -1,0 +1,28 @@
+"""The check's compiled loops beside the local step's: imported when they are first needed, so that nobody else waits.
+
+Loading them takes about a second of one core, as `mpc.kernels` explains. The dealer and the clients never do.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+
+@functools.cache
+def gate() -> Any:
+    """`mpc.gate_kernels`."""
+    return importlib.import_module("mpc.gate_kernels")
+
+
+@functools.cache
+def field() -> Any:
+    """`mpc.field_kernels`."""
+    return importlib.import_module("mpc.field_kernels")
+
+
+def warm_up() -> None:
+    """Compiles what the first check would otherwise wait for."""
+    gate()
+    field()

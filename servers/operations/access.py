@@ -1,0 +1,133 @@
+"""Who may look at the operations port: whoever shows the token.
+
+Programs send it with every request (`Authorization: Bearer ...`). A browser sends it once, in the body of a form, and
+gets a random session in exchange, in a cookie that no script can read and no other site can send along: so the token is
+in no URL, no page and no history, one may log out, and a stolen cookie ends with the process. (HTTP Basic would have
+the browser keep the token itself until it is closed, and send it with requests that other sites cause.)
+
+Failed attempts are limited by address, and while an address is over the limit it learns nothing, not even that a token
+is right. Sessions that exist are not affected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from servers.errors import SetupError
+
+ENVIRONMENT_VARIABLE = "PRECAD_OPERATIONS_TOKEN"
+SESSION_LIFETIME_S = 12 * 3600.0
+MAX_SESSIONS = 256
+MAX_FAILURES = 10
+"""Of one address in quick succession; then one more per RECOVERY_S."""
+RECOVERY_S = 6.0
+MAX_ADDRESSES = 4096
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{24,512}")
+_OTHERS = 0o007
+
+
+class Token:
+    """The token's digest. The token itself is not kept."""
+
+    def __init__(self, token: str) -> None:
+        """Raises ValueError, which does not quote it."""
+        if not _TOKEN.fullmatch(token):
+            raise ValueError(f"24 to 512 letters, digits or ._~+/=-, found {len(token)} characters, or other ones")
+        self._digest = _digest(token)
+
+    def matches(self, shown: str) -> bool:
+        """Takes the same time wherever the two differ."""
+        return hmac.compare_digest(_digest(shown), self._digest)
+
+    def __repr__(self) -> str:
+        return "Token(REDACTED)"
+
+
+def load_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> Token:
+    """From the file or, without one, from the environment. Raises SetupError, which does not quote what it found."""
+    if path is None:
+        source, text = ENVIRONMENT_VARIABLE, environment.get(ENVIRONMENT_VARIABLE)
+        if text is None:
+            raise SetupError(
+                f"operations_token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither"
+            )
+    else:
+        source, text = str(path), _read_private(path)
+    try:
+        return Token(text.strip())
+    except ValueError as error:
+        raise SetupError(f"operations_token: expected {error} ({source})") from None
+
+
+def _read_private(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            if mode & _OTHERS:
+                raise SetupError(
+                    f"operations_token: expected a file closed to other users, found mode {mode:04o} ({path})"
+                )
+            return file.read(4096).decode("ascii", errors="replace")
+    except OSError as error:
+        raise SetupError(f"operations_token: expected a readable file, found {error.strerror} ({path})") from None
+
+
+class BrowserSessions:
+    """Of browsers that have shown the token. Kept as digests, in memory."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends: OrderedDict[bytes, float] = OrderedDict()
+
+    def open(self) -> str:
+        """A new session's name, for the cookie. The oldest one ends when there are too many."""
+        session = secrets.token_urlsafe(32)
+        while len(self._ends) >= MAX_SESSIONS:
+            self._ends.popitem(last=False)
+        self._ends[_digest(session)] = self._clock() + SESSION_LIFETIME_S
+        return session
+
+    def is_open(self, session: str) -> bool:
+        """Whether it exists and has not ended."""
+        return self._ends.get(_digest(session), -1.0) > self._clock()
+
+    def close(self, session: str) -> None:
+        """Ends it, if there is such a one."""
+        self._ends.pop(_digest(session), None)
+
+
+class FailureLimit:
+    """How many wrong tokens an address may show: a bucket of MAX_FAILURES that fills again by one per RECOVERY_S."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, address: str) -> float:
+        """How long until this address may try again; 0 when it may now."""
+        failures = self._failures(address)
+        return max(0.0, (failures - MAX_FAILURES + 1) * RECOVERY_S)
+
+    def failed(self, address: str) -> None:
+        """It showed a wrong token."""
+        self._buckets[address] = (self._failures(address) + 1, self._clock())
+        self._buckets.move_to_end(address)
+        while len(self._buckets) > MAX_ADDRESSES:
+            self._buckets.popitem(last=False)
+
+    def _failures(self, address: str) -> float:
+        failures, at = self._buckets.get(address, (0.0, 0.0))
+        return max(0.0, failures - (self._clock() - at) / RECOVERY_S)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).digest()

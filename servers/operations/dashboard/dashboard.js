@@ -1,0 +1,443 @@
+// The page of one server: draws the status that /events sends. Every text from the server enters the page as text.
+"use strict";
+
+const PHASES = ["select", "collect", "lock", "validate", "noise", "charge", "open", "commit"];
+const ROLES = {
+  "aggregator-a": "Aggregation server A",
+  "aggregator-b": "Aggregation server B",
+  dealer: "Dealer",
+};
+const VIEWS = { one_server: "One server corrupted", clients_only: "Clients only corrupted" };
+const LINKS = { to_peer: "To the other server", from_clients: "From clients", from_dealer: "From the dealer" };
+const QUEUES = {
+  uploads_receiving: "Uploads coming in",
+  uploads_complete: "Uploads held whole",
+  uploads_in_file: "Of these, in the spool file",
+  events_to_clients: "Events on their way to clients",
+  batches_half_dealt: "Batches that one server has asked for",
+};
+const REASONS = {
+  norm_exceeded: "norm above the bound",
+  not_connected: "not connected",
+  incomplete: "no complete and equal upload at both servers",
+  not_chosen: "not chosen for the round",
+  wrong_round: "of another round",
+  wrong_client: "in another client's name",
+  wrong_binding: "binding does not fit",
+  wrong_length: "wrong length",
+  wrong_digest: "bytes differ from their digest",
+  duplicate: "sent twice",
+  late: "after the lock",
+  malformed: "malformed",
+  no_room: "no room on this server",
+};
+const SHOWN_ROUNDS = 10;
+const SVG = "http://www.w3.org/2000/svg";
+
+const byId = (id) => document.getElementById(id);
+const drawnRounds = new Map();
+let clockOffset = 0;
+let latest = null;
+let showsOlder = false;
+
+// -- building blocks ------------------------------------------------------------------------------------------------
+
+function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function shape(tag, attributes, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function bar(label, value, limit, kind = "") {
+  const share = limit > 0 ? Math.min(1, value / limit) : 0;
+  const inner = element("span");
+  inner.style.width = `${100 * share}%`;
+  return element("div", {
+    class: "bar", role: "progressbar", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100,
+    "aria-valuenow": Math.round(100 * share), "data-kind": kind,
+  }, inner);
+}
+
+const count = (n) => n.toLocaleString("en");
+const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+const roundedUp = (epsilon) => (Number.isFinite(epsilon) ? (Math.ceil(epsilon * 100 - 1e-9) / 100).toFixed(2) : "∞");
+const reason = (name) => (Object.hasOwn(REASONS, name) ? REASONS[name] : name);
+const total = (seconds) => Object.values(seconds).reduce((sum, s) => sum + s, 0);
+
+function duration(seconds) {
+  if (seconds < 0.001) return "0 ms";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 100) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+function elapsed(seconds) {
+  return seconds < 60 ? `${Math.max(0, Math.floor(seconds))} s` : duration(seconds);
+}
+
+function size(bytes) {
+  let value = bytes;
+  for (const unit of ["B", "kB", "MB", "GB", "TB"]) {
+    if (value < 1000 || unit === "TB") return `${unit === "B" || value >= 1000 ? Math.round(value) : value.toPrecision(3)} ${unit}`;
+    value /= 1000;
+  }
+  return "";
+}
+
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}
+
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+const now = () => Date.now() / 1000 + clockOffset;
+
+const compact = (value) => value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
+const widthOf = (id) => Math.max(260, byId(id).clientWidth);
+const small = (value) => (value < 0.001 ? value.toExponential() : String(value));
+
+function show(id, isShown) {
+  byId(id).hidden = !isShown;
+}
+
+function facts(list, entries) {
+  list.replaceChildren(...entries.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+}
+
+// -- sections -------------------------------------------------------------------------------------------------------
+
+function drawHeader(status) {
+  const role = Object.hasOwn(ROLES, status.role) ? ROLES[status.role] : status.role;
+  byId("role").textContent = role;
+  byId("task").textContent = status.task || "no task yet";
+  byId("version").textContent = `precad ${status.version}`;
+  document.title = `${status.rounds_planned ? `${status.rounds_done}/${status.rounds_planned} · ` : ""}${role} · PRECAD`;
+}
+
+function drawBanner(status) {
+  const banner = byId("banner");
+  let [text, kind] = ["", ""];
+  if (status.ended) [text, kind] = [`The task is over: ${status.ended}`, status.is_finished ? "good" : "bad"];
+  else if (status.is_draining) text = "This server leaves after the round in flight.";
+  if (banner.textContent !== text) banner.textContent = text;
+  banner.dataset.kind = kind;
+  banner.hidden = text === "";
+}
+
+function tile(name, value, note = "", { kind = "", extra = [], isWord = false } = {}) {
+  const figure = element("dd", { class: `${kind}${isWord ? " word" : ""}` }, value);
+  return element("div", { class: "tile" }, element("dt", {}, name), figure, ...extra,
+    ...(note ? [element("dd", { class: "note" }, note)] : []));
+}
+
+function drawTiles(status) {
+  const readiness = status.is_ready ? "ready" : "not ready";
+  const since = `${readiness}, in this state for ${elapsed(now() - status.since)}`;
+  const tiles = [tile("State", status.state, since, { kind: status.is_ready ? "good" : "warn", isWord: true })];
+  if (status.role === "dealer") {
+    tiles.push(tile("Aggregators connected", `${status.n_connected} of ${status.n_enrolled}`));
+    tiles.push(tile("Parts of batches dealt", count(status.n_batches_dealt)));
+  } else {
+    const progress = element("dd", { class: "note" },
+      bar("Rounds done", status.rounds_done, status.rounds_planned));
+    tiles.push(tile("Rounds done", `${count(status.rounds_done)} of ${count(status.rounds_planned)}`, "",
+      { extra: [progress] }));
+    tiles.push(tile("Clients connected", `${count(status.n_connected)} of ${count(status.n_enrolled)}`));
+    const uploads = status.uploads;
+    tiles.push(tile("Uploads accepted", count(uploads.accepted ?? 0),
+      `${count(uploads.rejected ?? 0)} rejected, ${count(uploads.missing ?? 0)} missing`));
+  }
+  byId("tiles").replaceChildren(...tiles);
+}
+
+function drawLive(status) {
+  const live = status.live;
+  show("live", live !== null);
+  if (live === null) return;
+  byId("live-title").textContent = `Round ${live.round + 1} in flight`;
+  const at = PHASES.indexOf(live.phase);
+  byId("phases").replaceChildren(...PHASES.map((phase, i) => {
+    const kind = i < at ? "done" : i === at ? "now" : "";
+    const item = element("li", { "data-kind": kind }, phase);
+    if (kind === "now") item.setAttribute("aria-current", "step");
+    return item;
+  }));
+  const receiving = live.n_receiving ? `, ${live.n_receiving} coming in` : "";
+  byId("live-text").textContent = live.n_chosen || at > 0
+    ? `${plural(live.n_chosen, "client")} chosen, ${live.n_complete} complete${receiving}; `
+      + `running for ${elapsed(now() - live.began_at)}`
+    : "Clients are being drawn.";
+  const chips = live.outcomes.length
+    ? live.outcomes.map(chip)
+    : [...live.waiting_for.map((client) => element("li", { class: "chip" }, `${client}: waiting`)),
+      ...live.absent.map((client) => element("li", { class: "chip", "data-verdict": "missing" }, `${client}: not connected`))];
+  byId("live-clients").replaceChildren(...chips);
+}
+
+function chip(outcome) {
+  const text = outcome.reason
+    ? `${outcome.client}: ${outcome.verdict}, ${reason(outcome.reason)}`
+    : `${outcome.client}: ${outcome.verdict}`;
+  return element("li", { class: "chip", "data-verdict": outcome.verdict }, text);
+}
+
+function drawPrivacy(status) {
+  show("privacy", status.epsilons.length > 0);
+  byId("epsilons").replaceChildren(...status.epsilons.map(epsilonCard));
+  show("epsilon-figure", status.rounds.length > 1);
+  if (status.rounds.length > 1) drawEpsilonChart(status);
+}
+
+function epsilonCard(epsilon) {
+  const children = [
+    element("h3", {}, VIEWS[epsilon.view] ?? epsilon.view),
+    element("p", { class: "big" }, `ε ≤ ${roundedUp(epsilon.spent)}`),
+  ];
+  if (epsilon.budget === null) {
+    children.push(element("p", { class: "quiet" }, `no budget set · δ = ${small(epsilon.delta)}`));
+  } else {
+    const share = epsilon.spent / epsilon.budget;
+    const left = Math.max(0, Math.floor((epsilon.budget - epsilon.spent) * 100) / 100).toFixed(2);
+    children.push(bar(`Budget spent, ${VIEWS[epsilon.view] ?? epsilon.view}`, epsilon.spent, epsilon.budget,
+      share >= 0.95 ? "full" : share >= 0.8 ? "near" : ""));
+    children.push(element("p", { class: "quiet" }, `of a budget of ${epsilon.budget}, ${left} left · δ = ${small(epsilon.delta)}`));
+  }
+  return element("div", { class: "card epsilon", "data-view": epsilon.view }, ...children);
+}
+
+function drawEpsilonChart(status) {
+  const [width, height, left, bottom, top] = [widthOf("epsilon-chart"), 220, 44, 26, 12];
+  const rounds = status.rounds;
+  const budgets = status.epsilons.filter((e) => e.budget !== null);
+  const peak = Math.max(...rounds.flatMap((r) => Object.values(r.epsilon)), ...budgets.map((e) => e.budget), 1e-9) * 1.05;
+  const [first, last] = [rounds[0].round, rounds[rounds.length - 1].round];
+  const x = (round) => left + ((width - left - 8) * (round - first)) / Math.max(1, last - first);
+  const y = (value) => height - bottom - ((height - bottom - top) * value) / peak;
+  const chart = shape("svg", {
+    class: "chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": status.epsilons.map((e) => `${VIEWS[e.view] ?? e.view}: ${roundedUp(e.spent)}`).join("; "),
+  });
+  for (const value of ticks(peak)) {
+    chart.append(
+      shape("line", { class: "grid", x1: left, x2: width - 8, y1: y(value), y2: y(value) }),
+      shape("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, compact(value)),
+    );
+  }
+  chart.append(
+    shape("text", { x: left, y: height - 6 }, `round ${first + 1}`),
+    shape("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, `round ${last + 1}`),
+  );
+  for (const view of Object.keys(VIEWS)) {
+    const points = rounds.filter((r) => view in r.epsilon).map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon[view]).toFixed(1)}`);
+    chart.append(shape("polyline", { class: `line ${view}`, points: points.join(" ") }));
+  }
+  for (const { view, budget } of budgets) {
+    chart.append(shape("line", { class: `budget ${view}`, x1: left, x2: width - 8, y1: y(budget), y2: y(budget) }));
+  }
+  byId("epsilon-chart").replaceChildren(chart);
+  byId("epsilon-legend").replaceChildren(...Object.entries(VIEWS).map(([view, name]) =>
+    element("li", {}, element("span", { class: `key k-${view}` }), name)),
+    ...(budgets.length ? [element("li", {}, "dashed: budget")] : []));
+}
+
+function ticks(peak) {
+  const raw = peak / 4;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
+  const found = [];
+  for (let i = 0; i * step <= peak; i += 1) found.push(Number((i * step).toPrecision(6)));
+  return found;
+}
+
+function drawRounds(status) {
+  show("rounds", status.rounds.length > 0);
+  const newest = [...status.rounds].reverse().slice(0, showsOlder ? undefined : SHOWN_ROUNDS);
+  byId("rounds-note").textContent = status.rounds_done > newest.length
+    ? `The latest ${newest.length} of ${count(status.rounds_done)}, newest first.` : "Newest first.";
+  show("older", !showsOlder && status.rounds.length > SHOWN_ROUNDS);
+  const items = newest.map((round) => {
+    const mark = `${round.outcomes.length}/${round.committed_at}/${round.model_digest}`;
+    const known = drawnRounds.get(round.round);
+    if (known && known.mark === mark) return known.node;
+    const node = roundItem(round);
+    drawnRounds.set(round.round, { mark, node });
+    return node;
+  });
+  for (const round of [...drawnRounds.keys()]) {
+    if (round < status.rounds[0]?.round) drawnRounds.delete(round);
+  }
+  const list = byId("rounds-list");
+  if (items.length !== list.children.length || items.some((item, i) => item !== list.children[i])) {
+    list.replaceChildren(...items);
+  }
+}
+
+function roundItem(round) {
+  const counts = element("span", { class: "counts" },
+    element("span", { class: "chip", "data-verdict": "accepted" }, `${round.n_accepted} accepted`));
+  if (round.n_rejected) counts.append(element("span", { class: "chip", "data-verdict": "rejected" }, `${round.n_rejected} rejected`));
+  if (round.n_missing) counts.append(element("span", { class: "chip", "data-verdict": "missing" }, `${round.n_missing} missing`));
+  const bounds = Object.keys(VIEWS).filter((v) => v in round.epsilon).map((v) => roundedUp(round.epsilon[v])).join(" / ");
+  const cells = [
+    element("strong", {}, String(round.round + 1)),
+    element("span", { class: "quiet" }, round.committed_at === null ? "" : clock(round.committed_at)),
+    counts,
+    element("span", { class: "eps quiet" }, `ε ${bounds}`),
+    element("span", { class: "seconds" }, duration(total(round.seconds))),
+  ];
+  if (!round.outcomes.length) return element("li", {}, element("div", { class: "row" }, ...cells));
+  const hiddenClients = round.n_chosen - round.outcomes.length;
+  const inside = element("div", { class: "inside" },
+    element("p", { class: "quiet" }, `${plural(round.n_chosen, "client")} chosen · model ${round.model_digest.slice(0, 16)}…`),
+    element("ul", { class: "chips" }, ...round.outcomes.map(chip),
+      ...(hiddenClients > 0 ? [element("li", { class: "chip" }, `and ${count(hiddenClients)} more`)] : [])));
+  return element("li", {}, element("details", {}, element("summary", {}, ...cells), inside));
+}
+
+function drawTimings(status) {
+  const rounds = status.rounds.slice(-30);
+  show("timings", rounds.length > 0);
+  if (!rounds.length) return;
+  byId("timings-note").textContent = `${rounds.length === 1 ? "One round" : `The latest ${rounds.length} rounds`}, seconds by phase.`;
+  byId("timings-chart").replaceChildren(timingsChart(rounds));
+  byId("timings-rows").replaceChildren(...PHASES.map((phase, i) => {
+    const seconds = rounds.map((r) => r.seconds[phase] ?? 0);
+    return element("tr", {},
+      element("th", { scope: "row" }, element("span", { class: `key f${i}` }), phase),
+      element("td", {}, duration(median(seconds))), element("td", {}, duration(Math.max(...seconds))));
+  }));
+}
+
+function timingsChart(rounds) {
+  const [width, height, left, bottom, top] = [widthOf("timings-chart"), 180, 44, 26, 8];
+  const peak = Math.max(...rounds.map((r) => total(r.seconds)), 1e-9) * 1.05;
+  const slot = (width - left - 8) / Math.max(rounds.length, 8);
+  const y = (value) => height - bottom - ((height - bottom - top) * value) / peak;
+  const chart = shape("svg", {
+    class: "chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `Duration of ${rounds.length} rounds; the latest took ${duration(total(rounds[rounds.length - 1].seconds))}`,
+  });
+  for (const value of ticks(peak)) {
+    chart.append(
+      shape("line", { class: "grid", x1: left, x2: width - 8, y1: y(value), y2: y(value) }),
+      shape("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, compact(value)),
+    );
+  }
+  rounds.forEach((round, index) => {
+    let base = 0;
+    PHASES.forEach((phase, i) => {
+      const seconds = round.seconds[phase] ?? 0;
+      const box = { x: left + index * slot + slot * 0.12, width: slot * 0.76, y: y(base + seconds), height: y(base) - y(base + seconds) };
+      base += seconds;
+      const name = shape("title", {}, `round ${round.round + 1}, ${phase}: ${duration(seconds)}`);
+      chart.append(shape("rect", { class: `f${i}`, ...box }, name));
+    });
+  });
+  chart.append(shape("text", { x: left, y: height - 6 }, `round ${rounds[0].round + 1}`));
+  if (rounds.length > 1) {
+    const end = Math.max(left + 110, left + rounds.length * slot);
+    chart.append(shape("text", { x: end, y: height - 6, "text-anchor": "end" }, `round ${rounds[rounds.length - 1].round + 1}`));
+  }
+  return chart;
+}
+
+function drawLists(status) {
+  const isDealer = status.role === "dealer";
+  show("refused", !isDealer);
+  const refused = Object.entries(status.refused).map(([name, n]) => [reason(name), count(n)]);
+  facts(byId("refused-list"), refused.length ? refused : [["None since this process began", "0"]]);
+  show("traffic", !isDealer);
+  const traffic = Object.entries(status.bytes).map(([link, n]) => [LINKS[link] ?? link, size(n)]);
+  facts(byId("traffic-list"), traffic.length ? traffic : [["No round yet", "0 B"]]);
+  facts(byId("queues-list"), status.queues.map((q) => [QUEUES[q.name] ?? q.name, count(q.depth)]));
+  show("checkpoints", status.checkpoints.length > 0);
+  const mark = JSON.stringify(status.checkpoints);
+  if (byId("checkpoints-list").dataset.mark === mark) return; // whoever is on a link stays there
+  byId("checkpoints-list").dataset.mark = mark;
+  byId("checkpoints-list").replaceChildren(...status.checkpoints.map((file) => element("li", {},
+    element("a", { href: `/checkpoints/${encodeURIComponent(file.name)}`, download: "" }, file.name),
+    element("span", { class: "quiet" }, `${size(file.n_bytes)}, ${clock(file.modified_at)}`))));
+}
+
+function announce(before, status) {
+  if (before === null || status.rounds_done <= before.rounds_done || !status.rounds.length) return;
+  const round = status.rounds[status.rounds.length - 1];
+  byId("announcer").textContent =
+    `Round ${round.round + 1} committed: ${round.n_accepted} accepted, ${round.n_rejected} rejected, ${round.n_missing} missing.`;
+}
+
+function draw(status) {
+  drawHeader(status);
+  drawBanner(status);
+  drawTiles(status);
+  drawLive(status);
+  drawPrivacy(status);
+  drawRounds(status);
+  drawTimings(status);
+  drawLists(status);
+}
+
+// -- the stream -----------------------------------------------------------------------------------------------------
+
+function connection(kind, text) {
+  const badge = byId("connection");
+  badge.dataset.kind = kind;
+  if (badge.textContent !== text) badge.textContent = text;
+}
+
+async function afterLoss() {
+  try {
+    const answer = await fetch("/status.json", { cache: "no-store" });
+    if (answer.status === 401) {
+      window.location.assign("/login");
+      return;
+    }
+  } catch {
+    // the server is gone, for now or for good
+  }
+  window.setTimeout(listen, 3000);
+}
+
+function listen() {
+  const events = new EventSource("/events");
+  events.onmessage = (event) => {
+    const message = JSON.parse(event.data);
+    clockOffset = message.now - Date.now() / 1000;
+    const before = latest;
+    latest = message.status;
+    connection("live", "Live");
+    draw(latest);
+    announce(before, latest);
+  };
+  events.onerror = () => {
+    events.close();
+    connection("lost", latest !== null && latest.ended ? "Server has ended" : "No connection");
+    afterLoss();
+  };
+}
+
+byId("older").addEventListener("click", () => {
+  showsOlder = true;
+  drawRounds(latest);
+});
+window.addEventListener("resize", () => latest !== null && draw(latest));
+window.setInterval(() => {
+  if (latest === null || byId("connection").dataset.kind !== "live") return;
+  drawTiles(latest);
+  drawLive(latest);
+}, 1000);
+listen();

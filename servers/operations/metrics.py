@@ -1,0 +1,80 @@
+"""What Prometheus reads: the counters that telemetry keeps, and gauges made from the status at the moment of a scrape.
+
+The gauges are no second account: they are the value that the dashboard shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import prometheus_client as prometheus
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from servers.operations.status import Status
+
+CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
+
+
+class StatusCollector(Collector):
+    """Gauges of a server's status."""
+
+    def __init__(self, snapshot: Callable[[], Status]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: a registry need not take a snapshot of a server that has not started."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, of one snapshot."""
+        status = self._snapshot()
+        info = {"role": status.role, "version": status.version, "task": status.task}
+        yield _gauge("precad_info", "Which server and task this is; always 1.", [(info, 1)])
+        yield _gauge("precad_state", "The server's state; always 1.", [({"state": status.state}, 1)])
+        for name, text, value in _plain(status):
+            yield _gauge(name, text, [({}, value)])
+        queues = [({"queue": queue.name}, queue.depth) for queue in status.queues]
+        yield _gauge("precad_queue_depth", "Things that wait, by queue.", queues)
+        yield from _epsilons(status)
+
+
+def expose(registry: prometheus.CollectorRegistry) -> bytes:
+    """The registry in Prometheus' text format."""
+    return prometheus.generate_latest(registry)
+
+
+def _plain(status: Status) -> Iterator[tuple[str, str, float]]:
+    yield "precad_ready", "Whether the server is ready (1) or not (0).", status.is_ready
+    yield "precad_draining", "Whether the server leaves after the round in flight.", status.is_draining
+    yield "precad_state_since_timestamp_seconds", "When the state began.", status.since
+    yield "precad_start_timestamp_seconds", "When this process began.", status.started_at
+    yield "precad_connected", "Clients (at a dealer: aggregators) with an open session.", status.n_connected
+    yield "precad_enrolled", "Clients enrolled in the task.", status.n_enrolled
+    yield "precad_rounds_planned", "Rounds that the task has at most.", status.rounds_planned
+    yield "precad_rounds_done", "Rounds of the task that are committed.", status.rounds_done
+    if (committed := [r.committed_at for r in status.rounds if r.committed_at is not None]) != []:
+        yield "precad_last_commit_timestamp_seconds", "When the latest round was committed.", max(committed)
+    if (live := status.live) is not None:
+        yield "precad_round_began_timestamp_seconds", "When the round in flight began.", live.began_at
+        yield "precad_round_chosen", "Clients drawn for the round in flight.", live.n_chosen
+        yield "precad_round_uploads_complete", "Uploads of the round in flight that are whole.", live.n_complete
+
+
+def _epsilons(status: Status) -> Iterator[Metric]:
+    def family(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
+        return _gauge(name, text, [({"view": view}, value) for view, value in values if value is not None])
+
+    spent = [(epsilon.view, epsilon.spent) for epsilon in status.epsilons]
+    budget = [(epsilon.view, epsilon.budget) for epsilon in status.epsilons]
+    left = [(epsilon.view, epsilon.left) for epsilon in status.epsilons]
+    yield family("precad_epsilon_spent", "Proved epsilon so far, largest over clients.", spent)
+    yield family("precad_epsilon_budget", "The task's budget; absent without one.", budget)
+    yield family("precad_epsilon_left", "What is left of the budget; absent without one.", left)
+
+
+def _gauge(name: str, text: str, samples: Sequence[tuple[dict[str, str], float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=list(samples[0][0]) if samples else [])
+    for labels, value in samples:
+        family.add_metric(list(labels.values()), float(value))
+    return family

@@ -1,0 +1,399 @@
+"""The operations port: HTTP on an address of its own, for people and programs that watch a server.
+
+    GET  /healthz            the process answers; open to everybody, says one word
+    GET  /readyz             200 ready, 503 not ready
+    GET  /metrics            for Prometheus
+    GET  /status.json        the status, once
+    GET  /events             the status, each time that it changed (server-sent events)
+    GET  /                   the dashboard
+    GET  /checkpoints/NAME   model, records and ledger of the task
+    GET, POST /login         a browser shows the token
+    POST /logout
+
+Everything but /healthz, the login form and its looks needs the token or a session. Nothing here changes the
+server's course. The dashboard's pages load nothing from elsewhere, which their policy says to the browser as well.
+
+Discussion: aiohttp, because it runs on the event loop that the gRPC server has, streams, speaks TLS, and leaves signals
+and logging alone; http.server would need a thread for each dashboard that is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+
+from protos.transport import TlsFiles, TransportError, split_address
+from servers.config import ServerConfig, is_loopback
+from servers.operations.access import SESSION_LIFETIME_S, BrowserSessions, FailureLimit, Token, load_token
+from servers.operations.metrics import CONTENT_TYPE, StatusCollector, expose
+from servers.operations.snapshot import CHECKPOINTS
+from servers.operations.status import Status
+from servers.operations.telemetry import Telemetry
+
+log = structlog.get_logger(__name__)
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+LOOK_S = 0.5
+"""How often an open dashboard's server looks whether something changed."""
+KEEP_ALIVE_S = 15.0
+"""How often an event stream without events shows that it stands."""
+MAX_STREAMS = 32
+MAX_CONNECTIONS = 256
+"""The port must not eat the descriptors that the server's own links need."""
+SEND_TIMEOUT_S = 10.0
+SILENT_S = 10.0
+"""How long a connection may be open without a request."""
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "precad",
+}
+PAGES: Final = {
+    "login.html": "text/html",
+    "dashboard.html": "text/html",
+    "dashboard.js": "text/javascript",
+    "dashboard.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
+OPEN: Final = frozenset({"/healthz", "/login", "/logout", "/dashboard.css", "/icon.svg"})
+SAME_SITE: Final = frozenset({"same-origin", "none"})
+WRONG_TOKEN, TOO_OFTEN = "That is not this server's token.", "Too many wrong tokens. Try again in {wait} s."
+
+
+@asynccontextmanager
+async def operations_port(
+    config: ServerConfig, telemetry: Telemetry, snapshot: Callable[[], Status], state_dir: Path | None = None
+) -> AsyncIterator[None]:
+    """The port, if the configuration has one, until the block ends. state_dir: whose checkpoints it gives out.
+
+    Raises: SetupError, TlsFileError, TransportError.
+    """
+    if config.operations_listen is None:
+        yield
+        return
+    token = load_token(config.operations_token)
+    tls = _tls_context(config.tls) if config.operations_tls else None
+    telemetry.registry.register(StatusCollector(snapshot))
+    port = OperationsPort(token, telemetry, snapshot, state_dir, is_tls=tls is not None)
+    async with port.listening(config.operations_listen, tls):
+        yield
+
+
+def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
+    tls.load()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+class OperationsPort:
+    """What the port answers."""
+
+    def __init__(
+        self,
+        token: Token,
+        telemetry: Telemetry,
+        snapshot: Callable[[], Status],
+        state_dir: Path | None,
+        *,
+        is_tls: bool,
+    ) -> None:
+        self._token, self._telemetry, self._snapshot, self._state_dir = token, telemetry, snapshot, state_dir
+        self._is_tls = is_tls
+        self._cookie = f"{'__Host-' if is_tls else ''}precad-{telemetry.role}"  # cookies know hosts, not ports
+        self._sessions, self._limit = BrowserSessions(), FailureLimit()
+        self._closing = asyncio.Event()
+        self._silent: set[asyncio.BaseProtocol] = set()
+        self._n_streams = 0
+        self._seen, self._looked_at = "", -math.inf
+        folder = resources.files("servers.operations") / "dashboard"
+        self._pages: Mapping[str, str] = {name: (folder / name).read_text(encoding="utf-8") for name in PAGES}
+
+    @asynccontextmanager
+    async def listening(self, address: str, tls: ssl.SSLContext | None) -> AsyncIterator[int]:
+        """Answers at HOST:PORT until the block ends; the port, where the system chose it. Raises TransportError."""
+        host, port = split_address(address)
+        try:
+            listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            raise TransportError(
+                f"operations_listen: expected a free address to listen on, found {address}: {error.strerror}"
+            ) from None
+        runner = web.AppRunner(
+            self._application(), access_log=None, handle_signals=False, shutdown_timeout=1.0, keepalive_timeout=20.0
+        )
+        await runner.setup()
+        server = await asyncio.get_running_loop().create_server(
+            self._protocol_factory(runner), sock=listener, ssl=tls, ssl_handshake_timeout=SILENT_S if tls else None
+        )
+        try:
+            port = int(listener.getsockname()[1])
+            log.info("operations.listening", host=host, port=port, tls=tls is not None)
+            if not is_loopback(address):
+                log.warning("operations.beyond_loopback", host=host, port=port)
+            yield port
+        finally:
+            self._closing.set()
+            server.close()
+            await runner.cleanup()
+
+    def _protocol_factory(self, runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
+        """One protocol per connection, while there are not too many; it must ask for something soon."""
+        loop = asyncio.get_running_loop()
+
+        def hang_up_if_silent(protocol: web.RequestHandler) -> None:
+            if protocol in self._silent and protocol.transport is not None:
+                protocol.transport.abort()
+            self._silent.discard(protocol)
+
+        def make() -> asyncio.Protocol:
+            handlers = runner.server
+            if handlers is None or len(handlers.connections) >= MAX_CONNECTIONS:
+                return _HangUp()
+            protocol = handlers()
+            self._silent.add(protocol)
+            loop.call_later(SILENT_S, hang_up_if_silent, protocol)
+            return protocol
+
+        return make
+
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[self._answer], client_max_size=4096)
+        application.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.get("/status.json", self._status),
+                web.get("/events", self._events, allow_head=False),
+                web.get("/", self._dashboard),
+                web.get("/{page:dashboard\\.js|dashboard\\.css|icon\\.svg}", self._page),
+                web.get("/checkpoints/{name}", self._checkpoint),
+                web.get("/login", self._login_form),
+                web.post("/login", self._login),
+                web.post("/logout", self._logout),
+            ]
+        )
+        return application
+
+    # -- who may ------------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every answer passes here: who asks is admitted or not, headers are added, and defects are logged."""
+        self._silent.discard(request.protocol)
+        try:
+            response = self._refusal(request) or await handler(request)
+        except web.HTTPException as error:
+            error.headers.update(HEADERS)
+            raise
+        except Exception as error:
+            log.exception("operations.failed", method=request.method, path=request.path)
+            raise web.HTTPInternalServerError(text="internal error; the log says more\n", headers=HEADERS) from error
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        """None for whoever may ask this."""
+        if request.path in OPEN:
+            return None
+        if self._has_session(request):
+            return None
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            if (wait_s := self._limit.wait_s(_address_of(request))) > 0:
+                return _too_often(wait_s)
+            if self._shows_token(request, token.strip()):
+                return None
+        if request.path == "/" and request.method == "GET" and not scheme:
+            return web.Response(status=303, headers={"Location": "/login"})
+        return web.Response(
+            status=401, text="this needs the operations token\n", headers={"WWW-Authenticate": 'Bearer realm="precad"'}
+        )
+
+    def _has_session(self, request: web.Request) -> bool:
+        return self._sessions.is_open(request.cookies.get(self._cookie, ""))
+
+    def _shows_token(self, request: web.Request, token: str) -> bool:
+        """Counts it when it is a wrong one."""
+        if self._token.matches(token):
+            return True
+        self._limit.failed(_address_of(request))
+        self._telemetry.login_failed()
+        log.warning("operations.wrong_token", address=request.remote)
+        return False
+
+    async def _login_form(self, request: web.Request) -> web.Response:
+        return self._form("", status=200)
+
+    def _form(self, message: str, *, status: int) -> web.Response:
+        """`message` is one of ours."""
+        page = self._pages["login.html"].replace("{{role}}", _title(self._telemetry.role))
+        return web.Response(text=page.replace("{{message}}", message), status=status, content_type="text/html")
+
+    async def _login(self, request: web.Request) -> web.Response:
+        _require_same_origin(request)
+        if (wait_s := self._limit.wait_s(_address_of(request))) > 0:
+            refusal = self._form(TOO_OFTEN.format(wait=math.ceil(wait_s)), status=429)
+            refusal.headers["Retry-After"] = str(math.ceil(wait_s))
+            return refusal
+        try:
+            async with asyncio.timeout(SILENT_S):
+                token = (await request.post()).get("token", "")
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the form did not come\n") from None
+        if not isinstance(token, str) or not self._shows_token(request, token.strip()):
+            return self._form(WRONG_TOKEN, status=403)
+        response = web.Response(status=303, headers={"Location": "/"})
+        response.set_cookie(
+            self._cookie,
+            self._sessions.open(),
+            max_age=int(SESSION_LIFETIME_S),
+            httponly=True,
+            samesite="Strict",
+            secure=self._is_tls,
+        )
+        return response
+
+    async def _logout(self, request: web.Request) -> web.Response:
+        _require_same_origin(request)
+        self._sessions.close(request.cookies.get(self._cookie, ""))
+        response = web.Response(status=303, headers={"Location": "/login"})
+        response.del_cookie(self._cookie, httponly=True, samesite="Strict", secure=self._is_tls)
+        return response
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        is_ready = self._telemetry.is_ready
+        return web.Response(text="ready\n" if is_ready else "not ready\n", status=200 if is_ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=expose(self._telemetry.registry), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return web.Response(text=self._snapshot().model_dump_json(), content_type="application/json")
+
+    async def _dashboard(self, request: web.Request) -> web.Response:
+        return web.Response(text=self._pages["dashboard.html"], content_type="text/html")
+
+    async def _page(self, request: web.Request) -> web.Response:
+        name = request.match_info["page"]
+        return web.Response(text=self._pages[name], content_type=PAGES[name])
+
+    async def _checkpoint(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        if self._state_dir is None or name not in CHECKPOINTS or not (path := self._state_dir / name).is_file():
+            raise web.HTTPNotFound(text="no such checkpoint\n")
+        attachment = f'attachment; filename="{self._telemetry.role}-{name}"'
+        return web.FileResponse(path, headers={**HEADERS, "Content-Disposition": attachment})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """`data:` is {"now": seconds since the epoch, "status": ...}."""
+        if self._n_streams >= MAX_STREAMS:
+            raise web.HTTPServiceUnavailable(text="too many event streams\n")
+        self._n_streams += 1
+        try:
+            stream = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+            await stream.prepare(request)
+            await self._send_events(request, stream)
+        except (ConnectionError, TimeoutError):
+            pass  # whoever watched is gone
+        finally:
+            self._n_streams -= 1
+        return stream
+
+    def _look(self, *, is_last: bool) -> str:
+        """The status as JSON. Dashboards that are open at the same time share a look, but for the last one."""
+        if is_last or time.monotonic() - self._looked_at > LOOK_S / 2:
+            self._seen, self._looked_at = self._snapshot().model_dump_json(), time.monotonic()
+        return self._seen
+
+    async def _send_events(self, request: web.Request, stream: web.StreamResponse) -> None:
+        """Until the port closes, after a last look, or the session ends."""
+        shown, shown_at, is_last = "", 0.0, False
+        while not is_last and self._refusal(request) is None:
+            is_last = self._closing.is_set()
+            status = self._look(is_last=is_last)
+            if status != shown:
+                await _send(stream, f'data: {{"now":{time.time():.3f},"status":{status}}}\n\n')
+                shown, shown_at = status, time.monotonic()
+            elif time.monotonic() - shown_at > KEEP_ALIVE_S:
+                await _send(stream, ": still here\n\n")
+                shown_at = time.monotonic()
+            await _pause(self._closing)
+
+
+async def _send(stream: web.StreamResponse, text: str) -> None:
+    async with asyncio.timeout(SEND_TIMEOUT_S):
+        await stream.write(text.encode())
+
+
+async def _pause(closing: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(LOOK_S):
+            await closing.wait()
+    except TimeoutError:
+        return
+
+
+class _HangUp(asyncio.Protocol):
+    """Of a connection over the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        transport.close()
+
+
+def _address_of(request: web.Request) -> str:
+    """Whose failures count together: an IPv4 address, or the /64 network of an IPv6 one."""
+    try:
+        address = ipaddress.ip_address(request.remote or "")
+    except ValueError:
+        return ""
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
+
+
+def _require_same_origin(request: web.Request) -> None:
+    """The form was on a page of ours. Raises web.HTTPForbidden."""
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    is_ours = origin is None or urlsplit(origin).netloc == request.host if site is None else site in SAME_SITE
+    if not is_ours:
+        raise web.HTTPForbidden(text="this form was sent by another site\n")
+
+
+def _too_often(wait_s: float) -> web.Response:
+    wait = str(math.ceil(wait_s))
+    return web.Response(status=429, text=TOO_OFTEN.format(wait=wait) + "\n", headers={"Retry-After": wait})
+
+
+def _title(role: str) -> str:
+    return {"aggregator-a": "Aggregation server A", "aggregator-b": "Aggregation server B"}.get(role, "Dealer")

@@ -1,0 +1,214 @@
+"""The status of an aggregator and of a dealer, made from what they hold at this moment."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dp.accounting import View
+from protos.precad.v1 import control_pb2
+from servers.operations.status import (
+    INCOMPLETE,
+    MAX_DETAILED,
+    MAX_NAMED,
+    MAX_ROUNDS,
+    NORM_EXCEEDED,
+    NOT_CONNECTED,
+    PHASE_OF_STATE,
+    VERDICTS,
+    Checkpoint,
+    ClientOutcome,
+    Epsilon,
+    LiveRound,
+    Queue,
+    RoundSummary,
+    Status,
+    Verdict,
+    budget_of,
+)
+from servers.operations.telemetry import Flight, RoundNotes, Telemetry
+from servers.servicers import TaskView
+
+N_AGGREGATORS = 2
+VERSION = importlib.metadata.version("precad")
+
+CHECKPOINTS = ("model.npy", "rounds.jsonl", "ledger.jsonl")
+"""Files of an aggregator's state folder that an operator may download: public to operators, and no share among them."""
+
+
+class AggregatorSnapshots:
+    """Of one aggregator. Sums over all rounds are kept between snapshots."""
+
+    def __init__(self, view: TaskView, telemetry: Telemetry, state_dir: Path) -> None:
+        self._view, self._telemetry, self._state_dir = view, telemetry, state_dir
+        self._n_summed = 0
+        self._uploads: Counter[str] = Counter(dict.fromkeys(VERDICTS, 0))
+        self._bytes: Counter[str] = Counter()
+
+    def take(self) -> Status:
+        """The status now."""
+        view, telemetry = self._view, self._telemetry
+        self._sum_new_records()
+        return Status(
+            **_common(telemetry),
+            task=view.task_id,
+            ended="" if view.ended is None else view.ended.reason,
+            is_finished=view.ended is not None and view.ended.finished,
+            rounds_planned=view.task.rounds,
+            rounds_done=len(view.records),
+            n_enrolled=len(view.task.clients),
+            n_connected=len(view.sessions.connected),
+            live=self._live(),
+            uploads=dict(self._uploads),
+            refused={str(reason): n for reason, n in sorted(telemetry.refused.items())},
+            bytes=dict(self._bytes),
+            epsilons=self._epsilons(),
+            queues=self._queues(),
+            rounds=self._rounds(),
+            checkpoints=tuple(checkpoints(self._state_dir)),
+        )
+
+    def _sum_new_records(self) -> None:
+        for record in self._view.records[self._n_summed :]:
+            self._uploads.update({verdict: len(getattr(record, verdict)) for verdict in VERDICTS})
+            self._bytes.update(record.bytes_by_link)
+        self._n_summed = len(self._view.records)
+
+    def _live(self) -> LiveRound | None:
+        flight, intake = self._telemetry.flight, self._view.intake
+        if flight is None:
+            return None
+        complete = frozenset[str]() if intake is None else intake.complete
+        verdicts: dict[Verdict, tuple[str, ...]] = {}
+        if flight.accepted is not None:
+            verdicts = {"accepted": flight.accepted, "rejected": flight.rejected, "missing": _missing(flight)}
+        notes = self._telemetry.notes.get(flight.round, RoundNotes())
+        without = () if intake is None else tuple(c for c in flight.chosen if c not in complete)
+        return LiveRound(
+            round=flight.round,
+            phase=PHASE_OF_STATE.get(self._telemetry.state, ""),
+            began_at=flight.began_at,
+            n_chosen=len(flight.chosen),
+            n_complete=len(complete) if flight.accepted is None else len(flight.accepted) + len(flight.rejected),
+            n_receiving=0 if intake is None else intake.n_receiving,
+            outcomes=outcomes(verdicts, notes),
+            waiting_for=tuple(client for client in without if client not in notes.absent)[:MAX_NAMED],
+            absent=tuple(client for client in without if client in notes.absent)[:MAX_NAMED],
+        )
+
+    def _epsilons(self) -> tuple[Epsilon, ...]:
+        task, last = self._view.task, self._view.records[-1] if self._view.records else None
+        spent = epsilon_of(last) if last is not None else dict.fromkeys(View, 0.0)
+        return tuple(Epsilon(view=v, spent=spent[v], budget=budget_of(task, v), delta=task.delta) for v in View)
+
+    def _queues(self) -> tuple[Queue, ...]:
+        view = self._view
+        depths = {
+            "uploads_receiving": 0 if view.intake is None else view.intake.n_receiving,
+            "uploads_complete": 0 if view.intake is None else len(view.intake.complete),
+            "uploads_in_file": view.spool.n_in_file,
+            "events_to_clients": view.sessions.n_queued,
+        }
+        return tuple(Queue(name=name, depth=depth) for name, depth in depths.items())
+
+    def _rounds(self) -> tuple[RoundSummary, ...]:
+        records = self._view.records[-MAX_ROUNDS:]
+        oldest_detailed = len(records) - MAX_DETAILED
+        return tuple(self._round(record, is_detailed=index >= oldest_detailed) for index, record in enumerate(records))
+
+    def _round(self, record: control_pb2.RoundRecord, *, is_detailed: bool) -> RoundSummary:
+        notes = self._telemetry.notes.get(record.round, RoundNotes())
+        verdicts: dict[Verdict, Iterable[str]] = {verdict: getattr(record, verdict) for verdict in VERDICTS}
+        return summary_of(
+            record,
+            committed_at=notes.committed_at,
+            outcomes=outcomes(verdicts, notes) if is_detailed else (),
+        )
+
+
+def of_dealer(telemetry: Telemetry, *, task: str, n_connected: int, n_waiting: int) -> Status:
+    """A dealer's status. n_waiting: batches of which one server has its part and the other has not asked yet."""
+    queues = (Queue(name="batches_half_dealt", depth=n_waiting),)
+    return Status(
+        **_common(telemetry),
+        task=task,
+        n_connected=n_connected,
+        n_enrolled=N_AGGREGATORS,
+        queues=queues,
+        n_batches_dealt=telemetry.n_batches_dealt,
+    )
+
+
+def _common(telemetry: Telemetry) -> dict[str, Any]:
+    return {
+        "role": telemetry.role,
+        "version": VERSION,
+        "state": telemetry.state,
+        "since": telemetry.since,
+        "started_at": telemetry.started_at,
+        "is_ready": telemetry.is_ready,
+        "is_draining": telemetry.is_draining,
+    }
+
+
+def summary_of(
+    record: control_pb2.RoundRecord, *, committed_at: float | None = None, outcomes: tuple[ClientOutcome, ...] = ()
+) -> RoundSummary:
+    """A record as the status shows it."""
+    return RoundSummary(
+        round=record.round,
+        n_chosen=len(record.chosen),
+        n_accepted=len(record.accepted),
+        n_rejected=len(record.rejected),
+        n_missing=len(record.missing),
+        seconds=dict(record.seconds),
+        bytes=dict(record.bytes_by_link),
+        epsilon=epsilon_of(record),
+        model_digest=record.model_digest.hex(),
+        committed_at=committed_at,
+        outcomes=outcomes,
+    )
+
+
+def epsilon_of(record: control_pb2.RoundRecord) -> dict[View, float]:
+    """The bounds that a record states."""
+    return {View.ONE_SERVER: record.epsilon_one_server, View.CLIENTS_ONLY: record.epsilon_clients_only}
+
+
+def outcomes(verdicts: Mapping[Verdict, Iterable[str]], notes: RoundNotes) -> tuple[ClientOutcome, ...]:
+    """At most MAX_NAMED clients by name: those that were left out first, with the reason that this server knows."""
+    named: list[ClientOutcome] = []
+    for verdict in ("rejected", "missing", "accepted"):
+        for client in verdicts.get(verdict, ()):
+            if len(named) == MAX_NAMED:
+                return tuple(named)
+            named.append(ClientOutcome(client=client, verdict=verdict, reason=_reason(client, verdict, notes)))
+    return tuple(named)
+
+
+def _reason(client: str, verdict: str, notes: RoundNotes) -> str:
+    if verdict == "accepted":
+        return ""
+    if verdict == "rejected":
+        return NORM_EXCEEDED
+    if client in notes.refusals:
+        return str(notes.refusals[client])
+    return NOT_CONNECTED if client in notes.absent else INCOMPLETE
+
+
+def _missing(flight: Flight) -> tuple[str, ...]:
+    seen = {*(flight.accepted or ()), *flight.rejected}
+    return tuple(client for client in flight.chosen if client not in seen)
+
+
+def checkpoints(state_dir: Path) -> Iterable[Checkpoint]:
+    """Those of the files that exist now."""
+    for name in CHECKPOINTS:
+        try:
+            found = (state_dir / name).stat()
+        except OSError:
+            continue
+        yield Checkpoint(name=name, n_bytes=found.st_size, modified_at=found.st_mtime)

@@ -1,0 +1,176 @@
+"""A server's state as one value of public facts: what the dashboard, `/status.json` and `precad status` show.
+
+Bounded whatever the task's size: the latest rounds only, and of each at most `MAX_NAMED` clients by name. Times are
+seconds since the epoch, so that a snapshot in which nothing happened equals the one before it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dp.accounting import View
+from protos.task import Task
+
+MAX_ROUNDS = 120
+"""Rounds in a snapshot, the latest ones."""
+MAX_DETAILED = 12
+"""Of these, the ones that name their clients."""
+MAX_NAMED = 100
+"""Clients that a round names; the rejected and missing come first."""
+
+PHASES = ("select", "collect", "lock", "validate", "noise", "charge", "open", "commit")
+"""Of a round, in order, as its record times them."""
+
+PHASE_OF_STATE = {
+    "selecting": "select",
+    "collecting": "collect",
+    "locked": "validate",
+    "validated": "noise",
+    "charged": "open",
+    "opened": "commit",
+    "committed": "commit",
+}
+"""The phase that a server in this state is in. A state that is not here is of no round."""
+
+Verdict = Literal["accepted", "rejected", "missing"]
+VERDICTS: tuple[Verdict, ...] = ("accepted", "rejected", "missing")
+
+NORM_EXCEEDED = "norm_exceeded"
+"""Rejected: the norm check said no."""
+NOT_CONNECTED = "not_connected"
+"""Missing: it was drawn and had no session with this server."""
+INCOMPLETE = "incomplete"
+"""Missing: no complete and equal upload at both servers; this one refused none."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ClientOutcome(_Value):
+    """What became of a chosen client's upload."""
+
+    client: str
+    verdict: Verdict
+    reason: str = ""
+    """Of a rejected or missing one: a `RefusalReason`, or one of the three above."""
+
+
+class RoundSummary(_Value):
+    """A committed round."""
+
+    round: int
+    """From 0 on, as in records and logs."""
+    n_chosen: int
+    n_accepted: int
+    n_rejected: int
+    n_missing: int
+    seconds: dict[str, float]
+    """By phase."""
+    bytes: dict[str, int]
+    """By link, as this server counts them."""
+    epsilon: dict[View, float]
+    """Proved bounds after this round, largest over clients."""
+    model_digest: str
+    committed_at: float | None = None
+    """None for a round that an earlier process of this server committed."""
+    outcomes: tuple[ClientOutcome, ...] = ()
+    """Of at most MAX_NAMED clients, and of the latest rounds only."""
+
+    @property
+    def seconds_total(self) -> float:
+        """Of all phases."""
+        return sum(self.seconds.values())
+
+
+class LiveRound(_Value):
+    """The round in flight."""
+
+    round: int
+    phase: str
+    """A phase's name; noise and charge are one state of the server, and so are collect and lock."""
+    began_at: float
+    n_chosen: int
+    n_complete: int
+    """Uploads that this server holds whole."""
+    n_receiving: int
+    outcomes: tuple[ClientOutcome, ...] = ()
+    """Once the check is over."""
+    waiting_for: tuple[str, ...] = ()
+    """Connected ones without a complete upload, at most MAX_NAMED, while uploads come in."""
+    absent: tuple[str, ...] = ()
+    """Chosen ones that were not connected when uploads were asked for, likewise."""
+
+
+class Epsilon(_Value):
+    """What the task has spent in one view."""
+
+    view: View
+    spent: float
+    budget: float | None = None
+    delta: float
+
+    @property
+    def left(self) -> float | None:
+        """Of the budget; None without one."""
+        return None if self.budget is None else max(0.0, self.budget - self.spent)
+
+
+def budget_of(task: Task, view: View) -> float | None:
+    """The task's budget in this view."""
+    return task.epsilon_budget_one_server if view is View.ONE_SERVER else task.epsilon_budget_clients_only
+
+
+class Queue(_Value):
+    """Things that wait."""
+
+    name: str
+    depth: int
+
+
+class Checkpoint(_Value):
+    """A file of the state folder that the operations port gives out."""
+
+    name: str
+    n_bytes: int
+    modified_at: float
+
+
+class Status(_Value):
+    """The snapshot."""
+
+    role: str
+    version: str
+    task: str = ""
+    """Its id; empty until both servers have agreed on one."""
+    state: str
+    since: float
+    """When the state began."""
+    started_at: float
+    is_ready: bool
+    is_draining: bool = False
+    ended: str = ""
+    """Why the task is over."""
+    is_finished: bool = False
+    """Whether it ended as it should."""
+    rounds_planned: int = 0
+    rounds_done: int = 0
+    n_enrolled: int = 0
+    n_connected: int = 0
+    """Clients; of a dealer, aggregators."""
+    live: LiveRound | None = None
+    uploads: dict[str, int] = Field(default_factory=dict)
+    """Of all committed rounds, by verdict."""
+    refused: dict[str, int] = Field(default_factory=dict)
+    """Uploads that this process refused before the check, by reason."""
+    bytes: dict[str, int] = Field(default_factory=dict)
+    """Of all committed rounds, by link."""
+    epsilons: tuple[Epsilon, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    rounds: tuple[RoundSummary, ...] = ()
+    """The latest, oldest first."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    n_batches_dealt: Annotated[int, Field(ge=0)] = 0
+    """Parts of batches that left a dealer."""
