@@ -17,7 +17,8 @@ from protos.identity import Identity, Role, fingerprint, parse_certificate
 from protos.task import Task
 from protos.transport import TlsFiles, read_pinned
 from servers import memory
-from servers.config import AggregatorConfig, DealerConfig, require_own_role
+from servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
+from servers.operations.access import load_token
 from servers.state_dir import load_initial_model, require_usable
 
 
@@ -39,8 +40,14 @@ def check(deployment: Deployment) -> dict[str, Any]:
     return report
 
 
-def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) -> dict[str, Any]:
+def _require_usable_server(config: ServerConfig, role: Role) -> None:
     require_own_role(config.tls, role)
+    if config.operations_listen is not None:
+        load_token(config.operations_token)
+
+
+def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) -> dict[str, Any]:
+    _require_usable_server(config, role)
     require_gate(task.gate)
     require_usable(config.state_dir)
     initial = load_initial_model(config.initial_model, task.dim)
@@ -57,7 +64,7 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
 
 
 def _dealer(config: DealerConfig) -> dict[str, Any]:
-    require_own_role(config.tls, Role.DEALER)
+    _require_usable_server(config, Role.DEALER)
     pinned = (config.aggregator_a_certificate, config.aggregator_b_certificate)
     return {
         "certificate": _shown(config.certificate.read_bytes()),

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from tests.deploy.organisations import ROOT
 
+MONITORING = "monitoring"
+"""Whoever looks at the operations ports; no role of the protocol."""
+
 
 class Link(NamedTuple):
     """One line: a role may open TCP connections to a port of another."""

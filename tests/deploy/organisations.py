@@ -5,6 +5,7 @@ Follows docs/runbook.md: every key is made where it is used, and the authority s
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ class Organisations:
         for role in SERVERS:
             made._enrol(role, Identity(role, role.value), made.folder(role) / "tls")
             shutil.copy(authority, made.folder(role) / "tls" / "ca.pem")
+            token = made.folder(role) / "operations-token"
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_urlsafe(32))
         for client in CLIENTS:
             made._enrol(Role.CLIENT, Identity(Role.CLIENT, client), made.folder(Role.CLIENT) / "clients" / client)
         (made.folder(Role.CLIENT) / "tls").mkdir()

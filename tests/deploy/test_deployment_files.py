@@ -28,7 +28,7 @@ from protos.identity import Role
 from protos.transport import split_address
 from servers.config import AggregatorConfig
 from tests.deploy.command_line import require_accepted
-from tests.deploy.links import Link, architecture_links
+from tests.deploy.links import MONITORING, Link, architecture_links
 from tests.deploy.organisations import CLIENTS, ROOT, SAMPLES, SERVERS
 from tests.deploy.policies import Pod, is_open
 
@@ -42,7 +42,7 @@ FOLDERS = {
     Role.CLIENT: KUBERNETES / "client-organisation",
 }
 ROLES = list(FOLDERS)
-PORTS = (22, 53, 80, 443, 7001, 7002, 7003, 7004, 7005, 8080)
+PORTS = (22, 53, 80, 443, 7001, 7002, 7003, 7004, 7005, 8080, 9464)
 """Where the graphs are compared: the architecture's, and some that nobody has any business with."""
 
 
@@ -83,13 +83,21 @@ def pod(role: Role) -> Pod:
     return Pod(role, name, workload(role)["spec"]["template"]["metadata"]["labels"], labels)
 
 
+PROMETHEUS = Pod(
+    MONITORING,
+    "monitoring",
+    {"app.kubernetes.io/name": "prometheus"},
+    {"kubernetes.io/metadata.name": "monitoring"},
+)
+
+
 def policies() -> list[dict[str, Any]]:
     return [policy for role in ROLES for policy in of_kind(role, "NetworkPolicy")]
 
 
 def test_network_policies_open_the_links_of_the_architecture_alone() -> None:
     """Over every pair of pods, in both directions, and every port."""
-    pods = {role: pod(role) for role in ROLES}
+    pods = {**{role.value: pod(role) for role in ROLES}, MONITORING: PROMETHEUS}
     found = {
         Link(source, target, port)
         for source, target, port in itertools.product(pods, pods, PORTS)
@@ -103,6 +111,7 @@ def strangers() -> Iterator[Pod]:
     for role in ROLES:
         ours = pod(role)
         yield Pod("elsewhere", "default", ours.labels, {"kubernetes.io/metadata.name": "default"})
+        yield Pod("monitoring elsewhere", "default", PROMETHEUS.labels, {"kubernetes.io/metadata.name": "default"})
         yield Pod("beside", ours.namespace, {"app.kubernetes.io/name": "web"}, ours.namespace_labels)
 
 
@@ -175,6 +184,8 @@ def test_a_server_is_reached_and_probed_where_it_listens(role: Role) -> None:
     listening = {split_address(own.listen)[1]}
     if isinstance(own, AggregatorConfig) and own.lane_listen is not None:
         listening.add(split_address(own.lane_listen)[1])
+    assert own.operations_tls is True
+    listening.add(split_address(own.operations_listen)[1])
     (container,) = pod_spec(role)["containers"]
     (service,) = of_kind(role, "Service")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -185,8 +196,9 @@ def test_a_server_is_reached_and_probed_where_it_listens(role: Role) -> None:
     host, port = split_address(getattr(deployment.network, role.replace("-", "_")))
     assert host == f"{service['metadata']['name']}.{pod(role).namespace}.svc"
     assert port == ports["grpc"]
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["tcpSocket"] == {"port": "grpc"}
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "operations", "scheme": "HTTPS"}
+    assert container["readinessProbe"]["tcpSocket"] == {"port": "grpc"}
 
 
 @pytest.mark.parametrize("role", SERVERS)
@@ -211,12 +223,13 @@ def own_section(deployment: Deployment, role: Role) -> Any:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_pods_configuration_is_the_samples(role: Role) -> None:
-    """The same but for addresses and paths, and every path lies in a volume that is mounted."""
+    """But for addresses, paths and an operations port beyond loopback; every path lies in a volume that is mounted."""
     found, sample = (load(path) for path in (FOLDERS[role] / "precad.toml", SAMPLES / f"{role}.toml"))
     assert found.task.digest() == sample.task.digest()
     ours, theirs = own_section(found, role), own_section(sample, role)
     paths = {name for name, value in ours if isinstance(value, Path)}
-    assert ours.model_dump(exclude=paths) == theirs.model_dump(exclude=paths)
+    others = paths | {"operations_listen", "operations_tls"}
+    assert ours.model_dump(exclude=others) == theirs.model_dump(exclude=others)
     (container,) = pod_spec(role)["containers"]
     mounts = [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
     for name in paths:
@@ -272,6 +285,7 @@ def pairs_of_the_architecture() -> set[frozenset[str]]:
         frozenset((source, link.target))
         for link in architecture_links()
         for source in (CLIENTS if link.source == Role.CLIENT else (link.source,))
+        if link.source != MONITORING  # a port of loopback, here
     }
 
 
@@ -316,15 +330,16 @@ def test_compose_gives_every_service_what_its_configuration_names(compose: dict[
         for field, path in ((f, v) for f, v in section if isinstance(v, Path)):
             assert any(path == mount or path in mount.parents for mount in mounted), (name, field, path)
         keys = [mount["source"] for mount in service["secrets"]]
-        assert keys == [f"{name}-key"]
+        assert keys == [f"{name}-key", f"{name}-operations"][: 1 + (role in SERVERS)]
         used += keys
-        assert [mount["target"].rpartition("/")[2] for mount in service["secrets"]] == ["key.pem"]
     assert sorted(used) == sorted(compose["secrets"])
     for role in SERVERS:
         host, port = split_address(getattr(load(SAMPLES / "client.toml").network, role.replace("-", "_")))
         service = compose["services"][role]
         assert {tuple(network["aliases"]) for network in service["networks"].values()} == {(host,)}
-        assert str(port) in service["healthcheck"]["test"][-1]
+        own = own_section(parse_at(role), role)
+        assert split_address(own.listen)[1] == port
+        assert f"http://{own.operations_listen}/healthz" in service["healthcheck"]["test"][-1]
 
 
 def parse_at(role: Role) -> Deployment:
@@ -332,6 +347,15 @@ def parse_at(role: Role) -> Deployment:
     from deploy.config import parse, read_toml
 
     return parse(read_toml(SAMPLES / f"{role}.toml"), base=Path("/etc/precad"))
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_whoever_stops_a_server_waits_longer_than_it_drains(role: Role, compose: dict[str, Any]) -> None:
+    """And half a minute for the goodbyes: a link's, the clients', the port's, of at most 10 s each."""
+    enough_s = own_section(load(SAMPLES / f"{role}.toml"), role).drain_timeout_s + 30
+    assert pod_spec(role)["terminationGracePeriodSeconds"] >= enough_s
+    assert int(compose["services"][role]["stop_grace_period"].removesuffix("s")) >= enough_s
+    assert int(unit(SYSTEMD / f"precad-{role}.service")["Service"]["TimeoutStopSec"]) >= enough_s
 
 
 def test_compose_files_that_are_ours_exist_and_the_others_are_the_operators(compose: dict[str, Any]) -> None:
@@ -549,9 +573,11 @@ def test_systemd_knows_every_line(tmp_path: Path) -> None:
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 SECRET = re.compile(
-    r"-----BEGIN|[A-Za-z0-9+/]{64,}={0,2}|(password|passwd|token|secret)\w*[ \t]*[:=][ \t]*[\"']?[A-Za-z0-9+/=_-]{16,}",
-    re.IGNORECASE,
+    r"""-----BEGIN | [A-Za-z0-9+/]{64,}={0,2}
+    | (password|passwd|token|secret)\w* [ \t]*[:=][ \t]* ["']? (?=[^\s\d]*\d) [A-Za-z0-9+/=_-]{16,}""",
+    re.IGNORECASE | re.VERBOSE,
 )
+"""A marker of PEM; a text as long as a key; what is called a secret, is long, and has a digit, unlike a name."""
 
 
 def test_no_file_of_a_deployment_holds_a_secret() -> None:

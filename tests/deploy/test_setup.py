@@ -101,6 +101,7 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
     [
         (Role.AGGREGATOR_A, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
         (Role.AGGREGATOR_A, lambda f: (f / "tls/key.pem").chmod(0o604), "key: expected a file closed to other users"),
+        (Role.DEALER, lambda f: (f / "operations-token").write_text("short"), "operations_token: expected 24 to 512"),
         (Role.AGGREGATOR_A, lambda f: (f / "initial.npy").write_bytes(b"no"), "initial_model: expected a .npy file"),
         (
             Role.DEALER,
@@ -116,7 +117,7 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
             "client.certificates: expected the certificate of 'hospital-1', found one of precad://client/hospital-2",
         ),
     ],
-    ids=["no pin", "open key", "no model", "swapped pins", "another client"],
+    ids=["no pin", "open key", "short token", "no model", "swapped pins", "another client"],
 )
 def test_what_a_start_would_refuse_is_refused(organisations, role, spoil, fault) -> None:
     spoil(organisations.folder(role))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from protos.identity import Role
-from tests.deploy.links import Link, architecture_links
+from tests.deploy.links import MONITORING, Link, architecture_links
 from tests.deploy.organisations import CLIENTS, NAMES, ROOT, SERVERS, Organisations
 from tests.integration.hosts import Hosts, HostsUnavailableError, hosts
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = 3
 TIMEOUT_S = 240.0
-PORTS = (7001, 7002, 7003, 7004)
+PORTS = (7001, 7002, 7003, 7004, 9464)
 SHORTER = {
     "rounds = 10": f"rounds = {ROUNDS}",
     "3600.0": "120.0",  # whoever waits in vain should not do so for an hour
@@ -66,7 +66,7 @@ def links_between_hosts() -> frozenset[Link]:
 @pytest.fixture
 def network() -> Iterator[Hosts]:
     try:
-        with hosts((*SERVERS, *CLIENTS), links_between_hosts()) as made:
+        with hosts((*SERVERS, *CLIENTS, MONITORING), links_between_hosts()) as made:
             yield made
     except HostsUnavailableError as error:
         pytest.skip(f"no network namespaces here: {error}")
