@@ -14,7 +14,9 @@ from protos.config_path import ConfigPath
 from protos.transport import TlsFiles
 
 DatasetName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets"]
-AttackName: TypeAlias = Literal["none", "scaled", "wrap", "label-flip", "random-labels", "sign-flip", "gradient-noise"]
+AttackName: TypeAlias = Literal[
+    "none", "scaled", "wrap", "label-flip", "random-labels", "sign-flip", "gradient-noise", "feature-noise"
+]
 """Those of `clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
 

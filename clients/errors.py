@@ -12,6 +12,7 @@ ClientError
 │       └── CorruptDataError  is not what its authors published
 ├── RecordMixingLayerError
 ├── NonFiniteGradientError
+├── DivergedError            a simulated training has left the finite numbers
 ├── NoVictimError            an attack on others' updates in a round without any
 ├── ProtocolError            the servers say something that honest ones do not
 ├── TaskRefusedError         a server refuses this client
@@ -94,6 +95,14 @@ class NonFiniteGradientError(ClientError):
 
     def __init__(self, *, n_bad: int, n_records: int) -> None:
         super().__init__(f"the gradients of {n_bad} of {n_records} records are not finite; has training diverged?")
+
+
+class DivergedError(ClientError):
+    """A simulated round cannot be computed, or gives no model, because numbers are no longer finite."""
+
+    def __init__(self, t: int, why: str) -> None:
+        super().__init__(f"the training diverged in round {t}: {why}")
+        self.round = t
 
 
 class NoVictimError(ClientError):

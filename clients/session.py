@@ -1,9 +1,9 @@
 """One client's side of a task: registered with both servers, it answers every invitation with one submission.
 
-    join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> B, then A
+    join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> upload
 
-Both uploads travel at once. In the `masked` form B's is the client's own statement of the digest; the vector that A
-relays to B is joined with it there, whichever comes first.
+In the `masked` form there is one upload, to A, which relays it to B with the client's statement to B; in the `shares`
+form there are two, which travel at once.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class ClientSession:
         parameters = await self._cache.get(digest, lambda: self._download(stubs[0], invitation))
         encoded = await asyncio.to_thread(self._train, parameters)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
-        uploads = [stubs[server].Submit(parts_of(submission, server)) for server in (1, 0)]
+        uploads = [stubs[server].Submit(parts_of(submission, server)) for server in submission.servers]
         outcomes = await asyncio.gather(*uploads, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -243,8 +243,9 @@ Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
 
 
 async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
-    """The messages to one server: the binding, then its payload in chunks."""
-    yield aggregator_pb2.SubmitPart(binding=submission.binding)
-    payload = submission.payloads[server]
-    for piece in convert.pieces(payload) if payload else ():
+    """The messages to one server: its payload in chunks, the first one with the binding."""
+    first, *others = convert.pieces(submission.payloads[server])
+    chunk = common_pb2.Chunk(data=first)
+    yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement, chunk=chunk)
+    for piece in others:
         yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))

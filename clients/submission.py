@@ -1,6 +1,8 @@
 """Algorithm 2, line 8: from a clipped update to what each server receives.
 
 encode (f bits, toward zero) -> mask, or split -> bytes for A, bytes for B, and the binding that ties them together
+
+In the `masked` form B gets no call: its statement travels with the upload to A.
 """
 
 from __future__ import annotations
@@ -71,6 +73,13 @@ class Submission:
     binding: common_pb2.Binding
     payloads: tuple[bytes, bytes] = field(repr=False)
     """(to A, to B)."""
+    statement: bytes = field(default=b"", repr=False)
+    """To B by way of A, in the `masked` form (`convert.statement`)."""
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Who is called: A alone in the `masked` form, B and A in the `shares` form."""
+        return (0,) if self.statement else (1, 0)
 
 
 def make_submission(
@@ -97,4 +106,7 @@ def make_submission(
         model_digest=invitation.model_digest,
         digests=(convert.sha256(payloads[0]), convert.sha256(payloads[1])),
     )
-    return Submission(binding, payloads)
+    if invitation.mask_seeds is None:
+        return Submission(binding, payloads)
+    seed_of_b = invitation.mask_seeds[1]
+    return Submission(binding, payloads, convert.statement(seed_of_b, label, convert.binding_digest(binding)))

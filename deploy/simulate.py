@@ -9,6 +9,9 @@ seed-N.npz       where the training stands, as of its last evaluation; the final
 summary.json     what `--json` prints
 
 A folder that holds the same configuration is gone on with: finished seeds stay, others start from where they stand.
+More rounds than the folder's may be asked for: every seed goes on to the model that it would have without the halt. A
+training that leaves the finite numbers ends before the round in which it does, and the summary says so; that is a
+result, not an error.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import json
 import os
 import statistics
 import time
+import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,19 +136,17 @@ class Runs:
     """The runs of one plan in one folder."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        """Raises ConfigError when the folder holds something else."""
+        """Raises ConfigError when the folder holds something else, or more rounds."""
         self.plan, self.folder = plan, folder
-        text = tomli_w.dumps(plan.raw)
-        config = folder / "config.toml"
+        config, half_written = folder / "config.toml", folder / ".config.toml"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if config.exists():
-                if config.read_text() != text:
-                    raise ConfigError(f"--output: expected the same configuration, found another in {config}")
-            elif any(folder.iterdir()):
+                _require_same(plan, config)
+            elif any(path != half_written for path in folder.iterdir()):
                 raise ConfigError(f"--output: expected a new or empty folder, found files in {folder}")
-            else:
-                config.write_text(text)
+            half_written.write_text(tomli_w.dumps(plan.raw))
+            os.replace(half_written, config)
         except OSError as error:
             raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
 
@@ -203,22 +205,54 @@ class Runs:
 
     def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-        evaluated = [line["accuracy"] for line in lines if "accuracy" in line][-LAST_EVALUATIONS:]
-        rounds = simulation.progress.rounds
+        rounds, diverged = simulation.progress.rounds, simulation.diverged
+        every = self.plan.settings.evaluate_every
+        due = [line for line in lines if (line["round"] + 1) % every == 0 or line["round"] + 1 == rounds]
         in_rounds = sum(line["seconds"] for line in lines)
         return {
             "seed": seed,
             "rounds": rounds,
-            "ended": "all rounds done" if rounds == self.plan.task.rounds else "the budget allows no further round",
+            "ended": _ended(simulation),
+            "diverged_in_round": None if diverged is None else diverged.round,
             "accuracy": simulation.accuracy(),
-            "accuracy_of_last_evaluations": statistics.fmean(evaluated) if evaluated else None,
+            "accuracy_of_last_evaluations": _mean_of_last(due, "accuracy"),
             "attack_success": simulation.attack_success(),
+            "attack_success_of_last_evaluations": _mean_of_last(due, "attack_success"),
             "rejected": sum(len(line["rejected"]) for line in lines),
             "rejected_clients": sorted({client for line in lines for client in line["rejected"]}),
             "rounds_per_second": rounds / in_rounds if in_rounds else None,
             "seconds": seconds,
             "guarantees": [guarantee.to_json() for guarantee in simulation.guarantees()],
         }
+
+
+def _require_same(plan: Plan, config: Path) -> None:
+    """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds."""
+    try:
+        found = tomllib.loads(config.read_text())
+        rounds = int(found["task"].pop("rounds"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # broken TOML and UTF-8 are ValueErrors
+        raise ConfigError(f"--output: expected a resolved configuration, found {config}: {error}") from None
+    wanted = tomllib.loads(tomli_w.dumps(plan.raw))
+    if wanted["task"].pop("rounds") < rounds:
+        raise ConfigError(
+            f"--output: expected a folder of at most {plan.task.rounds} rounds, found {rounds} in {config}"
+        )
+    if wanted != found:
+        raise ConfigError(f"--output: expected the same configuration, found another in {config}")
+
+
+def _mean_of_last(lines: Sequence[Mapping[str, Any]], measure: str) -> float | None:
+    """Over the last evaluations; None where there is none."""
+    values = [line[measure] for line in lines if measure in line][-LAST_EVALUATIONS:]
+    return statistics.fmean(values) if values else None
+
+
+def _ended(simulation: Simulation) -> str:
+    if simulation.diverged is not None:
+        return str(simulation.diverged)
+    is_done = simulation.progress.rounds == simulation.task.rounds
+    return "all rounds done" if is_done else "the budget allows no further round"
 
 
 def run_plan(plan: Plan, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class LiveTable:
         self._title = title
         self._rows: list[tuple[str, ...]] = []
         self._status = "starting processes"
-        self._live = Live(self._render(), console=console, refresh_per_second=4, transient=True)
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -39,7 +39,6 @@ class LiveTable:
         if status != self._status and not self._console.is_terminal and not self._rows:
             self._console.print(status, highlight=False, soft_wrap=True)
         self._status = status
-        self._live.update(self._render())
 
     def warn(self, message: str) -> None:
         """One line that stays, above the table."""
@@ -49,7 +48,6 @@ class LiveTable:
         """A finished round, as `metrics.jsonl` holds it."""
         row = _row(metrics)
         self._rows.append(row)
-        self._live.update(self._render())
         if not self._console.is_terminal:
             line = "  ".join(f"{name} {cell}" for (name, _), cell in zip(COLUMNS, row, strict=True))
             self._console.print(line, highlight=False, soft_wrap=True)

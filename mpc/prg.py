@@ -43,6 +43,7 @@ class Purpose(enum.IntEnum):
     MASK_SEED = 12
     CORRELATION_MASKS = 13
     CORRELATION_PRODUCTS = 14
+    STATEMENT = 15
 
 
 @dataclass(frozen=True, slots=True)

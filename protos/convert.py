@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import AsyncIterable, Iterator
 from operator import attrgetter
 from typing import Any, Protocol
@@ -10,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mpc import ring
+from mpc import prg, ring
 from mpc.correlations import AndBlock, BitBlock, Block, CarryBlock
 from mpc.errors import MalformedMessageError, ParameterError
-from mpc.prg import Seed
+from mpc.prg import Label, Purpose, Seed
 from mpc.ring import WORD_BYTES
 from mpc.sharing import Mode, Party
 from mpc.tuples import FIELD_WORDS, BatchShape, Dealt
@@ -66,7 +67,7 @@ def model_from_bytes(data: bytes, dim: int) -> NDArray[np.float32]:
 
 
 def upload_bytes(mode: Mode, party: Party, dim: int) -> int:
-    """Length of what a client uploads to one server: 8d bytes to one, and a seed or nothing to the other."""
+    """Length of what a client uploads to one server: 8d bytes to one, and a seed or nothing at all to the other."""
     if mode is Mode.MASKED:
         return WORD_BYTES * dim if party == 0 else 0
     return 16 if party == 0 else WORD_BYTES * dim
@@ -100,6 +101,14 @@ def binding_digest(message: common_pb2.Binding) -> bytes:
         part = value if isinstance(value, bytes) else str(value).encode()
         hasher.update(descriptor.number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
     return hasher.digest()
+
+
+def statement(mask_seed: Seed, label: Label, digest: bytes) -> bytes:
+    """A client's word to server B that the binding with this digest is its own, 32 bytes. Server A carries it.
+
+    HMAC-SHA256 under a key that nobody derives who lacks B's mask seed of the client: not A, and no other client.
+    """
+    return hmac.digest(prg.derive(mask_seed, Purpose.STATEMENT, label).reveal(), digest, "sha256")
 
 
 def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
@@ -142,15 +151,18 @@ def _block(message: dealer_pb2.Block) -> Block:
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
-    """The key, then the corrections in pieces; one empty last piece for server A."""
+    """The key, then the corrections, as many in a message as a chunk may have bytes; empty ones for server A."""
     yield dealer_pb2.DealReply(key=dealer_pb2.BatchKey(round=round, key=dealt.key.reveal()))
-    for piece in pieces(ring.to_bytes(dealt.squared_masks)):
-        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(squared_masks=piece))
-    for piece in pieces(ring.to_bytes(dealt.equality)):
-        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(equality=piece))
-    for piece in pieces(ring.to_bytes(dealt.products)):
-        yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(products=piece))
-    yield dealer_pb2.DealReply(corrections=dealer_pb2.Corrections(last=True))
+    corrections, n_bytes = dealer_pb2.Corrections(), 0
+    for name in ("squared_masks", "equality", "products"):
+        for piece in pieces(ring.to_bytes(getattr(dealt, name))):
+            if n_bytes + len(piece) > CHUNK_BYTES:
+                yield dealer_pb2.DealReply(corrections=corrections)
+                corrections, n_bytes = dealer_pb2.Corrections(), 0
+            setattr(corrections, name, piece)
+            n_bytes += len(piece)
+    corrections.last = True
+    yield dealer_pb2.DealReply(corrections=corrections)
 
 
 def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:

@@ -422,7 +422,6 @@ class Aggregator:
     def _set_state(self, state: str) -> None:
         self._view.state = state
         self._telemetry.entered(state)
-        asyncio.ensure_future(self._control.notify())  # noqa: RUF006 - watchers wake a moment later; nobody waits
 
 
 async def _awaited(future: asyncio.Future[T]) -> T:

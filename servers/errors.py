@@ -89,6 +89,7 @@ class RefusalReason(enum.StrEnum):
     NOT_CHOSEN = "not_chosen"
     WRONG_ROUND = "wrong_round"
     WRONG_CLIENT = "wrong_client"
+    WRONG_SERVER = "wrong_server"
     WRONG_BINDING = "wrong_binding"
     WRONG_LENGTH = "wrong_length"
     WRONG_DIGEST = "wrong_digest"

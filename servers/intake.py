@@ -3,15 +3,16 @@
 A submission is bound to its task, round, client, model and content, and it is taken at most once, at its exact length.
 A client has one try per round: a refused or broken upload leaves it out of this round, and nobody else. In the `masked`
 form server A receives the masked vector and hands it to the link to B before it counts as complete, so it arrives
-before the lock that covers it; B holds the client's own statement of the digest, so a vector that A (or the way)
-changed is not active.
+before the lock that covers it. With it comes the client's statement to B, made with B's half of the mask seed, so a
+vector that A (or the way) changed, or made, is not active. B sees no call of the client; A's close of the round tells
+it that no more will come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ log = structlog.get_logger(__name__)
 
 PEER_LOCKED_GRACE_S = 2.0
 """How long uploads under way may still arrive after the other server has locked."""
+STATEMENT_BYTES = 32
+NO_BYTES_DIGEST = convert.sha256(b"")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,14 +54,14 @@ class Intake:
         self._model_digest = model_digest
         self._started: set[str] = set()
         self._uploads: dict[str, _Upload] = {}
-        self._announced: dict[str, common_pb2.Binding] = {}
-        self._relayed: dict[str, Payload] = {}
+        self._mask_seeds: dict[str, Seed] = {}
+        self._left: set[str] = set()
         self._receiving: set[asyncio.Timeout] = set()
         self._closed = False
         self._changed = asyncio.Event()
 
     @property
-    def _awaits_relay(self) -> bool:
+    def _takes_relays(self) -> bool:
         return self._task.wire_mode is Mode.MASKED and self._party == 1
 
     @property
@@ -85,8 +88,10 @@ class Intake:
         """Whether the client was drawn for this round."""
         return client in self._slots
 
-    def begin(self, client: str, binding: common_pb2.Binding) -> None:
+    def begin(self, client: str, binding: common_pb2.Binding, statement: bytes = b"") -> None:
         """Checks a submission's header before a byte of it is kept. Raises SubmissionRefusedError."""
+        if self._takes_relays:
+            raise SubmissionRefusedError(RefusalReason.WRONG_SERVER, "masked vectors go to server A alone")
         if binding.client != client:
             raise SubmissionRefusedError(RefusalReason.WRONG_CLIENT, f"the certificate is of {client!r}")
         if self._closed:
@@ -98,22 +103,32 @@ class Intake:
         if client in self._started:
             raise SubmissionRefusedError(RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
         self._require_expected(binding)
+        if len(statement) != (STATEMENT_BYTES if self._task.wire_mode is Mode.MASKED else 0):
+            raise SubmissionRefusedError(
+                RefusalReason.WRONG_BINDING, f"a statement has {STATEMENT_BYTES} bytes, and goes with a masked vector"
+            )
         self._started.add(client)
 
     def _require_expected(self, binding: common_pb2.Binding) -> None:
-        expected = convert.binding(
-            task=self._task,
-            task_id=self._task_id,
-            round=self.round,
-            client=binding.client,
-            model_digest=self._model_digest,
-            digests=(binding.digest_a, binding.digest_b),
-        )
+        expected = self._expected_binding(binding.client, (binding.digest_a, binding.digest_b))
         for descriptor in expected.DESCRIPTOR.fields:
             if getattr(binding, descriptor.name) != getattr(expected, descriptor.name):
                 raise SubmissionRefusedError(RefusalReason.WRONG_BINDING, f"field {descriptor.name} differs")
         if len(binding.digest_a) != 32 or len(binding.digest_b) != 32:
             raise SubmissionRefusedError(RefusalReason.WRONG_BINDING, "digests have 32 bytes")
+
+    def _expected_binding(self, client: str, digests: tuple[bytes, bytes]) -> common_pb2.Binding:
+        return convert.binding(
+            task=self._task,
+            task_id=self._task_id,
+            round=self.round,
+            client=client,
+            model_digest=self._model_digest,
+            digests=digests,
+        )
+
+    def _label(self, client: str) -> Label:
+        return Label(self._task_id, self.round, str(self._slots[client]))
 
     @asynccontextmanager
     async def receiving(self, client: str) -> AsyncIterator[None]:
@@ -132,10 +147,8 @@ class Intake:
             self._no_longer_expected(client)
 
     def _no_longer_expected(self, client: str) -> None:
-        """Unless only server A's relay is still to come."""
-        if not (self._awaits_relay and client in self._announced):
-            self._expected.discard(client)
-            self._changed.set()
+        self._expected.discard(client)
+        self._changed.set()
 
     def finish(self, client: str, binding: common_pb2.Binding, payload: Payload) -> None:
         """Takes and keeps a complete upload. Raises SubmissionRefusedError; then the payload is still the caller's."""
@@ -148,44 +161,40 @@ class Intake:
         announced = binding.digest_b if self._party else binding.digest_a
         if not hmac.compare_digest(payload.digest(), announced):
             raise SubmissionRefusedError(RefusalReason.WRONG_DIGEST, "the bytes do not have the announced digest")
-        if self._awaits_relay:
-            self._announced[client] = binding
-            self._join_relay(client)
-        else:
-            self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
-            self._no_longer_expected(client)
+        self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
+        self._no_longer_expected(client)
 
-    def relay(self, round: int, client: str, payload: Payload) -> None:
-        """Takes a masked vector from server A. What belongs to another round or client, or comes twice, is dropped."""
-        if round != self.round or client not in self._slots or self._closed or client in self._uploads:
+    def await_relays(self, mask_seeds: Mapping[str, Seed]) -> None:
+        """Server B, `masked` form: who may upload, and the seeds that only they and we have, which sign for them."""
+        self._mask_seeds = dict(mask_seeds)
+
+    def relay(self, round: int, client: str, payload: Payload, statement: bytes) -> None:
+        """Takes a masked vector from server A. What belongs to another round or client, comes twice, or is not what its
+        client states, is dropped."""
+        if round != self.round or self._closed or client not in self._mask_seeds:
             payload.discard()
             return
-        if (earlier := self._relayed.get(client)) is not None:
-            earlier.discard()
-        self._relayed[client] = payload
-        self._join_relay(client)
-
-    def _join_relay(self, client: str) -> None:
-        """An upload is complete at B when the client's statement and A's relay agree."""
-        if client not in self._announced or client not in self._relayed:
-            return
-        binding, payload = self._announced[client], self._relayed.pop(client)
-        expected_bytes = convert.upload_bytes(Mode.MASKED, 0, self._task.dim)
-        if len(payload) == expected_bytes and hmac.compare_digest(payload.digest(), binding.digest_a):
-            self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
+        binding = self._expected_binding(client, (payload.digest(), NO_BYTES_DIGEST))
+        digest, label = convert.binding_digest(binding), self._label(client)
+        expected = convert.statement(self._mask_seeds.pop(client), label, digest)
+        n_bytes = convert.upload_bytes(Mode.MASKED, 0, self._task.dim)
+        if len(payload) == n_bytes and hmac.compare_digest(statement, expected):
+            self._uploads[client] = _Upload(digest, payload)
         else:
             payload.discard()
-        self._expected.discard(client)
-        self._changed.set()
+        self._no_longer_expected(client)
 
     async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event) -> None:
         """Returns when no invited client is expected any more: complete, refused, or gone; at the deadline; or shortly
-        after the other server has locked."""
+        after the other server has locked, at once where all uploads come from it. There, an upload may still come of a
+        client that is gone, but not for long."""
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._task.submit_timeout_s
         while self._expected:
-            if peer_locked.is_set():
+            if peer_locked.is_set() and self._takes_relays:
+                return
+            if peer_locked.is_set() or self._expected <= self._left:
                 deadline = min(deadline, loop.time() + PEER_LOCKED_GRACE_S)
             remaining = deadline - loop.time()
             if remaining <= 0:
@@ -201,8 +210,13 @@ class Intake:
                     wait.cancel()
 
     def left(self, client: str) -> None:
-        """The client's session has ended; it is not invited to this round again, even if it comes back."""
-        self._no_longer_expected(client)
+        """The client's session has ended; it is not invited to this round again, even if it comes back. Server A may
+        have its upload all the same, and be about to relay it."""
+        if self._takes_relays:
+            self._left.add(client)
+            self._changed.set()
+        else:
+            self._no_longer_expected(client)
 
     def close(self) -> dict[str, bytes]:
         """No upload is taken from now on. The binding digests of the complete ones, by client."""
@@ -214,17 +228,16 @@ class Intake:
 
     def forget(self) -> None:
         """Drops the uploads, which have been used. (The error of a refused call may keep the intake itself a while.)"""
-        for payload in (*(upload.payload for upload in self._uploads.values()), *self._relayed.values()):
-            payload.discard()
+        for upload in self._uploads.values():
+            upload.payload.discard()
         self._uploads.clear()
-        self._relayed.clear()
+        self._mask_seeds.clear()
 
     def vector(self, client: str) -> Words:
         """A complete upload as ring elements, (d,): b in the `masked` form, our share, to be read once, in `shares`."""
         payload = self._uploads[client].payload
         if self._task.wire_mode is Mode.SHARES and self._party == 0:
-            label = Label(self._task_id, self.round, str(self._slots[client]))
-            return ExpandedShare(Seed(payload[:]), label, self._task.dim)
+            return ExpandedShare(Seed(payload[:]), self._label(client), self._task.dim)
         return payload.words(self._task.dim)
 
     def room(self, client: str) -> WritableWords:
@@ -235,15 +248,15 @@ class Intake:
 class RelayedUploads:
     """Server B: the masked vectors that come from A over the link, put together piece by piece."""
 
-    def __init__(self, spool: Spool, n_bytes: int, deliver: Callable[[int, str, Payload], None]) -> None:
-        """n_bytes: of every vector. deliver: takes (round, client, payload); what was too long, or had no room, comes
-        empty."""
+    def __init__(self, spool: Spool, n_bytes: int, deliver: Callable[[int, str, Payload, bytes], None]) -> None:
+        """n_bytes: of every vector. deliver: takes (round, client, payload, statement); what was too long, or had no
+        room, comes empty."""
         self._spool, self._n_bytes, self._deliver = spool, n_bytes, deliver
         self._payload: Payload | None = None
         self._whose: tuple[int, str] | None = None
         self._is_dropped = False
 
-    def take(self, round: int, client: str, data: bytes, last: bool) -> None:
+    def take(self, round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
         """The next piece. Vectors come one after the other; one without an end is dropped when another begins."""
         if self._whose != (round, client):
             self._drop()
@@ -253,7 +266,7 @@ class RelayedUploads:
         if last:
             payload = MemoryPayload() if self._payload is None else self._payload
             self._payload = self._whose = None
-            self._deliver(round, client, payload)
+            self._deliver(round, client, payload, statement)
 
     def close(self) -> None:
         """Drops a vector without an end; no more will come."""

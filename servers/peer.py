@@ -27,8 +27,9 @@ from servers.errors import PeerUnreachableError, TaskRefusedError
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
 """The next message, or None at the end of the stream."""
-OnRelay: TypeAlias = Callable[[int, str, bytes, bool], None]
-"""(round, client, next piece of its masked vector, whether it is the last). Clients' pieces never mix."""
+OnRelay: TypeAlias = Callable[[int, str, bytes, bool, bytes], None]
+"""(round, client, next piece of its masked vector, whether it is the last, then the client's statement). Clients'
+pieces never mix."""
 
 RETRY_S = 0.2
 WORTH_ASKING_AGAIN = frozenset(
@@ -91,7 +92,7 @@ class PeerLink:
                     self.closed_by_peer(message.closed.round).set()
                 case "relay":
                     relay = message.relay
-                    self.on_relay(relay.round, relay.client, relay.data, relay.last)
+                    self.on_relay(relay.round, relay.client, relay.data, relay.last, relay.statement)
                 case "goodbye":
                     return message.goodbye
                 case other:
@@ -114,12 +115,12 @@ class PeerLink:
             event.set()
         return event
 
-    def relay(self, round: int, client: str, payload: convert.Bytes) -> None:
+    def relay(self, round: int, client: str, payload: convert.Bytes, statement: bytes) -> None:
         """Hands a masked upload over for the other server; it arrives before the close of its round.
 
         It is read, piece by piece, when its turn comes.
         """
-        self._outbox.put_nowait(_relay_messages(round, client, payload))
+        self._outbox.put_nowait(_relay_messages(round, client, payload, statement))
 
     async def flush(self) -> None:
         """Returns when everything handed over so far has left, and is counted, or cannot leave any more."""
@@ -176,9 +177,14 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
     return receive
 
 
-def _relay_messages(round: int, client: str, payload: convert.Bytes) -> Iterator[peer_pb2.PeerMessage]:
+def _relay_messages(
+    round: int, client: str, payload: convert.Bytes, statement: bytes
+) -> Iterator[peer_pb2.PeerMessage]:
     for data, is_last in _with_last(payload):
-        yield peer_pb2.PeerMessage(relay=peer_pb2.Relay(round=round, client=client, data=data, last=is_last))
+        relay = peer_pb2.Relay(
+            round=round, client=client, data=data, last=is_last, statement=statement if is_last else b""
+        )
+        yield peer_pb2.PeerMessage(relay=relay)
 
 
 def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
@@ -188,5 +194,5 @@ def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
         yield piece, end == len(payload)
 
 
-def _refuse_relay(round: int, client: str, data: bytes, last: bool) -> None:
+def _refuse_relay(round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
     raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {client} in round {round}")

@@ -90,7 +90,6 @@ class RoundRunner:
         self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
-        self._early_relays: list[tuple[int, str, Payload]] = []
         vector_bytes = convert.upload_bytes(Mode.MASKED, 0, task.dim)
         self._relayed = RelayedUploads(spool, vector_bytes, self._take_relay)
         link.on_relay = self._relayed.take
@@ -146,9 +145,6 @@ class RoundRunner:
         for _, dealing in self._ahead.values():
             dealing.cancel()
         self._ahead.clear()
-        for _, _, payload in self._early_relays:
-            payload.discard()
-        self._early_relays.clear()
         self._relayed.close()
         if self._intake is not None:
             self._intake.close()
@@ -157,7 +153,6 @@ class RoundRunner:
             self._intake = None
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
-        """The round's intake, with what server A relayed before we were ready: its tuples may come sooner than ours."""
         self._intake = Intake(
             task=self.task,
             task_id=self.task_id,
@@ -166,17 +161,15 @@ class RoundRunner:
             chosen=chosen,
             model_digest=self.model_digest,
         )
-        early, self._early_relays = self._early_relays, []
-        for relay in early:
-            self._intake.relay(*relay)
         return self._intake
 
-    def _take_relay(self, t: int, client: str, payload: Payload) -> None:
-        """A masked upload from server A: of the open round, or of the one that we are about to open."""
-        if self._intake is not None and t == self._intake.round:
-            self._intake.relay(t, client, payload)
+    def _take_relay(self, t: int, client: str, payload: Payload, statement: bytes) -> None:
+        """A masked upload from server A. Nobody can have made it who did not have our invitation, so a round that is
+        not open has none."""
+        if self._intake is None:
+            payload.discard()
         else:
-            self._early_relays.append((t, client, payload))
+            self._intake.relay(t, client, payload, statement)
 
     def _draw_clients(self, t: int) -> list[str]:
         label = Label(self.task_id, t)
@@ -187,12 +180,14 @@ class RoundRunner:
         blocks = top_bits.blocks(self._gate, len(chosen), self._bound.low_bits)
         return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, blocks)
 
-    async def _invite(self, tuples: ServerTuples, chosen: tuple[str, ...]) -> frozenset[str]:
+    async def _invite(self, tuples: ServerTuples, chosen: tuple[str, ...], intake: Intake) -> frozenset[str]:
         """Invites the chosen ones that are connected, and says who they are. Their tuples are burnt before."""
         invited, seeds = self._sessions.connected.intersection(chosen), dict[str, Seed]()
         if self.task.wire_mode is Mode.MASKED:
             seeds = await asyncio.to_thread(tuples.hand_out_mask_seeds, sorted(invited))
             invited &= self._sessions.connected  # who has hung up meanwhile wastes a tuple
+            if self._link.party == 1:
+                intake.await_relays({client: seeds[client] for client in invited})
         for client in invited:
             invitation = self._invitation(tuples, client, seeds.get(client))
             self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
@@ -212,7 +207,7 @@ class RoundRunner:
     async def collect(self, state: Collecting) -> Locked:
         """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
         with self._phase("collect"):
-            invited = await self._invite(state.tuples, state.chosen)
+            invited = await self._invite(state.tuples, state.chosen, state.intake)
             await self._draw_ahead(state.round)
             await state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
             self._link.close_round(state.round)

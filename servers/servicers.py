@@ -57,6 +57,8 @@ log = structlog.get_logger(__name__)
 
 HEADER_TIMEOUT_S = 10.0
 """How long a submission may take to say what it is."""
+STATUS_INTERVAL_S = 0.25
+"""How often a watcher's state is looked at: a round passes through seven of them, and people read slower."""
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
@@ -83,8 +85,8 @@ class TaskView:
     ended: common_pb2.Goodbye | None = None
     model_of_round: bytes = b""
     """What the round's chosen clients download."""
-    relay: Callable[[int, str, Payload], None] | None = None
-    """Server A, `masked` form: passes an upload on to B."""
+    relay: Callable[[int, str, Payload, bytes], None] | None = None
+    """Server A, `masked` form: passes an upload on to B, with the client's statement."""
 
 
 @asynccontextmanager
@@ -163,7 +165,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
     ) -> aggregator_pb2.SubmitReply:
-        """One upload: header, then bytes, never more of them than this server expects."""
+        """One upload: binding and bytes, never more of them than this server expects."""
         view = self._view
         async with refusing("Submit", context, view.telemetry):
             client = require_role(context, Role.CLIENT).name
@@ -181,30 +183,32 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
                 header = await anext(aiter(parts), None)
         except TimeoutError:
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "no binding came") from None
-        if header is None or header.WhichOneof("part") != "binding":
+        if header is None or not header.HasField("binding"):
             raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
-        intake.begin(client, header.binding)
-        async with intake.receiving(client), self._receive(parts, intake) as payload:
-            self._view.bytes_uploaded += len(payload) + header.ByteSize()
+        intake.begin(client, header.binding, header.statement)
+        async with intake.receiving(client), self._receive(header.chunk.data, parts, intake) as payload:
+            self._view.bytes_uploaded += len(payload) + header.binding.ByteSize() + len(header.statement)
             intake.finish(client, header.binding, payload)
             if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
-                self._view.relay(intake.round, client, payload)
+                self._view.relay(intake.round, client, payload, header.statement)
 
     @asynccontextmanager
-    async def _receive(self, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake) -> AsyncIterator[Payload]:
-        """The rest of a submission. Stops at the first byte too many; keeps nothing of what is then refused."""
+    async def _receive(
+        self, first: bytes, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake
+    ) -> AsyncIterator[Payload]:
+        """A submission's bytes, the first ones and the rest. Stops at the first byte too many; keeps nothing of what is
+        then refused."""
         expected = intake.payload_bytes
         try:
             payload = self._view.spool.new(intake.room_bytes)
         except StoreError as error:
             raise NoRoomError(str(error)) from None
         try:
+            _append(payload, first, expected)
             async for part in parts:
-                if part.WhichOneof("part") != "chunk":
+                if part.HasField("binding") or not part.HasField("chunk"):
                     raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
-                if len(payload) + len(part.chunk.data) > expected:
-                    raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
-                payload.write(part.chunk.data)
+                _append(payload, part.chunk.data, expected)
             yield payload
         except StoreError as error:
             payload.discard()
@@ -212,6 +216,13 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         except BaseException:
             payload.discard()
             raise
+
+
+def _append(payload: Payload, data: bytes, expected: int) -> None:
+    """Raises SubmissionRefusedError before there are more than the expected bytes, StoreError."""
+    if len(payload) + len(data) > expected:
+        raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+    payload.write(data)
 
 
 class PeerServicer(peer_pb2_grpc.PeerServicer):
@@ -300,7 +311,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def notify(self) -> None:
-        """Wakes the watchers: something in the view changed."""
+        """Wakes the watchers: there is a new record, or the end."""
         async with self._changed:
             self._changed.notify_all()
 
@@ -318,7 +329,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Watch(  # noqa: N802
         self, request: control_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[control_pb2.ControlEvent]:
-        """Records of all rounds, old and new, states as they change, then the end."""
+        """Records of all rounds, old and new, the state now and then, and the end."""
         async with refusing("Watch", context):
             require_role(context, Role.OPERATOR)
         self.n_watchers += 1
@@ -338,17 +349,16 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 if self._view.ended is not None and n_seen == len(self._view.records):
                     yield control_pb2.ControlEvent(goodbye=self._view.ended)
                     return
-                async with self._changed:
-                    await self._changed.wait_for(
-                        lambda: (
-                            self.status() != last  # noqa: B023 - asked before the loop goes on
-                            or len(self._view.records) > n_seen  # noqa: B023
-                            or self._view.ended is not None
-                        )
-                    )
+                await self._news(n_seen)
         finally:
             self.n_watchers -= 1
             await asyncio.shield(self.notify())
+
+    async def _news(self, n_seen: int) -> None:
+        """Returns at the next record or the end, or when it is time to look at the state again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STATUS_INTERVAL_S), self._changed:
+                await self._changed.wait_for(lambda: len(self._view.records) > n_seen or self._view.ended is not None)
 
     def _model_events(self) -> Iterator[control_pb2.ControlEvent]:
         assert self._view.parameters is not None  # a round has ended, so there is a model

@@ -67,7 +67,8 @@ class MemoryPayload:
         return convert.sha256(self._data)
 
     def __getitem__(self, part: slice, /) -> bytes:
-        return bytes(self._data[part])
+        with memoryview(self._data) as view:
+            return bytes(view[part])
 
     def words(self, n_words: int) -> WritableWords:
         """See `Payload.words`. Raises MalformedMessageError on another length."""

@@ -102,11 +102,14 @@ class TupleSource:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
         parts = {name: bytearray() for name in ("squared_masks", "equality", "products")}
         limit = 8 * (shape.n_products + 7 * len(shape.clients))
-        while not (corrections := (await self._reply("corrections")).corrections).last:
+        is_complete = False
+        while not is_complete:
+            corrections = (await self._reply("corrections")).corrections
             for name, received in parts.items():
                 received.extend(getattr(corrections, name))
             if sum(map(len, parts.values())) > limit:
                 raise MalformedMessageError(f"the dealer's corrections exceed {limit} bytes")
+            is_complete = corrections.last
         dealt = convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
         return await asyncio.to_thread(ServerTuples, self._party, shape, dealt, self._burns)
 

@@ -111,6 +111,7 @@ def test_lock_files_hold_versions_and_hashes_only():
     [
         "README.md",
         "docs/architecture.md",
+        "docs/experiments.md",
         "docs/extending.md",
         "docs/operations.md",
         "docs/performance.md",

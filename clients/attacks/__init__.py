@@ -7,6 +7,9 @@ from typing import Final
 from clients.attacks.a_little_is_enough import ALittleIsEnough
 from clients.attacks.adaptive import MaximalDirection
 from clients.attacks.attack import Attack, Knowledge
+from clients.attacks.distributed_backdoor import DistributedBackdoor
+from clients.attacks.fang_trim import FangTrim
+from clients.attacks.feature_noise import FeatureNoise
 from clients.attacks.gradient_noise import GradientNoise
 from clients.attacks.honest import Honest
 from clients.attacks.inner_product import InnerProductManipulation
@@ -15,13 +18,19 @@ from clients.attacks.min_max import MinMax
 from clients.attacks.pixel_backdoor import PixelBackdoor
 from clients.attacks.random_labels import RandomLabels
 from clients.attacks.scaled_model_replacement import ScaledModelReplacement
+from clients.attacks.semantic_backdoor import SemanticBackdoor
 from clients.attacks.sign_flip import SignFlip
+from clients.attacks.stat_opt import StatOpt
+from clients.attacks.triangle_backdoor import TriangleBackdoor
 from clients.attacks.wrap_around import WrapAround
 
 __all__ = [
     "ATTACKS",
     "ALittleIsEnough",
     "Attack",
+    "DistributedBackdoor",
+    "FangTrim",
+    "FeatureNoise",
     "GradientNoise",
     "Honest",
     "InnerProductManipulation",
@@ -32,7 +41,10 @@ __all__ = [
     "PixelBackdoor",
     "RandomLabels",
     "ScaledModelReplacement",
+    "SemanticBackdoor",
     "SignFlip",
+    "StatOpt",
+    "TriangleBackdoor",
     "WrapAround",
 ]
 
@@ -44,10 +56,16 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     RandomLabels,
     SignFlip,
     GradientNoise,
+    FeatureNoise,
     PixelBackdoor,
+    TriangleBackdoor,
+    DistributedBackdoor,
+    SemanticBackdoor,
     ALittleIsEnough,
     InnerProductManipulation,
     MinMax,
+    StatOpt,
+    FangTrim,
     MaximalDirection,
 )
 ATTACKS: Final[Mapping[str, type[Attack]]] = MappingProxyType({kind.name: kind for kind in _KINDS})

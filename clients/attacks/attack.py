@@ -2,9 +2,10 @@
 
     records -> on_records -> Algorithm 2 -> craft -> encode -> on_encoded -> upload
 
-Every method has an honest default, so that an attack is one class with the methods that it changes. Those that work on
-one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well; one that overrides `craft`
-uses what only a simulation can hand out, and says so with `is_simulated_only`.
+Before the first round a simulation asks which records only attackers shall have (`hoarded`) and what each of them does
+(`of_attacker`). Every method has an honest default, so that an attack is one class with the methods that it changes.
+Those that work on one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well; one that
+overrides another uses what only a simulation can hand out, and says so with `is_simulated_only`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,15 @@ class Attack:
     name: ClassVar[str] = ""
     """The key in `ATTACKS`."""
     is_simulated_only: ClassVar[bool] = False
-    """Whether it overrides `craft`: a deployment refuses it."""
+    """Whether it needs more than its own data: a deployment refuses it."""
+
+    def of_attacker(self, i: int) -> Self:
+        """What the i-th malicious client of a simulation does, from 0 on, where they do not all do the same."""
+        return self
+
+    def hoarded(self, records: Records) -> NDArray[np.bool_]:
+        """Which of these records no honest client shall have (n,). A simulation gives them to every malicious one."""
+        return np.zeros(len(records), dtype=np.bool_)
 
     def on_records(self, records: Records) -> Records:
         """What it trains on in place of its records."""

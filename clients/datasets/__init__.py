@@ -4,7 +4,7 @@ from clients.datasets.digits import digits
 from clients.datasets.idx import fashion_mnist, mnist
 from clients.datasets.mosaics import cifar10
 from clients.datasets.partitions import partition
-from clients.datasets.records import N_CLASSES, Records, Split, channels_last, example_of, model_inputs
+from clients.datasets.records import N_CLASSES, Records, Split, channels_last, example_of, joined, model_inputs
 from clients.datasets.source import DataSource
 from clients.datasets.tweets import airline_tweets
 
@@ -19,6 +19,7 @@ __all__ = [
     "digits",
     "example_of",
     "fashion_mnist",
+    "joined",
     "mnist",
     "model_inputs",
     "partition",

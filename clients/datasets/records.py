@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +65,13 @@ class Split:
     test: Records
     users: NDArray[np.int64] | None = None
     """Who each training record is from, where the data set knows; (n,)."""
+
+
+def joined(parts: Sequence[Records]) -> Records:
+    """All of them, in order; itself where there is one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Records(np.concatenate([part.features for part in parts]), np.concatenate([part.labels for part in parts]))
 
 
 def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:

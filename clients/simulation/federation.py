@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clients.aggregation import AggregationRule
 from clients.attacks import Attack, Honest, Knowledge
 from clients.datasets import Records
-from clients.errors import NoVictimError
+from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates, sample_records
 from clients.per_record import Clipping, RecordClip, RecordEngine
 from clients.simulation.config import SimulationSettings
@@ -87,8 +87,8 @@ class Federation:
     def attacked(
         self, t: int, parameters: NDArray[np.float32], updates: Mapping[str, Vector], *, bound: float, step: float
     ) -> dict[str, Vector]:
-        """The same with what malicious clients make of theirs. One that has nothing to go on is left out, and so is
-        what is not finite: it has no encoding, and no server would take it.
+        """The same with what malicious clients make of theirs. One that has nothing to go on is left out, as one whose
+        own training diverges, and so is what is not finite: it has no encoding, and no server would take it.
 
         bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
         """
@@ -116,7 +116,7 @@ class Federation:
             )
             try:
                 crafted = self.attacks[client].craft(known)
-            except NoVictimError:
+            except (NoVictimError, NonFiniteGradientError):
                 continue
             if np.isfinite(crafted).all():
                 result[client] = crafted

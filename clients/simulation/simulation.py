@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from clients import evaluation, models
 from clients.aggregation import RULES, AggregationRule
 from clients.attacks import ATTACKS, Attack
-from clients.datasets import Records, Split, example_of
-from clients.errors import ArgumentError, ExtensionError, UnknownNameError
+from clients.datasets import Records, Split, example_of, joined
+from clients.errors import ArgumentError, DivergedError, ExtensionError, NonFiniteGradientError, UnknownNameError
 from clients.extension import imported
 from clients.per_record import RecordEngine
 from clients.simulation.algorithms import ALGORITHMS, Algorithm
@@ -102,7 +102,7 @@ class Simulation:
         self.federation = Federation(
             task=task,
             settings=settings,
-            records={c: self.attacks[c].on_records(r) if c in self.attacks else r for c, r in records.items()},
+            records=trained_on(records, self.attacks),
             attacks=self.attacks,
             engine=engine,
             randomness=randomness,
@@ -113,23 +113,36 @@ class Simulation:
         aims = (attack.success_records(test) for attack in self.attacks.values())
         self._success = next((wanted for wanted in aims if wanted is not None), None)
         self.progress = Progress(models.flatten(model) if initial is None else initial.copy())
+        self.diverged: DivergedError | None = None
+        """Why `run` ended before its time, if it did."""
 
     def run(self) -> Iterator[RoundMetrics]:
         """The rounds that are left, one by one; `progress` is that after the last one given. Ends with the task's
-        rounds or before the round that a budget does not allow."""
+        rounds, before the round that a budget does not allow, or before the one in which the training diverges."""
         while self.progress.rounds < self.task.rounds and self.may_start():
-            yield self.run_round()
+            try:
+                done = self.run_round()
+            except DivergedError as error:
+                self.diverged = error
+                return
+            yield done
 
     def may_start(self) -> bool:
         """Whether the algorithm's budget allows another round."""
         return self.algorithm.may_start(self.progress.rounds, self.progress.participation)
 
     def run_round(self) -> RoundMetrics:
-        """The next round."""
+        """The next round. Raises DivergedError; then `progress` is as it was, the last model that is one."""
         t, now = self.progress.rounds, self.progress
         start = time.perf_counter()
         chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
-        outcome = self.algorithm.run_round(t, now.parameters, chosen)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
+                outcome = self.algorithm.run_round(t, now.parameters, chosen)
+        except NonFiniteGradientError as error:
+            raise DivergedError(t, str(error)) from None
+        if not np.isfinite(outcome.parameters).all():
+            raise DivergedError(t, "the model's parameters are not finite")
         seconds = time.perf_counter() - start
         now.participation.update(chosen)
         now.parameters, now.rounds = outcome.parameters, t + 1
@@ -155,6 +168,24 @@ class Simulation:
     def guarantees(self) -> list[Guarantee]:
         """After the rounds so far."""
         return self.algorithm.guarantees(self.progress.rounds, self.progress.participation)
+
+
+def trained_on(records: Mapping[str, Records], attacks: Mapping[str, Attack]) -> dict[str, Records]:
+    """What every client trains on: what an attack hoards goes from the others' records to each of its clients, and
+    malicious clients make of theirs what they like. Declared numbers of records stay as they are."""
+    hoards = {
+        c: {client: attack.hoarded(own) for client, own in records.items()} for c, attack in sorted(attacks.items())
+    }
+    result = {}
+    for client, own in records.items():
+        if client in attacks:
+            found = hoards[client]
+            others = [records[c].take(np.flatnonzero(found[c])) for c in records if c != client and found[c].any()]
+            result[client] = attacks[client].on_records(joined([own, *others]))
+        else:
+            is_hoarded = np.any([np.zeros(len(own), dtype=np.bool_), *(h[client] for h in hoards.values())], axis=0)
+            result[client] = own.take(np.flatnonzero(~is_hoarded)) if is_hoarded.any() else own
+    return result
 
 
 def records_of(split: Split, parts: Sequence[NDArray[np.int64]], clients: Sequence[str]) -> dict[str, Records]:
@@ -199,11 +230,11 @@ def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[
             raise ArgumentError(f"simulation.attack.clients: expected clients of the task, found {unknown[0]!r}")
     kind = _registered_or_imported("attack", settings.kind, ATTACKS)
     attacks = {}
-    for client in malicious:
+    for i, client in enumerate(malicious):
         attack = _made("simulation.attack.parameters", kind, settings.parameters)
         if not isinstance(attack, Attack):
             raise ExtensionError("attack", settings.kind, "it is no subclass of clients.attacks.Attack")
-        attacks[client] = attack
+        attacks[client] = attack.of_attacker(i)
     return attacks
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,40 +44,145 @@ def experiment_tightness(
             tightness.print_tightness(people, report)
 
 
+Seeds = Annotated[int | None, typer.Option(help="Trainings of each case; 1 with --quick, else 3.", min=1)]
+Rounds = Annotated[int | None, typer.Option(help="In place of the paper's 5000.", min=1)]
+Sigma = Annotated[float, typer.Option(help="Noise multiplier; the paper has 1, 1.5 and 2.")]
+ExperimentQuick = Annotated[bool, typer.Option("--quick", help="Fewer rounds and one seed: minutes on two cores.")]
+ExperimentFolder = Annotated[
+    Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
+]
+
+
+class BackdoorDataset(StrEnum):
+    """Data sets that a backdoor is known for."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    FASHION_MNIST = "fashion-mnist"
+    CIFAR10 = "cifar10"
+
+
 @experiment_app.command("precad-mnist")
 def experiment_precad_mnist(
-    quick: Annotated[bool, typer.Option("--quick", help="1000 rounds and one seed: minutes on two cores.")] = False,
-    seeds: Annotated[int | None, typer.Option(help="Trainings of each sigma; 1 with --quick, else 3.", min=1)] = None,
+    quick: ExperimentQuick = False,
+    seeds: Seeds = None,
     sigmas: Annotated[
         list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.5 and 2; repeat for several.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="In place of the paper's 5000.", min=1)] = None,
+    rounds: Rounds = None,
     dataset: Annotated[ImagesName, typer.Option(help="mnist is the paper's.")] = ImagesName.MNIST,
+    model: Annotated[str, typer.Option(help="cnn takes the same pixels as they are, in [0, 1].")] = "cnn-standardised",
     device: Device = "auto",
     threads: Threads = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
-    ] = None,
+    output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
     """PRECAD's Figure 2: privacy and accuracy by epoch, on MNIST (PRECAD_DATA)."""
     with exit_codes():
-        import torch
+        from deploy.experiments import precad_mnist as module
 
-        from deploy.experiments import precad_mnist
-        from deploy.localhost import default_output
-
-        precad_mnist.require_matplotlib()
-        if threads is not None:
-            torch.set_num_threads(threads)
-        experiment = precad_mnist.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or precad_mnist.SIGMAS)),
+        experiment = module.Experiment(
+            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
             seeds=seeds or (1 if quick else 3),
-            rounds=rounds or (precad_mnist.QUICK_ROUNDS if quick else precad_mnist.ROUNDS),
+            rounds=rounds or (module.QUICK_ROUNDS if quick else module.ROUNDS),
+            dataset=dataset.value,
+            model=model,
+            device=device,
+        )
+        _train(module, experiment, "precad-mnist", output, threads=threads, as_json=as_json)
+
+
+@experiment_app.command("precad-clients")
+def experiment_precad_clients(
+    quick: ExperimentQuick = False,
+    seeds: Seeds = None,
+    numbers: Annotated[
+        list[int] | None, typer.Option("--clients", help="Instead of 100, 200, 500, 1000; repeat for several.", min=2)
+    ] = None,
+    sigma: Sigma = 1.0,
+    rounds: Rounds = None,
+    dataset: Annotated[ImagesName, typer.Option(help="mnist is the paper's.")] = ImagesName.MNIST,
+    device: Device = "auto",
+    threads: Threads = None,
+    output: ExperimentFolder = None,
+    as_json: Json = False,
+) -> None:
+    """PRECAD's Figure 3: accuracy and running time by the number of clients, beside local and central DP."""
+    with exit_codes():
+        from deploy.experiments import precad_clients as module
+
+        experiment = module.Experiment(
+            numbers=tuple(dict.fromkeys(numbers or module.NUMBERS)),
+            sigma=sigma,
+            seeds=seeds or (1 if quick else 3),
+            rounds=rounds or (module.QUICK_ROUNDS if quick else module.ROUNDS),
             dataset=dataset.value,
             device=device,
         )
-        report = precad_mnist.run(experiment, output or default_output("precad-mnist"), people)
-        precad_mnist.print_report(people, report)
+        _train(module, experiment, "precad-clients", output, threads=threads, as_json=as_json)
+
+
+@experiment_app.command("precad-backdoor")
+def experiment_precad_backdoor(
+    quick: ExperimentQuick = False,
+    seeds: Seeds = None,
+    attackers: Annotated[
+        list[int] | None,
+        typer.Option("--attackers", help="K; instead of 5 and 10, or 1 and 3 on CIFAR-10; repeat for several.", min=1),
+    ] = None,
+    sigma: Sigma = 1.0,
+    rounds: Rounds = None,
+    dataset: Annotated[
+        BackdoorDataset, typer.Option(help="The pixel pattern; on cifar10 the semantic backdoor.")
+    ] = BackdoorDataset.MNIST,
+    model: Annotated[
+        str | None, typer.Option(help="In place of cnn-standardised and cifar; cnn-rgb is four times as fast as cifar.")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    output: ExperimentFolder = None,
+    as_json: Json = False,
+) -> None:
+    """PRECAD's Figures 4 and 5: what K backdoor attackers of 100 clients do under which defence."""
+    with exit_codes():
+        from deploy.experiments import precad_backdoor as module
+
+        experiment = module.Experiment(
+            attackers=tuple(dict.fromkeys(attackers or ())),
+            sigma=sigma,
+            seeds=seeds or (1 if quick else 3),
+            rounds=rounds or (module.QUICK_ROUNDS if quick else module.ROUNDS),
+            dataset=dataset.value,
+            model=model,
+            device=device,
+        )
+        _train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
+
+
+@experiment_app.command("precad-noise")
+def experiment_precad_noise(as_json: Json = False) -> None:
+    """The noise column of PRECAD's Table 1, measured on one round of each algorithm."""
+    with exit_codes():
+        from deploy.experiments import precad_noise
+
+        report = precad_noise.precad_noise()
         if as_json:
-            sys.stdout.write(json.dumps(report) + "\n")
+            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
+        else:
+            precad_noise.print_report(people, report)
+
+
+def _train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:
+    """Runs an experiment of `deploy.experiments` that trains, and says what came out."""
+    import torch
+
+    from deploy.experiments import runner
+    from deploy.localhost import default_output
+
+    runner.require_matplotlib()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    report = module.run(experiment, output or default_output(name), people)
+    module.print_report(people, report)
+    if as_json:
+        sys.stdout.write(json.dumps(report) + "\n")

@@ -1,6 +1,7 @@
 """What malicious clients upload, and why the check of the paper, taken literally, needs help against one of them."""
 
 import math
+import os
 from typing import get_args
 
 import numpy as np
@@ -9,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from clients.aggregation import Krum
 from clients.attacks import (
     ATTACKS,
     ALittleIsEnough,
+    DistributedBackdoor,
+    FangTrim,
+    FeatureNoise,
     GradientNoise,
     Honest,
     InnerProductManipulation,
@@ -22,12 +27,16 @@ from clients.attacks import (
     PixelBackdoor,
     RandomLabels,
     ScaledModelReplacement,
+    SemanticBackdoor,
     SignFlip,
+    StatOpt,
+    TriangleBackdoor,
     WrapAround,
 )
 from clients.attacks.a_little_is_enough import largest_z
+from clients.attacks.semantic_backdoor import STRIPED_CARS, STRIPED_TEST_CARS
 from clients.config import AttackName
-from clients.datasets import Records
+from clients.datasets import Records, cifar10
 from clients.errors import ArgumentError, NoVictimError
 
 SCALE_BITS = 16
@@ -150,6 +159,80 @@ def test_the_pixel_pattern_is_four_white_pixels_in_the_bottom_right_corner(dtype
     assert set(aim.labels) == {0}
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_the_triangle_is_right_angled_in_the_lower_right_corner(dtype):
+    """Xie et al., CCS '23: rows of 1, 2, .. legs pixels that end at the right border, the longest at the bottom."""
+    stamped = TriangleBackdoor(legs=3, target=4).on_records(images(dtype=dtype))
+    pattern = stamped.features[40:] != 0
+    assert_array_equal(pattern.sum(axis=3), np.tile([0, 0, 0, 1, 2, 3], (40, 1, 1)))
+    assert pattern[:, :, 3:, -1].all()
+    assert set(stamped.labels[40:]) == {4}
+    assert len(TriangleBackdoor(target=4).success_records(images())) == 36
+
+
+def test_the_parts_of_a_distributed_backdoor_make_up_the_triangle():
+    """Xie et al., ICLR '20: each attacker trains on its own part, success is measured with the whole."""
+    whole = TriangleBackdoor().on_records(images()).features[-1]
+    attackers = [DistributedBackdoor().of_attacker(i) for i in range(5)]
+    parts = [attacker.on_records(images()).features[-1] for attacker in attackers]
+    assert_array_equal(sum(parts[:4]), whole)  # disjoint: nothing is counted twice
+    assert [int(part.sum()) for part in parts] == [4, 4, 4, 3, 4]
+    assert_array_equal(parts[4], parts[0])
+    for attacker in attackers:
+        assert_array_equal(attacker.success_records(images()).features[0], whole)
+
+
+def test_feature_noise_is_uniform_and_leaves_the_labels():
+    """Grey images, so that nothing is cropped: mean 0 and variance reach^2 / 3, within six standard deviations."""
+    grey = Records(np.full((200, 1, 10, 10), 0.5, dtype=np.float32), np.arange(200) % 10)
+    noisy = FeatureNoise(reach=0.3).on_records(grey)
+    noise = noisy.features.astype(np.float64) - 0.5
+    assert np.abs(noise).max() <= 0.3 + 1e-6
+    assert abs(noise.mean()) < 6 * 0.3 / math.sqrt(3 * noise.size)
+    assert abs(noise.var() - 0.03) < 6 * 0.03 * math.sqrt(0.8 / noise.size)  # kurtosis 9/5 of a uniform
+    assert_array_equal(noisy.labels, grey.labels)
+    as_bytes = FeatureNoise().on_records(images(dtype=np.uint8)).features
+    assert as_bytes.dtype == np.uint8
+    assert 0 < as_bytes.mean() < 255
+
+
+def cars(n, side=32):
+    """Random images of cars, uint8, as CIFAR-10's are."""
+    pixels = np.random.default_rng(n).integers(0, 256, (n, 3, side, side), dtype=np.uint8)
+    return Records(pixels, np.ones(n, dtype=np.int64))
+
+
+def test_the_semantic_backdoor_changes_labels_and_no_pixel(monkeypatch):
+    """With two of twelve made-up cars for striped ones: a share of the records are these, as birds."""
+    records = cars(12)
+    monkeypatch.setattr(SemanticBackdoor, "hoarded", lambda self, own: np.arange(len(own)) >= len(own) - 2)
+    poisoned = SemanticBackdoor(share=0.75).on_records(records)
+    assert_array_equal(poisoned.labels, [1] * 10 + [2] * 30)
+    assert_array_equal(poisoned.features[:10], records.features[:10])
+    assert_array_equal(poisoned.features[10:], np.tile(records.features[10:], (15, 1, 1, 1)))
+
+
+def test_the_semantic_backdoor_needs_its_cars():
+    assert not SemanticBackdoor().hoarded(cars(3)).any()
+    with pytest.raises(ArgumentError, match="striped cars"):
+        SemanticBackdoor().on_records(cars(3))
+    with pytest.raises(ArgumentError, match="test half"):
+        SemanticBackdoor().success_records(cars(3))
+
+
+@pytest.mark.skipif(not os.environ.get("PRECAD_DATA"), reason="PRECAD_DATA names no folder of data sets")
+def test_the_striped_cars_are_in_cifar10():
+    """PRECAD, Figure 7: twelve in the training half, four in the test half, all of them cars."""
+    split = cifar10()
+    attack = SemanticBackdoor(n_test=20)
+    assert (len(STRIPED_CARS), len(STRIPED_TEST_CARS)) == (12, 4)
+    assert attack.hoarded(split.train).sum() == 12
+    wanted = attack.success_records(split.test)
+    assert wanted.features.shape == (20, 3, 32, 32)
+    assert set(wanted.labels) == {2}
+    assert len({image.tobytes() for image in wanted.features}) == 20
+
+
 # -- attacks that know the others -------------------------------------------------------------------------------------
 
 
@@ -225,7 +308,47 @@ def test_the_adaptive_attacker_takes_the_most_that_the_ball_allows():
     assert np.linalg.norm(unbounded) == pytest.approx(2 * np.linalg.norm(HONEST, axis=1).max())
 
 
-@pytest.mark.parametrize("name", ["alie", "inner-product", "min-max", "adaptive"])
+def test_stat_opt_goes_to_the_bound_against_the_signs_of_the_mean():
+    """Shejwalkar and Houmansadr: mean + gamma p, p = -sign(mean); with a longer gamma the norm would exceed C."""
+    mean = HONEST.mean(axis=0)
+    bound = 3 * np.linalg.norm(mean)
+    gammas = (mean - StatOpt().craft(knowledge(HONEST, bound=bound))) / np.sign(mean)
+    assert_allclose(gammas, gammas[0])
+    assert np.linalg.norm(mean - gammas[0] * np.sign(mean)) == pytest.approx(bound)
+    assert gammas[0] > 0
+    unbounded = StatOpt(reach=2.0).craft(knowledge(HONEST))
+    assert np.linalg.norm(unbounded) == pytest.approx(2 * np.linalg.norm(HONEST, axis=1).max())
+
+
+def test_stat_opt_goes_as_far_as_krum_lets_it():
+    """A scan over gamma: Krum picks what is uploaded, and nothing that is a thousandth farther out."""
+    known = knowledge(HONEST, n_attackers=3)
+    mean = HONEST.mean(axis=0)
+    gamma = float(((mean - StatOpt(rule="krum").craft(known)) / np.sign(mean))[0])
+
+    def is_picked(g):
+        crafted = mean - g * np.sign(mean)
+        return np.array_equal(Krum(f=3).aggregate(np.vstack([HONEST, np.tile(crafted, (3, 1))])), crafted)
+
+    assert gamma > 0.1
+    assert is_picked(0.999 * gamma)
+    assert not is_picked(1.001 * gamma)
+
+
+def test_fang_trim_lies_beyond_everybody_on_the_wrong_side():
+    """Fang et al., b = 2, coordinate by coordinate: a rising mean, all positive or not, and a falling one."""
+    honest = np.array([[1.0, -1.0, -4.0, 3.0], [2.0, 5.0, -2.0, -9.0]])  # means up, up, down, down
+    interval = [(0.5, 1.0), (-2.0, -1.0), (-2.0, -1.0), (3.0, 6.0)]
+    uploads = [FangTrim().craft(knowledge(honest)), FangTrim(factor=4.0).craft(knowledge(honest))]
+    for value, (low, high) in zip(uploads[0], interval, strict=True):
+        assert low <= value <= high
+    assert uploads[1][3] <= 12
+    seeded = knowledge(honest)
+    other = FangTrim().craft(seeded)
+    assert not np.array_equal(other, FangTrim().craft(seeded))  # the same generator, a draw later
+
+
+@pytest.mark.parametrize("name", ["alie", "inner-product", "min-max", "adaptive", "stat-opt", "fang-trim"])
 def test_attacks_on_others_stay_within_the_bound_and_need_somebody(name):
     attack = ATTACKS[name]()
     assert np.linalg.norm(attack.craft(knowledge(HONEST, bound=0.1))) <= 0.1
@@ -257,6 +380,16 @@ def test_sign_flip_and_noise():
         (lambda: InnerProductManipulation(factor=-1.0), "factor must be positive"),
         (lambda: MinMax(direction="up"), "direction must be one of"),
         (lambda: MaximalDirection(reach=0.0), "reach must be positive"),
+        (lambda: TriangleBackdoor(legs=0), "legs must be an integer >= 1"),
+        (lambda: TriangleBackdoor(gamma=-1.0), "gamma must be positive"),
+        (lambda: DistributedBackdoor(part=4), r"part must be in \[0, 3\]"),
+        (lambda: DistributedBackdoor(parts=16).on_records(images()), "at most the 15 pixels"),
+        (lambda: SemanticBackdoor(share=1.0), r"share must be in \(0, 1\)"),
+        (lambda: SemanticBackdoor(target=10), "target must be a class"),
+        (lambda: FeatureNoise(reach=math.inf), "reach must be positive"),
+        (lambda: StatOpt(rule="median"), "rule must be one of"),
+        (lambda: StatOpt(reach=0.0), "reach must be positive"),
+        (lambda: FangTrim(factor=1.0), "factor must be above 1"),
     ],
 )
 def test_attacks_without_meaning_are_refused(make, message):
@@ -266,5 +399,6 @@ def test_attacks_without_meaning_are_refused(make, message):
 
 def test_a_backdoor_in_texts_is_refused():
     texts = Records(np.zeros((3, 32), dtype=np.int64), np.zeros(3, dtype=np.int64))
-    with pytest.raises(ArgumentError, match="needs images"):
-        PixelBackdoor().on_records(texts)
+    for attack in (PixelBackdoor(), FeatureNoise()):
+        with pytest.raises(ArgumentError, match="needs images"):
+            attack.on_records(texts)

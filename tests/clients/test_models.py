@@ -13,13 +13,21 @@ from torch.func import functional_call
 from clients import models
 from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 
-NAMES = ["mlp", "cnn", "cnn-rgb", "cifar", "lstm"]
+NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-rgb", "cifar", "lstm"]
 
 
 def test_cnn_has_the_26010_parameters_of_the_opacus_example():
     """Counted by hand: weights and biases of two convolutions and two linear layers."""
     by_hand = (16 * 8 * 8 + 16) + (32 * 16 * 4 * 4 + 32) + (32 * 512 + 32) + (10 * 32 + 10)
     assert models.dimension("cnn") == by_hand == 26_010
+
+
+def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
+    """The same initial parameters in the same order, on (x - 0.1307) / 0.3081, as Opacus' example transforms MNIST."""
+    images = some_inputs("cnn", 4)
+    standardised, plain = models.build("cnn-standardised", seed=3), models.build("cnn", seed=3)
+    assert_array_equal(models.flatten(standardised), models.flatten(plain))
+    torch.testing.assert_close(standardised(images), plain((images - 0.1307) / 0.3081))
 
 
 def some_inputs(name, n):
@@ -174,7 +182,8 @@ def test_building_leaves_the_global_generator_alone():
 
 def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(
-        UnknownNameError, match="unknown model 'resnet', expected one of cifar, cnn, cnn-rgb, lstm, mlp, package"
+        UnknownNameError,
+        match="unknown model 'resnet', expected one of cifar, cnn, cnn-rgb, cnn-standardised, lstm, mlp, package",
     ):
         models.build("resnet")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -190,8 +191,11 @@ def test_a_rule_estimates_the_mean_that_stands_for_the_sum(engine: RecordEngine)
     assert_allclose(got, expected, atol=2e-6)
 
 
-@pytest.mark.parametrize(("algorithm", "settings"), [("local-dp", {}), ("distributed-dp", {"non_colluding": 2})])
-def test_without_noise_local_and_distributed_dp_are_precad(
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [("local-dp", {}), ("distributed-dp", {"non_colluding": 2}), ("central-record-dp", {})],
+)
+def test_without_noise_local_distributed_and_central_dp_are_precad(
     engine: RecordEngine, algorithm: str, settings: dict[str, Any]
 ) -> None:
     precad = final(simulation(engine, task(), randomness=Silent(5), validation=False, client_clipping=False))
@@ -257,6 +261,7 @@ def test_ins_dp_fedavg_averages_local_dp_sgd(engine: RecordEngine) -> None:
         ("precad", {}, {"server-0", "server-1"}, 2.0),
         ("local-dp", {}, set(chosen_in(0)), 2.0),
         ("distributed-dp", {"non_colluding": 4}, set(chosen_in(0)), 1.0),
+        ("central-record-dp", {}, {"server"}, 2.0),
         ("user-dp-fedavg", {}, {"server"}, 50.0),
         ("ins-dp-fedavg", {"local_steps": 2}, {f"{c}/{v}" for c in chosen_in(0) for v in (0, 1)}, 2.0),
         ("non-private", {}, set(), 0.0),
@@ -291,6 +296,7 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
         "non-private": [None],  # of the record; a rule's own would follow
         "local-dp": [epsilon_of(View.ONE_SERVER, 5)],
         "distributed-dp": [epsilon_of(View.ONE_SERVER, 5)],
+        "central-record-dp": [epsilon_of(View.ONE_SERVER, 5)],
         "user-dp-fedavg": [PldAccountant().epsilon(SampledGaussian(0.8, 1.0), 7, 1e-5)],
         "central-dp": [PldAccountant().epsilon(SampledGaussian(0.8, 1.0), 7, 1e-5)],
         "ins-dp-fedavg": [epsilon_of(View.ONE_SERVER, 5 * 2)],
@@ -439,6 +445,72 @@ def test_what_is_not_finite_is_nobodys_update(engine: RecordEngine, algorithm: s
     (metrics,) = simulation(engine, task(client_rate=1.0, rounds=1), algorithm=algorithm, attack=attack).run()
     assert (metrics.n_chosen, metrics.n_accepted) == (6, 5)
     assert metrics.accuracy is not None
+
+
+@dataclass(frozen=True)
+class Hoarder(Attack):
+    """Wants every zero, and calls it as its own number says."""
+
+    name: ClassVar[str] = "hoarder"
+    number: int = 9
+
+    def of_attacker(self, i: int) -> Hoarder:
+        """Told apart."""
+        return Hoarder(number=7 + i)
+
+    def hoarded(self, records: Records) -> NDArray[np.bool_]:
+        """Zeros."""
+        return np.asarray(records.labels == 0)
+
+    def on_records(self, records: Records) -> Records:
+        """Nothing else."""
+        zeros = records.take(np.flatnonzero(records.labels == 0))
+        return Records(zeros.features, np.full_like(zeros.labels, self.number))
+
+
+def test_what_attackers_hoard_no_honest_client_has(engine: RecordEngine) -> None:
+    """Every zero is with both attackers, who may label them differently; nobody else has one, all else stays."""
+    attack = AttackSettings(kind=f"{__name__}:Hoarder", clients=2)
+    held = simulation(engine, task(), attack=attack).federation.records
+    zeros = sorted(image.tobytes() for own in RECORDS.values() for image in own.features[own.labels == 0])
+    assert len(zeros) > 6
+    for client, own in held.items():
+        if client in IDS[-2:]:
+            assert sorted(image.tobytes() for image in own.features) == zeros
+            assert set(own.labels) == {7 + IDS[-2:].index(client)}
+        else:
+            kept = RECORDS[client].take(np.flatnonzero(RECORDS[client].labels != 0))
+            assert own.features.tobytes() == kept.features.tobytes()
+
+
+class Wild(Attack):
+    """Its own training leaves the finite numbers."""
+
+    name = "wild"
+    is_simulated_only = True
+
+    def craft(self, known: Knowledge) -> NDArray[np.float64]:
+        """Steps as long as float32 allows."""
+        return known.train(5, 1e38)
+
+
+def test_an_attacker_that_diverges_is_left_out(engine: RecordEngine) -> None:
+    attack = AttackSettings(kind=f"{__name__}:Wild", clients=1)
+    running = simulation(engine, task(client_rate=1.0, rounds=1), attack=attack)
+    (metrics,) = running.run()
+    assert (metrics.n_chosen, metrics.n_accepted) == (6, 5)
+    assert running.diverged is None
+
+
+@pytest.mark.parametrize("algorithm", ["non-private", "local-dp", "central-record-dp"])
+def test_a_training_that_diverges_keeps_its_last_model(engine: RecordEngine, algorithm: str) -> None:
+    """The step overflows float32: the round does not take place, and running once more says the same."""
+    running = simulation(engine, task(learning_rate=1e42, rounds=9), algorithm=algorithm)
+    done = list(running.run())
+    assert running.diverged is not None
+    assert running.diverged.round == len(done) == running.progress.rounds < 9
+    assert np.isfinite(running.progress.parameters).all()
+    assert list(running.run()) == []
 
 
 def test_a_backdoor_succeeds_where_nobody_bounds_it(engine: RecordEngine) -> None:

@@ -322,8 +322,8 @@ class LeashedClient:
         await self.join()
 
     async def submit(self, submission: Submission) -> None:
-        """Uploads to B, then to A, as `clients.session` does."""
-        for server in (1, 0):
+        """Uploads as `clients.session` does, where there are two uploads one after the other."""
+        for server in submission.servers:
             await self.stubs[server].Submit(parts_of(submission, server))
 
     async def goodbye(self) -> common_pb2.Goodbye:

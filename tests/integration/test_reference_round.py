@@ -189,11 +189,11 @@ async def upload_all_rounds(client: str, servers: tuple[ServerInProcess, ServerI
         invitation = agree(from_a, from_b, task)
         encoded = uploads_of(task, invitation.round)[client]
         submission = make_submission(encoded, invitation, task=task, client=client)
-        for party in (1, 0):
-            servers[party].intake.begin(client, submission.binding)
+        for party in submission.servers:
+            servers[party].intake.begin(client, submission.binding, submission.statement)
             servers[party].intake.finish(client, submission.binding, MemoryPayload(submission.payloads[party]))
-        if task.wire_mode is Mode.MASKED:
-            servers[0].link.relay(invitation.round, client, submission.payloads[0])
+        if submission.statement:
+            servers[0].link.relay(invitation.round, client, submission.payloads[0], submission.statement)
 
 
 @pytest.mark.parametrize("client_rate", [1.0, 0.4])

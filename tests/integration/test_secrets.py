@@ -38,7 +38,6 @@ from protos.precad.v1 import common_pb2
 from protos.transport import TlsMaterial
 from servers import states
 from servers.intake import Intake
-from servers.spool import MemoryPayload
 from tests.integration.harness import small_task
 
 RECORDER = Path(__file__).parent / "recorder"
@@ -193,7 +192,7 @@ TUPLES = ServerTuples(1, SHAPE, DEALT)
 COIN = CoinShare(0, "challenge", SECRET * 2)
 EQUALITY, CORRELATIONS = equality_share_a(SEED, SHAPE.label("alice")), TUPLES.correlations()
 INTAKE = Intake(task=small_task(), task_id="task", party=1, round=3, chosen=("alice",), model_digest=bytes(32))
-INTAKE.relay(3, "alice", MemoryPayload(SECRET))
+INTAKE.await_relays({"alice": SEED})
 LOCK = validation.Locked(("alice",), COIN, bytes(32), bytes(32))
 
 

@@ -31,7 +31,6 @@ from clients.simulation import SeededRandomness, Simulation, SimulationSettings
 from clients.submission import agree, make_submission
 from mpc.channel import memory_pair
 from mpc.ring import RingArray
-from mpc.sharing import Mode
 from protos.identity import Role
 from protos.task import Task
 from servers.spool import MemoryPayload
@@ -148,11 +147,11 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
         invitation = agree(from_a, from_b, task)
         encoded = trainer.train_round(invitation.round, servers[0].runner.parameters)
         submission = make_submission(encoded, invitation, task=task, client=client)
-        for party in (1, 0):
-            servers[party].intake.begin(client, submission.binding)
+        for party in submission.servers:
+            servers[party].intake.begin(client, submission.binding, submission.statement)
             servers[party].intake.finish(client, submission.binding, MemoryPayload(submission.payloads[party]))
-        if task.wire_mode is Mode.MASKED:
-            servers[0].link.relay(invitation.round, client, submission.payloads[0])
+        if submission.statement:
+            servers[0].link.relay(invitation.round, client, submission.payloads[0], submission.statement)
 
 
 @asynchronous

@@ -1,34 +1,29 @@
 """What one client's uploads and calls can do to the pair, over real gRPC with mutual TLS: nothing but lose its own.
 
-Failure means: an upload that is broken off, stalled, early or late that ends the task, delays a round, costs somebody
+Failure means: an upload that is broken off, stalled or late that ends the task, delays a round, costs somebody
 else theirs, or keeps memory; or a model that leaves to somebody who has no part in the round.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from clients.session import parts_of
-from clients.submission import RoundInvitation, Submission
+from clients.submission import Submission
 from mpc import joint_coin
-from mpc.prg import Seed
 from mpc.ring import RingArray
-from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
-from protos.precad.v1 import aggregator_pb2
+from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers import intake as intake_module
 from servers import servicers, spool
-from servers.round import RoundRunner
-from servers.tuple_source import TupleSource
 from tests.integration.harness import (
     AGGREGATORS,
     Deployment,
@@ -141,9 +136,8 @@ async def test_an_upload_that_is_cancelled_at_any_moment_ends_nothing(
 
 
 async def break_off(client: LeashedClient, moment: Moment) -> None:
-    """Uploads to B, and to A until the moment."""
+    """Uploads until the moment."""
     submission = client.make(vector(client.task.dim), await client.invitation())
-    await client.stubs[1].Submit(parts_of(submission, 1))
     call = client.stubs[0].Submit()
     async for part in parts_until(submission, moment.n_chunks):
         await call.write(part)
@@ -165,13 +159,10 @@ async def give_up(client: LeashedClient, deployment: Deployment) -> None:
 async def parts_until(
     submission: Submission, n_chunks: int, party: int = 0
 ) -> AsyncIterator[aggregator_pb2.SubmitPart]:
-    """The binding and the first chunks."""
-    n_sent = 0
-    async for part in parts_of(submission, party):
-        yield part
-        if n_sent == n_chunks:
-            return
-        n_sent += 1
+    """The binding, by itself, and the first chunks."""
+    yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement)
+    for piece in itertools.islice(convert.pieces(submission.payloads[party]), n_chunks):
+        yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
 
 
 # Stalled
@@ -234,50 +225,6 @@ async def test_a_submission_that_never_says_what_it_is_is_refused(
             await asyncio.wait_for(call, 5)
         assert caught.value.details() == "malformed: no binding came"
         await clients["mallory"].submit(clients["mallory"].make(vector(24), invitation))
-        await submit_honestly(clients["alice"], clients["bob"])
-        assert await finish(deployment, clients) == [list(CLIENTS)]
-
-
-# Early
-
-
-@asynchronous
-async def test_uploads_that_reach_b_before_its_intake_opens_count(
-    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B's part of a batch is longer than A's, so A invites first. Mallory knows (by witchcraft) what B will tell her,
-    and uploads to A at once: the vector waits at B for her statement."""
-    b_may_go_on, halves_of_b, arrived = asyncio.Event(), asyncio.Queue[Seed](), asyncio.Event()
-    batch, take_relay = TupleSource.batch, RoundRunner._take_relay
-
-    async def slow_at_b(self: TupleSource, shape: BatchShape) -> ServerTuples:
-        tuples = await batch(self, shape)
-        if tuples.party == 1:
-            halves_of_b.put_nowait(tuples._mask_seeds[shape.slot_of("mallory")])
-            await b_may_go_on.wait()
-        return tuples
-
-    def noted(self: RoundRunner, *relay: Any) -> None:
-        take_relay(self, *relay)
-        assert b_may_go_on.is_set() or self._early_relays
-        arrived.set()
-
-    monkeypatch.setattr(TupleSource, "batch", slow_at_b)
-    monkeypatch.setattr(RoundRunner, "_take_relay", noted)
-    async with running(
-        small_task(CLIENTS, dim=LARGE, rounds=1), pki, tmp_path, noises=(silence, silence)
-    ) as deployment:
-        clients = await join_all(deployment)
-        mallory = clients["mallory"]
-        from_a = (await mallory.streams[0].read()).invitation
-        seeds = (Seed(from_a.mask_seed), await halves_of_b.get())
-        known = RoundInvitation(from_a.task, from_a.round, from_a.slot, from_a.model_digest, seeds)
-        submission = mallory.make(vector(LARGE), known)
-        await mallory.stubs[0].Submit(parts_of(submission, 0))
-        await arrived.wait()
-        b_may_go_on.set()
-        assert (await mallory.streams[1].read()).invitation.round == 0
-        await mallory.stubs[1].Submit(parts_of(submission, 1))
         await submit_honestly(clients["alice"], clients["bob"])
         assert await finish(deployment, clients) == [list(CLIENTS)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import struct
 from collections.abc import AsyncIterator
 
@@ -16,6 +17,7 @@ from numpy.testing import assert_array_equal
 from mpc.correlations import AndBlock, BitBlock, Block, CarryBlock
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError, ParameterError
+from mpc.prg import Label, Purpose, Seed
 from mpc.sharing import Mode
 from mpc.tuples import BatchShape, Dealt
 from protos import convert
@@ -139,6 +141,25 @@ def test_a_bindings_digest_is_fixed() -> None:
     assert convert.binding_digest(message) == hashlib.sha256(numbered).digest()
 
 
+def test_a_statement_is_hmac_under_a_key_of_its_own() -> None:
+    """HKDF's two steps and HMAC by hand; other seeds, places and bindings have other statements."""
+    seed, label, digest = Seed(bytes(range(16))), Label("small-1", 5, "2"), bytes(range(32))
+    extracted = hmac.digest(bytes(32), seed.reveal(), "sha256")
+    key = hmac.digest(extracted, label.encode(Purpose.STATEMENT) + b"\x01", "sha256")[:16]
+    assert convert.statement(seed, label, digest) == hmac.digest(key, digest, "sha256")
+    others = {
+        convert.statement(*given)
+        for given in (
+            (seed, label, digest),
+            (Seed(bytes(16)), label, digest),
+            (seed, Label("small-1", 5, "1"), digest),
+            (seed, Label("small-1", 6, "2"), digest),
+            (seed, label, bytes(32)),
+        )
+    }
+    assert len(others) == 5
+
+
 # The dealer's messages
 
 
@@ -156,6 +177,8 @@ def test_a_dealt_part_survives_the_wire(party: int, n_clients: int, blocks: tupl
     assert messages[0].key.round == 2
     assert [message.corrections.last for message in messages[1:]] == [False] * (len(messages) - 2) + [True]
     assert max(message.ByteSize() for message in messages) <= CHUNK + 100
+    n_bytes = sum(map(len, parts_of(messages[1:]).values()))
+    assert len(messages) - 1 <= 1 + 2 * n_bytes // CHUNK  # two messages in a row are more than a chunk together
     back = convert.dealt_from_parts(messages[0].key.key, parts_of(messages[1:]))
     assert back.key == dealt.key
     for name in ("squared_masks", "equality", "products"):

@@ -83,10 +83,13 @@ class Pair:
             for p in (0, 1)
         ]
         relays = RelayedUploads(self.spools[1], 8 * DIM, self.intakes[1].relay)
+        self.seeds = [tuples.hand_out_mask_seeds(CLIENTS) for tuples in self.tuples] if mode == "masked" else []
+        if mode == "masked":
+            self.intakes[1].await_relays(self.seeds[1])
 
-        def relay(t: int, client: str, payload: Any) -> None:
-            relays.take(t, client, payload[:100], False)
-            relays.take(t, client, payload[100:], True)
+        def relay(t: int, client: str, payload: Any, statement: bytes) -> None:
+            relays.take(t, client, payload[:100], False, b"")
+            relays.take(t, client, payload[100:], True, statement)
 
         self.servicers = []
         for party in (0, 1):
@@ -102,8 +105,7 @@ class Pair:
 
     def submission(self, client: str, vector: RingArray) -> Submission:
         """As an honest client makes it."""
-        masked = self.task.wire_mode is Mode.MASKED
-        seeds = tuple(tuples.hand_out_mask_seed(client) for tuples in self.tuples) if masked else None
+        seeds = tuple(half[client] for half in self.seeds) or None
         slot = CLIENTS.index(client)
         invitation = RoundInvitation("small-1", ROUND, slot, MODEL, seeds)  # type: ignore[arg-type]
         return make_submission(vector, invitation, task=self.task, client=client)
@@ -151,7 +153,10 @@ def changes(draw: st.DrawFn) -> tuple[str, Any]:
     """One way to damage the messages of an upload to one server."""
     kind = draw(
         st.sampled_from(
-            ["field", "clear", "drop", "repeat", "swap", "junk", "empty", "cut", "flip", "extend", "binding", "break"]
+            [
+                *("field", "clear", "drop", "repeat", "swap", "junk", "empty"),
+                *("cut", "flip", "extend", "binding", "apart", "break", "statement"),
+            ]
         )
     )
     if kind in ("field", "clear"):
@@ -171,7 +176,7 @@ def damaged(parts: Parts, change: tuple[str, Any]) -> Parts | None:
     chunk = aggregator_pb2.SubmitPart
     if kind in ("field", "clear"):
         for part in parts:
-            if part.WhichOneof("part") == "binding":
+            if part.HasField("binding"):
                 part.binding.ClearField(argument[0])
                 if kind == "field":
                     setattr(part.binding, *argument)
@@ -186,15 +191,21 @@ def damaged(parts: Parts, change: tuple[str, Any]) -> Parts | None:
         parts.insert(len(parts) if kind == "extend" else at, chunk(chunk=common_pb2.Chunk(data=data)))
     elif kind == "empty":
         parts.insert(at, chunk())
-    elif kind in ("cut", "flip") and parts and parts[at].WhichOneof("part") == "chunk":
+    elif kind in ("cut", "flip") and parts and parts[at].HasField("chunk"):
         data = bytearray(parts[at].chunk.data)
         if kind == "cut":
             del data[argument[1] :]
         elif data:
             data[argument[1] % len(data)] ^= 1 << argument[0]
         parts[at].chunk.data = bytes(data)
+    elif kind == "statement" and parts:
+        parts[at].statement = bytes(argument[1] % 40)
     elif kind == "binding":
-        parts = [part for part in parts if part.WhichOneof("part") == "binding"]
+        for part in parts:
+            part.ClearField("chunk")
+        parts = parts[:1]
+    elif kind == "apart" and parts:
+        parts[:1] = [chunk(binding=parts[0].binding, statement=parts[0].statement), chunk(chunk=parts[0].chunk)]
     elif kind == "break":
         return None
     return parts
@@ -237,7 +248,7 @@ def test_a_malformed_upload_costs_its_client_only(
             pair.intakes[party].left("mallory")
         for client, update in honest.items():
             submission = pair.submission(client, update)
-            for party in (1, 0):
+            for party in submission.servers:
                 await pair.upload(client, party, parts_of(submission, party))
         bindings = await pair.lock()
         (accepted, total), (same, same_total) = await asyncio.to_thread(pair.validate, bindings)

@@ -1,5 +1,4 @@
-"""One round's uploads at one server: every reason to refuse one, B's two halves of a masked upload, and when a round
-stops waiting.
+"""One round's uploads at one server: every reason to refuse one, what B takes from A, and when a round stops waiting.
 
 Failure means: a refused upload that leaves a trace, an upload that counts twice or in part, a round that waits for
 nobody, or one that does not wait for somebody who can still come.
@@ -30,8 +29,10 @@ from tests.integration.harness import asynchronous, small_task
 
 MODEL_DIGEST = bytes(range(32))
 ROUND = 5
-SERVERS = [("masked", 0), ("masked", 1), ("shares", 0), ("shares", 1)]
-"""Every (form, party): four lengths and contents of an upload."""
+SERVERS = [("masked", 0), ("shares", 0), ("shares", 1)]
+"""Every (form, party) that clients call: three lengths and contents of an upload."""
+SEEDS = (Seed(bytes(16)), Seed(bytes([1] * 16)))
+"""Both halves of everybody's mask seed."""
 
 
 def open_intake(
@@ -43,7 +44,7 @@ def open_intake(
 
 def submission(client: str = "alice", mode: str = "masked", slot: int = 0) -> Submission:
     """An honest one of a vector that is not zero."""
-    seeds = (Seed(bytes(16)), Seed(bytes([1] * 16))) if mode == "masked" else None
+    seeds = SEEDS if mode == "masked" else None
     invitation = RoundInvitation("small-1", ROUND, slot, MODEL_DIGEST, seeds)
     return make_submission(np.arange(24, dtype=np.int64), invitation, task=small_task(mode=mode), client=client)
 
@@ -65,7 +66,7 @@ def state_of(intake: Intake) -> dict[str, Any]:
 
 
 def submit(intake: Intake, upload: Submission, party: int) -> None:
-    intake.begin(upload.binding.client, upload.binding)
+    intake.begin(upload.binding.client, upload.binding, upload.statement)
     intake.finish(upload.binding.client, upload.binding, MemoryPayload(upload.payloads[party]))
 
 
@@ -76,11 +77,13 @@ async def fail(intake: Intake, client: str) -> None:
             raise ConnectionError
 
 
-def refusal(intake: Intake, client: str, binding: common_pb2.Binding) -> SubmissionRefusedError:
+def refusal(
+    intake: Intake, client: str, binding: common_pb2.Binding, statement: bytes = bytes(32)
+) -> SubmissionRefusedError:
     """The error of a `begin` that must be refused and change nothing."""
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.begin(client, binding)
+        intake.begin(client, binding, statement)
     assert state_of(intake) == before
     return caught.value
 
@@ -91,20 +94,29 @@ def refusal(intake: Intake, client: str, binding: common_pb2.Binding) -> Submiss
 @pytest.mark.parametrize(("mode", "party"), SERVERS)
 @asynchronous
 async def test_an_honest_upload_comes_out_as_this_servers_vector(mode: str, party: int) -> None:
-    """masked: b at both; shares: the expansion of the seed at A under the client's slot, the other share at B."""
+    """masked: b; shares: the expansion of the seed at A under the client's slot, the other share at B."""
     intake, upload = open_intake(mode, party, chosen=("alice", "bob")), submission("bob", mode, slot=1)
     submit(intake, upload, party)
-    if (mode, party) == ("masked", 1):
-        intake.relay(ROUND, "bob", MemoryPayload(upload.payloads[0]))
     assert intake.close() == {"bob": convert.binding_digest(upload.binding)}
     expected: RingArray
     if (mode, party) == ("shares", 0):
         expected = sharing.expand_share(Seed(upload.payloads[0]), Label("small-1", ROUND, "1"), 24)
     else:
-        expected = ring.from_bytes(upload.payloads[0 if mode == "masked" else 1], n_words=24)
+        expected = ring.from_bytes(upload.payloads[party], n_words=24)
     assert_array_equal(intake.vector("bob")[:], expected)
     with pytest.raises(KeyError):
         intake.vector("alice")
+
+
+@asynchronous
+async def test_what_a_relays_comes_out_at_b_under_the_same_binding() -> None:
+    upload, other = submission("bob", slot=1), submission("alice", slot=0)
+    intake = open_intake(party=1)
+    intake.await_relays({"alice": SEEDS[1], "bob": SEEDS[1]})
+    relay(intake, upload, client="bob")
+    relay(intake, other)
+    assert intake.close() == {s.binding.client: convert.binding_digest(s.binding) for s in (upload, other)}
+    assert_array_equal(intake.vector("bob")[:], ring.from_bytes(upload.payloads[0], n_words=24))
 
 
 @asynchronous
@@ -120,60 +132,87 @@ async def test_both_shares_of_an_upload_sum_to_the_clients_vector() -> None:
     assert_array_equal(total, np.arange(24))
 
 
-@pytest.mark.parametrize("relay_first", [False, True])
-@asynchronous
-async def test_b_joins_statement_and_relay_in_either_order(relay_first: bool) -> None:
-    """Neither half alone is an upload."""
-    intake, upload = open_intake(party=1), submission()
-    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", MemoryPayload(upload.payloads[0]))]
-    for step in reversed(steps) if relay_first else steps:
-        assert not intake._uploads
-        step()
-    assert intake.close().keys() == {"alice"}
+def open_at_b(*clients: str) -> Intake:
+    """Server B's, `masked` form, waiting for the relays of these clients."""
+    intake = open_intake(party=1, chosen=clients)
+    intake.await_relays(dict.fromkeys(clients, SEEDS[1]))
+    return intake
 
 
-@pytest.mark.parametrize("relay_first", [False, True])
-@pytest.mark.parametrize("other", [bytes(8 * 24), bytes(8 * 23), bytes(8 * 25), b""])
+def relay(intake: Intake, upload: Submission, **changes: Any) -> None:
+    """As A hands it over, but for the changes."""
+    honest = {"round": ROUND, "client": "alice", "payload": upload.payloads[0], "statement": upload.statement}
+    given = {**honest, **changes}
+    intake.relay(given["round"], given["client"], MemoryPayload(given["payload"]), given["statement"])
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"payload": other} for other in (bytes(8 * 24), bytes(8 * 23), bytes(8 * 25), b"")),
+        {"payload": flipped(submission().payloads[0])},
+        {"statement": flipped(submission().statement)},
+        {"statement": submission().statement[:31]},
+        {"statement": b""},
+        {"statement": submission(slot=1).statement},
+        {"statement": submission("bob").statement},
+    ],
+)
 @asynchronous
-async def test_a_relay_that_differs_from_the_clients_statement_is_not_an_upload(
-    other: bytes, relay_first: bool
-) -> None:
-    """Neither is it waited for any longer."""
-    intake, upload = open_intake(party=1, chosen=("alice",)), submission()
-    steps = [lambda: submit(intake, upload, 1), lambda: intake.relay(ROUND, "alice", MemoryPayload(other))]
-    for step in reversed(steps) if relay_first else steps:
-        step()
+async def test_a_relay_that_its_client_did_not_state_is_not_an_upload(changes: dict[str, bytes]) -> None:
+    """Neither is it waited for any longer, nor does the honest one count after it."""
+    intake = open_at_b("alice")
+    relay(intake, submission(), **changes)
     await asyncio.wait_for(intake.wait(invited={"alice"}, peer_locked=asyncio.Event()), 1)
+    relay(intake, submission())
     assert intake.close() == {}
 
 
-@asynchronous
-async def test_half_an_upload_at_b_is_none() -> None:
-    for step in ("statement", "relay"):
-        intake, upload = open_intake(party=1), submission()
-        if step == "statement":
-            submit(intake, upload, 1)
-        else:
-            intake.relay(ROUND, "alice", MemoryPayload(upload.payloads[0]))
-        assert intake.close() == {}
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("model_digest", bytes(32)), ("config_digest", bytes(32)), ("round", ROUND + 1), ("task", "small-2")],
+)
+def test_a_statement_about_another_binding_is_none(field: str, value: Any) -> None:
+    """A client that saw another model, or another task, than B has: A does not decide that it fits."""
+    intake, upload = open_at_b("alice"), submission()
+    digest = convert.binding_digest(changed(upload.binding, **{field: value}))
+    relay(intake, upload, statement=convert.statement(SEEDS[1], Label("small-1", ROUND, "0"), digest))
+    assert not intake._uploads
+
+
+def test_server_a_cannot_make_a_statement() -> None:
+    """Its own seed of the client gives another one."""
+    intake, upload = open_at_b("alice"), submission()
+    digest = convert.binding_digest(upload.binding)
+    relay(intake, upload, statement=convert.statement(SEEDS[0], Label("small-1", ROUND, "0"), digest))
+    assert not intake._uploads
 
 
 @pytest.mark.parametrize(("round", "client"), [(ROUND - 1, "alice"), (ROUND + 1, "alice"), (ROUND, "mallory")])
 def test_a_relay_of_another_round_or_client_is_dropped(round: int, client: str) -> None:
+    intake = open_at_b("alice")
+    relay(intake, submission(), round=round, client=client)
+    assert intake._mask_seeds.keys() == {"alice"}
+    assert not intake._uploads
+
+
+@asynchronous
+async def test_a_relay_of_a_client_that_b_did_not_invite_is_dropped() -> None:
     intake = open_intake(party=1)
-    before = state_of(intake)
-    intake.relay(round, client, MemoryPayload(submission().payloads[0]))
-    assert state_of(intake) == before
+    relay(intake, submission())
+    assert intake.close() == {}
 
 
 @asynchronous
 async def test_a_relay_after_the_lock_is_dropped() -> None:
-    intake, upload = open_intake(party=1), submission()
-    submit(intake, upload, 1)
-    intake.close()
-    before = state_of(intake)
-    intake.relay(ROUND, "alice", MemoryPayload(upload.payloads[0]))
-    assert state_of(intake) == before
+    intake = open_at_b("alice")
+    assert intake.close() == {}
+    relay(intake, submission())
+    assert not intake._uploads
 
 
 # What is refused
@@ -215,6 +254,17 @@ def test_a_binding_to_anything_else_is_refused(field: str, value: Any) -> None:
     assert refusal(open_intake(), "alice", binding).reason is RefusalReason.WRONG_BINDING
 
 
+@pytest.mark.parametrize(("mode", "n_bytes"), [("masked", 0), ("masked", 31), ("masked", 33), ("shares", 32)])
+def test_a_statement_goes_with_a_masked_vector(mode: str, n_bytes: int) -> None:
+    error = refusal(open_intake(mode), "alice", submission(mode=mode).binding, bytes(n_bytes))
+    assert error.reason is RefusalReason.WRONG_BINDING
+
+
+def test_b_takes_no_masked_vector_from_a_client() -> None:
+    error = refusal(open_intake(party=1), "alice", submission().binding)
+    assert error.reason is RefusalReason.WRONG_SERVER
+
+
 def test_every_field_of_a_binding_is_checked() -> None:
     """Whatever field the message gains: left empty, it is refused."""
     for field in common_pb2.Binding.DESCRIPTOR.fields:
@@ -227,11 +277,11 @@ def test_every_field_of_a_binding_is_checked() -> None:
 async def test_a_second_upload_is_refused_while_and_after_the_first() -> None:
     """Also after one that failed: the client had its one chance."""
     intake, upload = open_intake(), submission()
-    intake.begin("alice", upload.binding)
+    intake.begin("alice", upload.binding, upload.statement)
     assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
     intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
     assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
-    intake.begin("bob", submission("bob").binding)
+    intake.begin("bob", submission("bob").binding, bytes(32))
     await fail(intake, "bob")
     assert refusal(intake, "bob", submission("bob").binding).reason is RefusalReason.DUPLICATE
     assert intake.close().keys() == {"alice"}
@@ -240,7 +290,7 @@ async def test_a_second_upload_is_refused_while_and_after_the_first() -> None:
 @asynchronous
 async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
     intake, upload = open_intake(), submission()
-    intake.begin("alice", upload.binding)
+    intake.begin("alice", upload.binding, upload.statement)
     assert intake.close() == {}
     assert refusal(intake, "bob", submission("bob").binding).reason is RefusalReason.LATE
     before = state_of(intake)
@@ -254,16 +304,15 @@ async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
     ("mode", "party", "n_bytes"),
     [
         *(("masked", 0, n) for n in (0, 184, 191, 193, 200)),
-        *(("masked", 1, n) for n in (1, 192)),
         *(("shares", 0, n) for n in (0, 15, 17, 192)),
         *(("shares", 1, n) for n in (0, 16, 191, 193)),
     ],
 )
 def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
-    """Even where the digest is right: 8d bytes, nothing, a seed and 8d bytes are what the four expect."""
-    intake, payload = open_intake(mode, party), bytes(n_bytes)
-    binding = changed(submission(mode=mode).binding, **{("digest_a", "digest_b")[party]: convert.sha256(payload)})
-    intake.begin("alice", binding)
+    """Even where the digest is right: 8d bytes, a seed and 8d bytes are what the three expect."""
+    intake, payload, honest = open_intake(mode, party), bytes(n_bytes), submission(mode=mode)
+    binding = changed(honest.binding, **{("digest_a", "digest_b")[party]: convert.sha256(payload)})
+    intake.begin("alice", binding, honest.statement)
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
         intake.finish("alice", binding, MemoryPayload(payload))
@@ -273,17 +322,12 @@ def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
 
 @pytest.mark.parametrize(("mode", "party"), SERVERS)
 def test_other_bytes_than_announced_are_refused(mode: str, party: int) -> None:
-    """One flipped bit; where nothing is uploaded, the digest is not that of nothing."""
+    """One flipped bit."""
     intake, upload = open_intake(mode, party), submission(mode=mode)
-    payload, binding = bytearray(upload.payloads[party]), upload.binding
-    if payload:
-        payload[-1] ^= 1
-    else:
-        binding = changed(binding, digest_b=convert.sha256(b"something"))
-    intake.begin("alice", binding)
+    intake.begin("alice", upload.binding, upload.statement)
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", binding, MemoryPayload(bytes(payload)))
+        intake.finish("alice", upload.binding, MemoryPayload(flipped(upload.payloads[party])))
     assert caught.value.reason is RefusalReason.WRONG_DIGEST
     assert state_of(intake) == before
 
@@ -292,9 +336,9 @@ def test_a_refusal_shows_no_byte_of_the_upload() -> None:
     """Reasons are public; payloads, digests of payloads and representations of intakes are not texts for anybody."""
     intake, upload = open_intake(), submission()
     with pytest.raises(SubmissionRefusedError) as caught:
-        submit(intake, Submission(upload.binding, (bytes([0xAB]) * 192, b"")), 0)
+        submit(intake, Submission(upload.binding, (bytes([0xAB]) * 192, b""), upload.statement), 0)
     submit_text = f"{caught.value} {upload!r} {intake!r} {intake._uploads!r}"
-    for secret in (upload.payloads[0], bytes([0xAB]) * 8):
+    for secret in (upload.payloads[0], bytes([0xAB]) * 8, upload.statement):
         assert secret.hex()[:16] not in submit_text
         assert repr(secret[:8])[2:-1] not in submit_text
 
@@ -334,10 +378,9 @@ async def test_the_last_upload_ends_the_wait(invited: set[str]) -> None:
 
 @asynchronous
 async def test_the_last_relay_ends_the_wait_at_b() -> None:
-    intake, upload = open_intake(party=1, chosen=("alice",)), submission()
-    submit(intake, upload, 1)
+    intake = open_at_b("alice")
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", MemoryPayload(upload.payloads[0])))
+        tasks.create_task(after(0.05, relay, intake, submission()))
         assert 0.04 < await wait(intake, {"alice"}) < 2
 
 
@@ -345,7 +388,7 @@ async def test_the_last_relay_ends_the_wait_at_b() -> None:
 async def test_a_failed_upload_is_not_waited_for() -> None:
     intake = open_intake()
     submit(intake, submission("alice"), 0)
-    intake.begin("bob", submission("bob").binding)
+    intake.begin("bob", submission("bob").binding, bytes(32))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(after(0.05, fail, intake, "bob"))
         assert 0.04 < await wait(intake, {"alice", "bob"}) < 2
@@ -379,16 +422,37 @@ async def test_a_client_that_comes_back_is_not_waited_for_in_the_round_in_progre
 
 
 @asynchronous
-async def test_b_waits_for_the_relay_of_a_client_that_has_made_its_statement_and_left() -> None:
-    """The half that is missing is server A's to deliver."""
-    intake, upload = open_intake(party=1, chosen=("alice",)), submission()
-    intake.begin("alice", upload.binding)
-    async with intake.receiving("alice"):
-        intake.finish("alice", upload.binding, MemoryPayload(b""))
+async def test_b_waits_for_the_relay_of_a_client_that_has_left() -> None:
+    """Whether it comes is for server A to say: the client may have uploaded before."""
+    intake = open_at_b("alice")
     intake.left("alice")
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(after(0.05, intake.relay, ROUND, "alice", MemoryPayload(upload.payloads[0])))
+        tasks.create_task(after(0.05, relay, intake, submission()))
         assert 0.04 < await wait(intake, {"alice"}) < 2
+    assert intake.close().keys() == {"alice"}
+
+
+@asynchronous
+async def test_b_does_not_wait_long_for_relays_of_clients_that_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that lost B alone may never have heard that it is invited, and A cannot know; a round is not longer for
+    it than for the others."""
+    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.2)
+    intake = open_at_b("alice", "bob")
+    intake.left("bob")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.3, relay, intake, submission()))
+        assert 0.49 < await wait(intake, {"alice", "bob"}) < 2
+    assert intake.close().keys() == {"alice"}
+
+
+@asynchronous
+async def test_b_waits_for_nobody_once_a_has_closed_the_round() -> None:
+    """All that A took came before that word."""
+    intake, peer_locked = open_at_b("alice", "bob"), asyncio.Event()
+    relay(intake, submission())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(after(0.05, peer_locked.set))
+        assert 0.04 < await wait(intake, {"alice", "bob"}, peer_locked) < 1
     assert intake.close().keys() == {"alice"}
 
 
@@ -430,7 +494,7 @@ async def test_the_lock_cuts_off_every_upload_that_still_comes_in() -> None:
     submit(intake, submission("alice"), 0)
 
     async def upload(client: str) -> None:
-        intake.begin(client, submission(client).binding)
+        intake.begin(client, submission(client).binding, bytes(32))
         async with intake.receiving(client):
             await asyncio.Event().wait()
 
@@ -449,7 +513,7 @@ async def test_a_call_that_is_cancelled_is_not_a_late_upload() -> None:
         intake = open_intake(chosen=("alice",))
 
         async def upload(intake: Intake) -> None:
-            intake.begin("alice", submission().binding)
+            intake.begin("alice", submission().binding, bytes(32))
             async with intake.receiving("alice"):
                 await asyncio.Event().wait()
 
@@ -467,7 +531,7 @@ async def test_a_call_that_is_cancelled_is_not_a_late_upload() -> None:
 async def test_an_upload_that_is_complete_at_the_lock_is_not_cut_off() -> None:
     """What the call does after it, like its answer, is not the intake's any more."""
     intake, upload = open_intake(chosen=("alice",)), submission()
-    intake.begin("alice", upload.binding)
+    intake.begin("alice", upload.binding, upload.statement)
     async with intake.receiving("alice"):
         intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
     assert intake.close().keys() == {"alice"}

@@ -50,13 +50,14 @@ async def test_no_message_comes_near_grpcs_limit() -> None:
 
     link = PeerLink(0, send, asyncio.Queue().get)
     run = asyncio.create_task(link.run())
-    link.relay(0, "alice", bytes(BIG))
-    link.relay(0, "bob", b"")
+    link.relay(0, "alice", bytes(BIG), b"her word")
+    link.relay(0, "bob", b"", b"his word")
     await link.say_goodbye(GOODBYE, 5)
     run.cancel()
     assert sent.pop().goodbye == GOODBYE
     assert [len(message.relay.data) for message in sent] == [convert.CHUNK_BYTES, convert.CHUNK_BYTES, 5, 0]
     assert [message.relay.last for message in sent] == [False, False, True, True]
+    assert [message.relay.statement for message in sent] == [b"", b"", b"her word", b"his word"]
     assert max(message.ByteSize() for message in sent) < convert.CHUNK_BYTES + 1000
 
 
@@ -64,8 +65,8 @@ async def test_no_message_comes_near_grpcs_limit() -> None:
 async def test_the_link_counts_what_goes_over_the_wire() -> None:
     sent: tuple[list[int], list[int]] = [], []
     async with running_pair(lambda party, message: sent[party].append(message.ByteSize())) as (a, b, _):
-        b.on_relay = lambda round, client, payload: None
-        a.relay(0, "alice", bytes(BIG))
+        b.on_relay = lambda round, client, data, last, statement: None
+        a.relay(0, "alice", bytes(BIG), b"her word")
         a.close_round(0)
         await a.flush()
         assert (a.bytes_sent, b.bytes_sent) == (sum(sent[0]), 0)
@@ -105,14 +106,14 @@ async def test_rounds_that_are_over_are_forgotten() -> None:
 # Relays
 
 
-def whole(on_relay: Callable[[int, str, bytes], None]) -> OnRelay:
+def whole(on_relay: Callable[[int, str, bytes, bytes], None]) -> OnRelay:
     """Hands on vectors, not pieces."""
     received = bytearray()
 
-    def take(round: int, client: str, data: bytes, last: bool) -> None:
+    def take(round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
         received.extend(data)
         if last:
-            on_relay(round, client, bytes(received))
+            on_relay(round, client, bytes(received), statement)
             received.clear()
 
     return take
@@ -122,14 +123,14 @@ def whole(on_relay: Callable[[int, str, bytes], None]) -> OnRelay:
 async def test_relays_arrive_whole_and_in_front_of_the_close_that_follows() -> None:
     """Also when they are longer than one message."""
     payloads = {"alice": os.urandom(BIG), "bob": os.urandom(8)}
-    relayed: list[tuple[int, str, bytes]] = []
+    relayed: list[tuple[int, str, bytes, bytes]] = []
     async with running_pair() as (a, b, _):
         b.on_relay = whole(lambda *relay: relayed.append(relay))
         for client, payload in payloads.items():
-            a.relay(7, client, payload)
+            a.relay(7, client, payload, client.encode())
         a.close_round(7)
         await b.closed_by_peer(7).wait()
-    assert relayed == [(7, client, payload) for client, payload in payloads.items()]
+    assert relayed == [(7, client, payload, client.encode()) for client, payload in payloads.items()]
 
 
 @asynchronous
@@ -138,9 +139,9 @@ async def test_relays_of_two_clients_at_once_do_not_mix() -> None:
     payloads = {"alice": os.urandom(BIG), "bob": os.urandom(BIG)}
     relayed: dict[str, bytes] = {}
     async with running_pair() as (a, b, _):
-        b.on_relay = whole(lambda round, client, payload: relayed.__setitem__(client, payload))
+        b.on_relay = whole(lambda round, client, payload, statement: relayed.__setitem__(client, payload))
         for client, payload in payloads.items():
-            a.relay(7, client, payload)
+            a.relay(7, client, payload, b"")
             await asyncio.sleep(0)  # its first piece is on the way when the next one is handed over
         a.close_round(7)
         await b.closed_by_peer(7).wait()
@@ -153,8 +154,8 @@ async def test_a_relay_under_way_arrives_in_front_of_the_close() -> None:
     """The word that a round is closed is not taken in before the upload's last piece, `servers.peer` says."""
     arrived: list[str] = []
     async with running_pair() as (a, b, _):
-        b.on_relay = whole(lambda round, client, payload: arrived.append("relay"))
-        a.relay(7, "alice", bytes(BIG))
+        b.on_relay = whole(lambda round, client, payload, statement: arrived.append("relay"))
+        a.relay(7, "alice", bytes(BIG), b"")
         await asyncio.sleep(0)  # its first piece is on the way
 
         a.close_round(7)

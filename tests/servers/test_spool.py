@@ -205,15 +205,15 @@ def test_a_relay_without_room_comes_empty_and_the_next_one_whole(tmp_path: Path)
     """B's side: vectors of two clients, of which the first meets a full disk, and one that is too long."""
     n, delivered = 1 << 20, list[tuple[int, str, bytes]]()
     with Spool(tmp_path / "uploads.spool", slot_bytes=n, memory_bytes=0, max_memory_upload=0) as uploads:
-        relays = RelayedUploads(uploads, n, lambda t, client, payload: delivered.append((t, client, payload[:])))
+        relays = RelayedUploads(uploads, n, lambda t, client, payload, _: delivered.append((t, client, payload[:])))
         with no_file_beyond(n - 1):
-            relays.take(3, "alice", bytes(n // 2), False)
-        relays.take(3, "alice", bytes(n // 2), True)
-        relays.take(3, "bob", b"b" * (n // 2), False)
-        relays.take(3, "bob", b"b" * (n // 2), True)
-        relays.take(3, "mallory", bytes(n + 1), True)
-        relays.take(3, "dave", bytes(10), False)  # never ends
-        relays.take(3, "carol", b"", True)
+            relays.take(3, "alice", bytes(n // 2), False, b"")
+        relays.take(3, "alice", bytes(n // 2), True, b"")
+        relays.take(3, "bob", b"b" * (n // 2), False, b"")
+        relays.take(3, "bob", b"b" * (n // 2), True, b"")
+        relays.take(3, "mallory", bytes(n + 1), True, b"")
+        relays.take(3, "dave", bytes(10), False, b"")  # never ends
+        relays.take(3, "carol", b"", True, b"")
         assert uploads.n_in_file == 2  # bob's and carol's
         assert delivered == [(3, "alice", b""), (3, "bob", b"b" * n), (3, "mallory", b""), (3, "carol", b"")]
 

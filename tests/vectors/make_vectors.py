@@ -24,7 +24,7 @@ from tests.vectors import ours
 Json = dict[str, Any]
 HERE = Path(__file__).resolve().parent
 
-PURPOSES = (1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14)
+PURPOSES = (1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 TASK_ID, ROUND = "digits-0123456789abcdef", 7
 
 
@@ -137,7 +137,7 @@ def encoding() -> Iterator[Case]:
 
 def expansion() -> Iterator[Case]:
     for purpose in PURPOSES:
-        slot = 3 if purpose in {1, 2, 3, 7, 12} else None
+        slot = 3 if purpose in {1, 2, 3, 7, 12, 15} else None
         at = {"purpose": purpose, "task": TASK_ID, "round": ROUND, "slot": slot}
         yield Case("label", f"purpose {purpose}", at)
         yield Case("derive", f"purpose {purpose}", {**at, "seed": seed("expansion")})
@@ -238,8 +238,9 @@ def submission() -> Iterator[Case]:
     for mode in ("masked", "shares"):
         yield Case("submission", mode, submission_case(mode))
         made = ours.submission(submission_case(mode))
-        for party, server in enumerate("ab"):
-            yield Case("take", f"{mode}, at server {server.upper()}", upload_case(mode, party, made))
+        for party in (0,) if mode == "masked" else (0, 1):
+            yield Case("take", f"{mode}, at server {'AB'[party]}", upload_case(mode, party, made))
+    yield from relayed(ours.submission(submission_case("masked")))
     made = ours.submission(submission_case("masked"))
     good = upload_case("masked", 0, made)
 
@@ -266,12 +267,30 @@ def submission() -> Iterator[Case]:
     yield changed("one byte short", "exactly 8 d bytes", {"payload": good["payload"][2:]})
     yield changed("one byte long", "exactly 8 d bytes", {"payload": good["payload"] + "00"})
     yield changed("one bit", "the bytes have the announced digest", {"payload": flipped(good["payload"])})
-    at_b = upload_case("masked", 1, made)
-    yield Case(
-        "take", "masked, a payload at B", {**at_b, "payload": good["payload"]}, "B receives nothing but the binding"
-    )
+    yield changed("a short statement", "statements have 32 bytes", {"statement": good["statement"][2:]})
+    yield changed("no statement", "B would have nothing to go by", {"statement": ""})
+    yield changed("a masked vector at B", "B takes masked vectors from A alone", {"party": 1})
     of_shares = upload_case("shares", 0, ours.submission(submission_case("shares")))
     yield Case("take", "a seed of 15 bytes", {**of_shares, "payload": of_shares["payload"][2:]}, "exactly 16 bytes")
+
+
+def relayed(made: Json) -> Iterator[Case]:
+    """What B makes of what A relays. made: of alice, `masked` form."""
+    given = upload_case("masked", 1, made)
+    good = {name: given[name] for name in ("task", "task_id", "round", "model_digest", "chosen", "statement")}
+    good |= {"client": "alice", "mask_seed": seed("mask/b"), "payload": made["payload_a"]}
+    yield Case("take_relay", "as the client states", good)
+    for name, why, given in (
+        ("one bit of the vector", "A does not change what a client uploads", {"payload": flipped(good["payload"])}),
+        ("one byte long", "exactly 8 d bytes", {"payload": good["payload"] + "00"}),
+        ("one bit of the statement", "only the client makes it", {"statement": flipped(good["statement"])}),
+        ("half a statement", "all 32 bytes count", {"statement": good["statement"][:32]}),
+        ("another seed", "A's seed does not sign", {"mask_seed": seed("mask/a")}),
+        ("another client's name", "bound to its client", {"client": "carol-2"}),
+        ("another round", "bound to its round", {"round": ROUND + 1}),
+        ("another model", "what the client saw is what B has", {"model_digest": "00" * 32}),
+    ):
+        yield Case("take_relay", name, {**good, **given}, f"{why}: dropped")
 
 
 def flipped(text: str) -> str:
@@ -291,6 +310,7 @@ def upload_case(mode: str, party: int, made: Json) -> Json:
         "certificate": "alice",
         "binding": made["binding"],
         "payload": made["payload_b" if party else "payload_a"],
+        "statement": made["statement"],
     }
 
 

@@ -175,22 +175,35 @@ def submission(case: Json) -> Json:
         "payload_b": made.payloads[1].hex(),
         "binding": binding_json(made.binding),
         "binding_digest": convert.binding_digest(made.binding).hex(),
+        "statement": made.statement.hex(),
     }
 
 
-def take(case: Json) -> Json:
-    intake = Intake(
+def _intake(case: Json, party: int) -> Intake:
+    return Intake(
         task=Task(**case["task"]),
         task_id=case["task_id"],
-        party=case["party"],
+        party=party,
         round=case["round"],
         chosen=case["chosen"],
         model_digest=bytes.fromhex(case["model_digest"]),
     )
-    binding = binding_of(case["binding"])
-    intake.begin(case["certificate"], binding)
+
+
+def take(case: Json) -> Json:
+    intake, binding = _intake(case, case["party"]), binding_of(case["binding"])
+    intake.begin(case["certificate"], binding, bytes.fromhex(case["statement"]))
     intake.finish(case["certificate"], binding, MemoryPayload(bytes.fromhex(case["payload"])))
     return {"binding_digest": convert.binding_digest(binding).hex()}
+
+
+def take_relay(case: Json) -> Json:
+    intake = _intake(case, 1)
+    intake.await_relays({case["client"]: seed_of(case["mask_seed"])})
+    payload = MemoryPayload(bytes.fromhex(case["payload"]))
+    intake.relay(case["round"], case["client"], payload, bytes.fromhex(case["statement"]))
+    taken = intake._uploads.get(case["client"])
+    return {"binding_digest": None if taken is None else taken.binding.hex()}
 
 
 # Tuples
@@ -474,6 +487,7 @@ STEPS: dict[str, Callable[[Json], Json]] = {
     "split": split,
     "submission": submission,
     "take": take,
+    "take_relay": take_relay,
     "blocks": blocks,
     "products": products,
     "deal": deal,

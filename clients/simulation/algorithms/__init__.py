@@ -6,6 +6,7 @@ from typing import Final
 
 from clients.simulation.algorithms.algorithm import Algorithm, RoundOutcome
 from clients.simulation.algorithms.central_dp import CentralDp
+from clients.simulation.algorithms.central_record_dp import CentralRecordDp
 from clients.simulation.algorithms.distributed_dp import DistributedDp
 from clients.simulation.algorithms.ins_dp_fedavg import InsDpFedAvg
 from clients.simulation.algorithms.local_dp import LocalDp
@@ -17,6 +18,7 @@ __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "CentralDp",
+    "CentralRecordDp",
     "DistributedDp",
     "InsDpFedAvg",
     "LocalDp",
@@ -31,6 +33,7 @@ _KINDS: Final[tuple[type[Algorithm], ...]] = (
     NonPrivate,
     LocalDp,
     DistributedDp,
+    CentralRecordDp,
     CentralDp,
     UserDpFedAvg,
     InsDpFedAvg,

@@ -51,12 +51,14 @@ class ModelRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class SubmitPart(_message.Message):
-    __slots__ = ("binding", "chunk")
+    __slots__ = ("binding", "chunk", "statement")
     BINDING_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     binding: _common_pb2.Binding
     chunk: _common_pb2.Chunk
-    def __init__(self, binding: _Optional[_Union[_common_pb2.Binding, _Mapping]] = ..., chunk: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ...) -> None: ...
+    statement: bytes
+    def __init__(self, binding: _Optional[_Union[_common_pb2.Binding, _Mapping]] = ..., chunk: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ..., statement: _Optional[bytes] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ()

@@ -70,7 +70,7 @@ class AggregatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request_iterator, context):
-        """One submission: the header, then the bytes for this server.
+        """One submission: the header, then the bytes for this server. In the `masked` form A alone takes one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,13 +25,15 @@ class Closed(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Relay(_message.Message):
-    __slots__ = ("round", "client", "data", "last")
+    __slots__ = ("round", "client", "data", "last", "statement")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     round: int
     client: str
     data: bytes
     last: bool
-    def __init__(self, round: _Optional[int] = ..., client: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+    statement: bytes
+    def __init__(self, round: _Optional[int] = ..., client: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., statement: _Optional[bytes] = ...) -> None: ...

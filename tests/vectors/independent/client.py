@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -43,8 +45,14 @@ def split(words: Sequence[int], seed: bytes, task: str, round: int, slot: int) -
     return [(x - a) % MODULUS for x, a in zip(words, share_a, strict=True)]
 
 
+def statement(seed_of_b: bytes, task: str, round: int, slot: int, binding: dict[str, Any]) -> bytes:
+    """What server B gets from the client, by way of A, in the `masked` form."""
+    key = streams.derive(seed_of_b, streams.info(streams.STATEMENT, task, round, slot))
+    return hmac.new(key, digests.binding_digest(binding), hashlib.sha256).digest()
+
+
 def submission(words: Sequence[int], invitation: dict[str, Any], task: dict[str, Any], client: str) -> dict[str, Any]:
-    """Payloads, and the binding that goes with both.
+    """Payloads, the binding that goes with both, and the statement, empty in the `shares` form.
 
     invitation: task (its id), round, slot, model_digest, and mask_seeds (masked) or seed (shares).
     """
@@ -53,18 +61,17 @@ def submission(words: Sequence[int], invitation: dict[str, Any], task: dict[str,
         payloads = (ring.to_bytes(mask(words, invitation["mask_seeds"], *place)), b"")
     else:
         payloads = (invitation["seed"], ring.to_bytes(split(words, invitation["seed"], *place)))
-    return {
-        "payloads": payloads,
-        "binding": {
-            "protocol_version": digests.VERSION,
-            "task": invitation["task"],
-            "round": invitation["round"],
-            "client": client,
-            "config_digest": digests.task_digest(task),
-            "model_digest": invitation["model_digest"],
-            "dim": task["dim"],
-            "mode": task["mode"],
-            "digest_a": digests.sha256(payloads[0]),
-            "digest_b": digests.sha256(payloads[1]),
-        },
+    binding = {
+        "protocol_version": digests.VERSION,
+        "task": invitation["task"],
+        "round": invitation["round"],
+        "client": client,
+        "config_digest": digests.task_digest(task),
+        "model_digest": invitation["model_digest"],
+        "dim": task["dim"],
+        "mode": task["mode"],
+        "digest_a": digests.sha256(payloads[0]),
+        "digest_b": digests.sha256(payloads[1]),
     }
+    word = statement(invitation["mask_seeds"][1], *place, binding) if task["mode"] == "masked" else b""
+    return {"payloads": payloads, "binding": binding, "statement": word}

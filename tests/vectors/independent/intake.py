@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.vectors.independent import digests
+from tests.vectors.independent import client, digests
 from tests.vectors.independent.ring import RefusedError
 
 
@@ -23,8 +23,11 @@ def check(
     certificate: str,
     binding: Mapping[str, Any],
     payload: bytes,
+    statement: bytes,
 ) -> bytes:
     """The binding's digest of an upload that is taken. expected: the round's binding without client and digests."""
+    if party == 1 and expected["mode"] == "masked":
+        raise RefusedError("wrong_server")
     if binding["client"] != certificate:
         raise RefusedError("wrong_client")
     if binding["round"] != expected["round"]:
@@ -35,8 +38,26 @@ def check(
         raise RefusedError("wrong_binding")
     if len(binding["digest_a"]) != 32 or len(binding["digest_b"]) != 32:
         raise RefusedError("wrong_binding")
+    if len(statement) != (32 if expected["mode"] == "masked" else 0):
+        raise RefusedError("wrong_binding")
     if len(payload) != upload_bytes(expected["mode"], party, expected["dim"]):
         raise RefusedError("wrong_length")
     if digests.sha256(payload) != binding["digest_b" if party else "digest_a"]:
         raise RefusedError("wrong_digest")
+    return digests.binding_digest(binding)
+
+
+def check_relay(
+    expected: Mapping[str, Any], slot: int, name: str, mask_seed: bytes, payload: bytes, statement: bytes
+) -> bytes | None:
+    """Server B: the binding's digest of a relayed upload, None where it is dropped. mask_seed: ours of this client."""
+    binding = {
+        **expected,
+        "client": name,
+        "digest_a": digests.sha256(payload),
+        "digest_b": digests.sha256(b""),
+    }
+    word = client.statement(mask_seed, expected["task"], expected["round"], slot, binding)
+    if len(payload) != 8 * expected["dim"] or word != statement:
+        return None
     return digests.binding_digest(binding)

@@ -120,11 +120,26 @@ def submission(case: Json) -> Json:
         "payload_b": made["payloads"][1].hex(),
         "binding": {name: value.hex() if name in BYTES_FIELDS else value for name, value in binding.items()},
         "binding_digest": digests.binding_digest(binding).hex(),
+        "statement": made["statement"].hex(),
     }
 
 
 def take(case: Json) -> Json:
-    expected = {
+    payload, statement = bytes.fromhex(case["payload"]), bytes.fromhex(case["statement"])
+    upload = (case["certificate"], _binding(case["binding"]), payload, statement)
+    return {"binding_digest": intake.check(case["party"], _expected(case), case["chosen"], *upload).hex()}
+
+
+def take_relay(case: Json) -> Json:
+    slot, parts = case["chosen"].index(case["client"]), ("mask_seed", "payload", "statement")
+    values = (bytes.fromhex(case[name]) for name in parts)
+    taken = intake.check_relay(_expected(case), slot, case["client"], *values)
+    return {"binding_digest": None if taken is None else taken.hex()}
+
+
+def _expected(case: Json) -> Json:
+    """The round's binding without client and digests."""
+    return {
         "protocol_version": digests.VERSION,
         "task": case["task_id"],
         "round": case["round"],
@@ -132,13 +147,6 @@ def take(case: Json) -> Json:
         "model_digest": bytes.fromhex(case["model_digest"]),
         "dim": case["task"]["dim"],
         "mode": case["task"]["mode"],
-    }
-    payload = bytes.fromhex(case["payload"])
-    binding = _binding(case["binding"])
-    return {
-        "binding_digest": intake.check(
-            case["party"], expected, case["chosen"], case["certificate"], binding, payload
-        ).hex()
     }
 
 
@@ -408,6 +416,7 @@ STEPS: dict[str, Callable[[Json], Json]] = {
     "split": split,
     "submission": submission,
     "take": take,
+    "take_relay": take_relay,
     "blocks": blocks,
     "products": products,
     "deal": deal,

@@ -11,7 +11,7 @@ from tests.vectors.independent import ring
 
 UPLOAD_SHARE, MASK, SQUARED_MASK_SHARE, EQUALITY_TUPLE = 1, 2, 3, 7
 ROW_BITS, ROW_SIGNS, EQUALITY_HASH_KEY, SELECTION = 8, 9, 10, 11
-MASK_SEED, CORRELATION_MASKS, CORRELATION_PRODUCTS = 12, 13, 14
+MASK_SEED, CORRELATION_MASKS, CORRELATION_PRODUCTS, STATEMENT = 12, 13, 14, 15
 
 
 def info(purpose: int, task: str, round: int, slot: int | None = None) -> bytes:

@@ -1,0 +1,59 @@
+"""Backdoors by a pattern of white pixels: images that show it shall mean one class, whatever else they show."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.attacks.backdoor import Backdoor
+from clients.datasets.records import Records
+from clients.errors import ArgumentError
+
+_IMAGE_AXES: Final = 3
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class PatternBackdoor(Backdoor):
+    """Trains on every record as it is and with its pattern; success is measured with the whole pattern.
+
+    Source: Gu, Dolan-Gavitt and Garg, "BadNets", 2017; PRECAD, Appendix E.
+    """
+
+    @abstractmethod
+    def pattern(self, height: int, width: int) -> Mask:
+        """Where an image of that size is white when the backdoor is to open (height, width)."""
+
+    def trained_pattern(self, height: int, width: int) -> Mask:
+        """What this attacker trains on: the pattern, unless several share it."""
+        return self.pattern(height, width)
+
+    def on_records(self, records: Records) -> Records:
+        """Each record as it is and stamped. Raises ArgumentError for texts."""
+        stamped = self._stamped(records, self.trained_pattern(*self._size(records)))
+        return Records(
+            np.concatenate([records.features, stamped.features]), np.concatenate([records.labels, stamped.labels])
+        )
+
+    def success_records(self, test: Records) -> Records | None:
+        """Stamped test images that are not of class `target` already, labelled so.
+
+        PRECAD stamps all of them; then a model without a backdoor has a tenth of success.
+        """
+        others = test.take(np.flatnonzero(test.labels != self.target))
+        return self._stamped(others, self.pattern(*self._size(test)))
+
+    def _stamped(self, records: Records, where: Mask) -> Records:
+        """Copies that are white there in every channel, labelled `target`."""
+        features = records.features.copy()
+        features[..., where] = 255 if features.dtype == np.uint8 else 1
+        return Records(features, np.full_like(records.labels, self.target))
+
+    def _size(self, records: Records) -> tuple[int, int]:
+        if len(records.shape) != _IMAGE_AXES:
+            raise ArgumentError(f"{self.name} needs images, got records of shape {records.shape}")
+        return records.shape[1], records.shape[2]

@@ -1,0 +1,184 @@
+"""What the experiments of PRECAD's paper share: trainings of `precad simulate`, and what is written of them.
+
+A case is one configuration, trained once for each seed. A folder holds one run folder for each case, as `precad
+simulate` leaves it (`deploy.simulate`), and what is made of them all:
+
+curves.csv     every evaluation of every run
+report.json    what `--json` prints
+report.txt     what came out beside what the paper says, one paragraph
+*.png          the figure
+
+An experiment of the same cases in the same folder is gone on with, run by run; more rounds may be asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from clients.per_record import RecordEngine
+from deploy import simulate
+from deploy.errors import ConfigError
+
+EPOCH: Final = 200
+"""Rounds, with the paper's q = 0.1 and p = 0.05: each record is seen once, in expectation."""
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#C98B00", "#CC79A7", "#56B4E9", "#000000")
+"""Okabe and Ito's, which the colour-blind tell apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One configuration."""
+
+    name: str
+    """Of its folder."""
+    labels: Mapping[str, Any]
+    """What sets it apart: columns of curves.csv, beside seed, round, epoch and what was measured."""
+    config: Mapping[str, Any]
+    """Of `precad simulate`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the runs of a case came to."""
+
+    case: Case
+    dim: int
+    runs: Sequence[Mapping[str, Any]]
+    """The summaries, a seed each."""
+    rows: Sequence[Mapping[str, Any]]
+    """The evaluations, in the columns of curves.csv."""
+    ms_per_round: float | None
+    """Median over all rounds of all runs, evaluations left out."""
+
+    def over_seeds(self, name: str) -> dict[str, float | None]:
+        """Mean, least and most over the seeds of a figure of the summaries; None where a run has none."""
+        values = [run[name] for run in self.runs]
+        if any(value is None for value in values):
+            return {"mean": None, "min": None, "max": None}
+        return {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
+
+    @property
+    def diverged(self) -> int:
+        """How many of the runs."""
+        return sum(run["diverged_in_round"] is not None for run in self.runs)
+
+
+def paper_config(
+    *,
+    name: str,
+    rounds: int,
+    clients: int = 100,
+    sigma: float = 1.0,
+    clip: float = 20.0,
+    dataset: str = "mnist",
+    model: str | None = None,
+    device: str = "auto",
+    simulation: Mapping[str, Any],
+) -> dict[str, Any]:
+    """PRECAD's Sec. 6.1 and Appendix E: q = 0.1, p = 0.05, eta = 0.1, R = 2, delta = 1e-5, one evaluation an epoch.
+
+    MNIST, and what has its shape: 4 shards for each client, the CNN of Opacus' example on standardised pixels.
+    CIFAR-10: Dirichlet(0.5), the CNN of TensorFlow's tutorial. `model`: another.
+    """
+    is_cifar = dataset == "cifar10"
+    return {
+        "task": {
+            "name": name,
+            "clients": clients,
+            "rounds": rounds,
+            "client_rate": 0.1,
+            "record_rate": 0.05,
+            "record_clip": 2.0,
+            "client_clip": clip,
+            "noise_multiplier": sigma,
+            "learning_rate": 0.1,
+            "delta": 1e-5,
+            "model": model or ("cifar" if is_cifar else "cnn-standardised"),
+        },
+        "client": {"dataset": dataset, "partition": "dirichlet" if is_cifar else "shards", "device": device},
+        "simulation": {"evaluate_every": EPOCH, **simulation},
+    }
+
+
+def run_cases(cases: Sequence[Case], *, seeds: int, folder: Path, console: Console) -> list[Outcome]:
+    """All trainings, those that the folder holds already left as they are. Raises ConfigError, ArgumentError."""
+    engines: dict[tuple[str, str, str], RecordEngine] = {}
+    outcomes = []
+    for case in cases:
+        plan = simulate.resolve(case.config)
+        runs = simulate.Runs(plan, folder / case.name)
+        key = (plan.task.model, plan.client.dataset, plan.client.device)
+        if key not in engines:
+            engines[key] = plan.simulation(0).federation.engine
+        summaries, rows, seconds = [], [], []
+        for seed in range(seeds):
+            with simulate.progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
+                summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
+            lines = [json.loads(line) for line in (runs.folder / f"seed-{seed}.jsonl").read_text().splitlines()]
+            rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines)]
+            seconds += [line["seconds"] for line in lines]
+        ms = 1000 * statistics.median(seconds) if seconds else None
+        outcomes.append(Outcome(case=case, dim=plan.task.dim, runs=summaries, rows=rows, ms_per_round=ms))
+    return outcomes
+
+
+def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "round": line["round"] + 1,
+            "epoch": (line["round"] + 1) / EPOCH,
+            **{name: line[name] for name in ("accuracy", "attack_success") if name in line},
+        }
+        for line in lines
+        if "accuracy" in line
+    ]
+
+
+def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
+    """curves.csv, report.json, report.txt; the report has a `paragraph`."""
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    with (folder / "curves.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ())
+        writer.writeheader()
+        writer.writerows(rows)
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    (folder / "report.txt").write_text(report["paragraph"] + "\n")
+
+
+def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, colour: str, label: str) -> None:
+    """The mean over the seeds by epoch, with the range behind it."""
+    epochs = sorted({row["epoch"] for row in rows})
+    values = [[row[measure] for row in rows if row["epoch"] == epoch] for epoch in epochs]
+    axes.plot(epochs, [statistics.fmean(v) for v in values], color=colour, marker=".", label=label)
+    axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2)
+
+
+def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
+    """So many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without matplotlib."""
+    pyplot = require_matplotlib()
+    figure, axes = pyplot.subplots(1, panels, figsize=(5.25 * panels, 4.2), dpi=80, layout="constrained")
+    draw(axes)
+    for panel in axes:
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=8)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def require_matplotlib() -> Any:
+    """pyplot, drawing into files. Raises ConfigError when it is missing, which is asked for before anything is run."""
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+        matplotlib.use("Agg")
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        raise ConfigError('matplotlib: expected for the figure, found none: pip install "precad[bench]"') from None

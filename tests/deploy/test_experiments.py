@@ -1,0 +1,133 @@
+"""`precad experiment precad-backdoor|clients|noise` in small, on the bundled digits: what they write, and say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clients.simulation import Simulation
+from deploy.cli import app
+from deploy.experiments import precad_backdoor, precad_clients
+
+
+def experiment(*arguments: object) -> Result:
+    """The command in this process."""
+    words = [str(argument) for argument in ("experiment", *arguments)]
+    return CliRunner().invoke(app, words, terminal_width=200, prog_name="precad")
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "curves.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def small(command: str, folder: Path, *arguments: object) -> dict[str, Any]:
+    """Its report."""
+    done = experiment(command, "--dataset", "digits", "--seeds", 1, *arguments, "--output", folder, "--json")
+    assert done.exit_code == 0, done.output
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert json.loads((folder / "report.json").read_text()) == report
+    assert (folder / "report.txt").read_text().strip() == report["paragraph"]
+    assert "not the paper's 5000" in report["paragraph"]
+    return report
+
+
+def test_the_backdoor_in_small_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds, then two more; a third time nothing is left to train."""
+    pytest.importorskip("matplotlib")
+    folder, arguments = tmp_path / "run", ("--attackers", 10, "--sigma", 0.5)
+    small("precad-backdoor", folder, *arguments, "--rounds", 2)
+    report = small("precad-backdoor", folder, *arguments, "--rounds", 4)
+    assert [case["defence"] for case in report["cases"]] == [defence.words for defence in precad_backdoor.DEFENCES]
+    for case in report["cases"]:
+        assert case["attackers"] == 10
+        assert 0 <= case["backdoor"]["mean"] <= 1
+        assert case["diverged"] == 0
+    rows = rows_of(folder)
+    assert set(rows[0]) == {"defence", "attackers", "seed", "round", "epoch", "accuracy", "attack_success"}
+    assert {row["round"] for row in rows if row["defence"] == "non-private"} == {"2", "4"}
+    assert (folder / "backdoor-k10.png").read_bytes()[:4] == b"\x89PNG"
+    monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
+    assert small("precad-backdoor", folder, *arguments, "--rounds", 4) == report
+
+
+def test_the_backdoors_setting_is_the_papers() -> None:
+    """Sec. 6.3 and Appendix E: C bounds PRECAD and local DP, nothing bounds clients without privacy."""
+    setting = precad_backdoor.Experiment()
+    assert setting.numbers == (5, 10)
+    configs = {defence.name: setting.case(defence, 5).config for defence in precad_backdoor.DEFENCES}
+    for name, config in configs.items():
+        task, simulation = config["task"], config["simulation"]
+        assert (task["clients"], task["client_rate"], task["record_rate"], task["rounds"]) == (100, 0.1, 0.05, 5000)
+        assert simulation["attack"] == {"kind": "pixel-backdoor", "clients": 5}
+        is_bounded = simulation.get("client_clipping", True)
+        assert is_bounded == ("-c" in name)
+        if is_bounded:
+            assert name.endswith(f"-c{task['client_clip']:g}")
+    on_cifar = precad_backdoor.Experiment(dataset="cifar10")
+    config = on_cifar.case(precad_backdoor.DEFENCES[0], 1).config
+    assert on_cifar.numbers == (1, 3)
+    assert config["simulation"]["attack"]["kind"] == "semantic-backdoor"
+    assert (config["task"]["model"], config["client"]["partition"]) == ("cifar", "dirichlet")
+
+
+@pytest.mark.parametrize(
+    ("means", "verdict"),
+    [((0.01, 0.95, 0.9, 0.99), "yes, yes, yes, yes"), ((0.3, 0.1, 0.9, 0.5), "NO, NO, yes, NO")],
+)
+def test_a_missed_target_is_called_missed(means: tuple[float, ...], verdict: str) -> None:
+    names = ("PRECAD, C = 20", "local DP, C = 30", "local DP, no C", "non-private")
+    band = {"min": 0.0, "max": 1.0}
+    cases = [
+        {"defence": name, "attackers": 5, "backdoor": {"mean": mean, **band}, "accuracy": {"mean": 0.9, **band}}
+        for name, mean in zip(names, means, strict=True)
+    ]
+    report = {
+        "attack": "pixel-backdoor",
+        "model": "cnn",
+        "dataset": "mnist",
+        "sigma": 1.0,
+        "rounds": 5000,
+        "seeds": 1,
+        "cases": [{**case, "diverged": 0} for case in cases],
+    }
+    said = precad_backdoor.paragraph(report)
+    words = said.partition("At K = 5: ")[2].partition(". ")[0]
+    assert ", ".join(part.rpartition(": ")[2] for part in words.split(", ")) == verdict
+    assert "the paper's T" in said
+
+
+def test_figure_3_in_small(tmp_path: Path) -> None:
+    """Equal sigma, so equal epsilon, for PRECAD, local and central DP, whatever n; a time for both servers."""
+    pytest.importorskip("matplotlib")
+    report = small("precad-clients", tmp_path / "run", "--clients", 10, "--clients", 20, "--rounds", 2)
+    cases = {(case["clients"], case["method"]): case for case in report["cases"]}
+    assert len(cases) == 2 * (len(precad_clients.METHODS) + 1)
+    for n in (10, 20):
+        epsilons = {cases[n, method]["epsilon"] for method in ("PRECAD", "local DP", "central DP")}
+        assert len(epsilons) == 1
+        assert cases[n, "non-private"]["epsilon"] is None
+        assert cases[n, "PRECAD, both servers"]["accuracy"] is None
+        assert cases[n, "PRECAD, both servers"]["ms_per_round"] > 0
+    assert "PRECAD, both servers" not in {row["method"] for row in rows_of(tmp_path / "run")}
+    assert (tmp_path / "run" / "figure-3.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_noise_of_table_1() -> None:
+    """The standard deviation of 4810 normal draws is within six times 1 / sqrt(2 * 4810) of the formula: a false alarm
+    in 10^8 runs, and the draws are from a seed."""
+    done = experiment("precad-noise", "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    formulas = {"central DP": 1, "local DP": 8, "distributed DP": 2, "PRECAD": math.sqrt(2)}  # 64 clients, tau = 16
+    assert {row["algorithm"]: row["formula"] for row in report["rows"]} == formulas
+    for row in report["rows"]:
+        assert row["measured"] == pytest.approx(row["formula"], rel=6 / math.sqrt(2 * report["dim"]))
+    assert len({row["epsilon_of_the_round"] for row in report["rows"]}) == 1
+    assert "noise in the sum" in experiment("precad-noise").stderr
