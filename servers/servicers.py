@@ -247,7 +247,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
                         await link.greet(ours)
                         return link, theirs
         except TimeoutError:
-            raise PeerUnreachableError(f"no aggregator A linked with us within {timeout_s:g} s") from None
+            raise PeerUnreachableError(f"no aggregator A linked with us within {round(timeout_s, 1):g} s") from None
 
     def release(self) -> None:
         """Hangs up, if there is a link."""
