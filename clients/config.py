@@ -64,7 +64,8 @@ class ClientConfig(BaseModel):
     @model_validator(mode="after")
     def _pins_both_or_none(self) -> Self:
         if (self.aggregator_a_certificate is None) != (self.aggregator_b_certificate is None):
-            raise ValueError("aggregator_a_certificate and aggregator_b_certificate: expected both or neither, found one")
+            names = "aggregator_a_certificate, aggregator_b_certificate"
+            raise ValueError(f"{names}: expected both or neither, found one")
         return self
 
     @property
