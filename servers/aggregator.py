@@ -171,7 +171,7 @@ class Aggregator:
         async with AsyncExitStack() as stack:
             server, port = bind_server(self.config.listen, self.config.tls)
             state = TaskState.open(stack, self.config.state_dir, self.task, initial)
-            self._view.records.extend(restore_records(self.config.state_dir, state.committed))
+            self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.parameters))
             self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
             stack.enter_context(self._view.spool)
             await stack.enter_async_context(
@@ -247,10 +247,10 @@ class Aggregator:
                     return await self._run_together(stack, state, tools, meeting, patience)
             except (PeerUnreachableError, ChannelClosedError) as error:
                 await asyncio.to_thread(state.refresh)
-                if (why_over := await asyncio.to_thread(lambda: state.why_over)) is not None:
-                    log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
-                    return why_over
                 if not patience.starts_or_goes_on():
+                    if (why_over := await asyncio.to_thread(lambda: state.why_over)) is not None:
+                        log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
+                        return why_over
                     raise
                 self._telemetry.interrupted()
                 log.warning("aggregator.interrupted", task=state.store.task_id, reason=str(error))
@@ -324,6 +324,8 @@ class Aggregator:
         self, state: TaskState, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: _Patience
     ) -> str:
         """Runs rounds until the task is over. Returns why it is."""
+        if (why_over := await asyncio.to_thread(lambda: state.why_over)) is not None:
+            return why_over  # it was before we met: clients and dealer may have gone
         self._set_state("waiting for the dealer")
         await tuples.wait_until_greeted(patience.left_s)
         await self._wait_for_clients(is_resumed=next_round > 0)
@@ -358,11 +360,12 @@ class Aggregator:
 
     async def _wait_for_clients(self, *, is_resumed: bool) -> None:
         """Until all are connected, or registration_timeout_s have passed; of a task that goes on, until there are
-        enough and the others had a moment."""
+        enough and the others had a moment, for reconnect_timeout_s if that is longer."""
         self._set_state("registering clients")
         sessions, n_all = self._view.sessions, len(self.task.clients)
+        timeout_s = max(self.task.registration_timeout_s, self.config.reconnect_timeout_s if is_resumed else 0.0)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.task.registration_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await sessions.wait_for(self.task.min_clients if is_resumed else n_all)
         if is_resumed:
             with suppress(TimeoutError):
@@ -370,8 +373,7 @@ class Aggregator:
                     await sessions.wait_for(n_all)
         if (n := len(sessions.connected)) < self.task.min_clients:
             raise TaskRefusedError(
-                f"min_clients: expected {self.task.min_clients} registered within "
-                f"{self.task.registration_timeout_s:g} s, got {n}"
+                f"min_clients: expected {self.task.min_clients} registered within {timeout_s:g} s, got {n}"
             )
 
     async def _publish(self, task_id: str, parameters: NDArray[np.float32], record: control_pb2.RoundRecord) -> None:

@@ -129,19 +129,20 @@ def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:
 
 def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: NDArray[np.float32]) -> None:
     """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs."""
-    temporary = state_dir / "model.npy.tmp"
-    with temporary.open("wb") as file:
-        np.save(file, parameters)
-    temporary.replace(state_dir / "model.npy")
+    _write_model(state_dir, parameters)
     with (state_dir / "rounds.jsonl").open("a") as lines:
         lines.write(_line(record))
 
 
-def restore_records(state_dir: Path, committed: Sequence[CommittedRound]) -> list[control_pb2.RoundRecord]:
-    """The records of all committed rounds; rounds.jsonl is made to hold exactly these.
+def restore_records(
+    state_dir: Path, committed: Sequence[CommittedRound], parameters: NDArray[np.float32]
+) -> list[control_pb2.RoundRecord]:
+    """The records of all committed rounds; rounds.jsonl is made to hold exactly these, and model.npy the last model.
 
-    One that a crash kept from being written has no timings and no bytes.
+    A record that a crash kept from being written has no timings and no bytes.
     """
+    if committed:
+        _write_model(state_dir, parameters)
     path = state_dir / "rounds.jsonl"
     written = path.read_text().splitlines() if path.exists() else []
     known = {record.round: record for line in written if (record := _parsed(line)) is not None}
@@ -151,6 +152,13 @@ def restore_records(state_dir: Path, committed: Sequence[CommittedRound]) -> lis
         temporary.write_text("".join(map(_line, records)))
         temporary.replace(path)
     return records
+
+
+def _write_model(state_dir: Path, parameters: NDArray[np.float32]) -> None:
+    temporary = state_dir / "model.npy.tmp"
+    with temporary.open("wb") as file:
+        np.save(file, parameters)
+    temporary.replace(state_dir / "model.npy")
 
 
 def record_of(round: CommittedRound) -> control_pb2.RoundRecord:

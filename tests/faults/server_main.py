@@ -47,6 +47,8 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "open": (round_module, "open_in_place", 2),
     "checkpoint": (Checkpoints, "save", 2),
     "commit": (TaskStore, "commit", 2),
+    "last-checkpoint": (Checkpoints, "save", 4),
+    "last-commit": (TaskStore, "commit", 4),
     "finished": (TaskStore, "finished", 1),
 }
 """What is wrapped, and at which of its calls the process dies."""
