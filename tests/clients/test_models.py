@@ -30,6 +30,18 @@ def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
     torch.testing.assert_close(standardised(images), plain((images - 0.1307) / 0.3081))
 
 
+def test_the_binary_cnn_is_the_cnn_with_two_outputs():
+    """8 * 33 parameters fewer; the other classes have no confidence at all, and the loss is that of two logits."""
+    model, images = models.build("cnn-binary", seed=3), some_inputs("cnn-binary", 4)
+    assert models.dimension("cnn-binary") == 26_010 - 8 * 33
+    logits, labels = model(images), torch.tensor([0, 1, 1, 0])
+    assert not logits.softmax(dim=1)[:, 2:].any()
+    two = model[:-1](images)
+    assert two.shape == (4, 2)
+    cross_entropy = torch.nn.functional.cross_entropy
+    torch.testing.assert_close(cross_entropy(logits, labels), cross_entropy(two, labels))
+
+
 def some_inputs(name, n):
     architecture = models.ARCHITECTURES[name]
     if architecture.is_text:
