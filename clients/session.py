@@ -41,7 +41,7 @@ WORTH_ASKING_AGAIN = frozenset(
         grpc.StatusCode.ALREADY_EXISTS,  # it has not noticed yet that our last stream broke
     }
 )
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 
 
 class Patience:

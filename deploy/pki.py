@@ -3,6 +3,9 @@
     <directory>/ca.pem, ca.key                the authority; ca.key never leaves the operator's machine
     <directory>/<name>/cert.pem, key.pem      one folder per process, for its operator to take away
 
+Where the operators are different organisations, each makes its key itself (`request`), and the authority signs the
+request (`sign`): then no key but its own is ever in the authority's hands, and <name>/ holds cert.pem alone.
+
 A certificate says who its holder is (`precad://<role>/<name>`), under which name it may be dialled (servers only) and
 in which direction it may be used. Which role may do what is decided by the peer that is called; the extended key
 usage only ensures that a client's certificate can never run a server. Nothing is revoked: certificates expire, and
@@ -18,6 +21,7 @@ import datetime as dt
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -86,26 +90,98 @@ def issue(directory: Path, identity: Identity, *, days: int = 365, now: dt.datet
     """Issue a key and a certificate to `identity` by the authority in `directory`. Raises: PkiError.
 
     One certificate for each identity: to renew, move the old folder away first, then let the peers pin the new one.
-    The folder appears complete or not at all. `now` is for tests.
+    `now` is for tests.
     """
-    folder = directory / identity.name
-    if os.path.lexists(folder):
-        raise PkiError(f"{folder} exists already and is never overwritten")
-    authority, authority_key = _open_authority(directory)
+    authority, authority_key = _open_authority_for(directory, identity)
     issued_at = now or dt.datetime.now(dt.UTC)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _certify(identity, key.public_key(), authority, authority_key, issued_at, days)
+    made = (("key.pem", _private_pem(key), 0o600), ("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644))
+    folder = _new_folder(directory, identity, made)
+    return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=directory / "ca.pem")
+
+
+def request(directory: Path, identity: Identity) -> Path:
+    """Make a key for `identity` in `directory`/<name>, and the request to sign it (PKCS #10), whose path is returned.
+
+    Run by whoever will hold the certificate; key.pem stays there, request.pem goes to the authority. Raises: PkiError.
+    """
+    _require_new(directory / identity.name)
+    key = ec.generate_private_key(ec.SECP256R1())
+    asked = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(_subject(identity))
+        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity.uri)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PkiError(f"cannot write {directory}: {error.strerror}") from None
+    made = (("key.pem", _private_pem(key), 0o600), ("request.pem", asked.public_bytes(Encoding.PEM), 0o644))
+    return _new_folder(directory, identity, made) / "request.pem"
+
+
+def sign(
+    directory: Path, request_path: Path, identity: Identity, *, days: int = 365, now: dt.datetime | None = None
+) -> Path:
+    """Sign a request by the authority in `directory` and return the certificate's path there. Raises: PkiError.
+
+    `identity` is what the authority's operator has agreed to; a request that asks for another one is refused. Of the
+    request, the certificate takes the public key alone. `now` is for tests.
+    """
+    authority, authority_key = _open_authority_for(directory, identity)
+    public_key = _requested_key(request_path, identity)
+    certificate = _certify(identity, public_key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
+    made = (("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644),)
+    return _new_folder(directory, identity, made) / "cert.pem"
+
+
+def _requested_key(path: Path, identity: Identity) -> ec.EllipticCurvePublicKey:
+    """The key of a request that proves to hold it and asks for `identity`."""
+    try:
+        asked = x509.load_pem_x509_csr(path.read_bytes())
+        names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris, is_proved = names.get_values_for_type(x509.UniformResourceIdentifier), asked.is_signature_valid
+        key = asked.public_key()
+    except OSError as error:
+        raise PkiError(f"{path}: expected a readable request, found: {error.strerror}") from None
+    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, x509.DuplicateExtension):
+        raise PkiError(f"{path}: expected a PEM request of `precad pki request`") from None
+    if uris != [identity.uri]:
+        raise PkiError(f"{path}: expected a request for {identity.uri}, found one for {', '.join(uris) or 'nobody'}")
+    if not is_proved:
+        raise PkiError(f"{path}: expected a request that its key has signed")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PkiError(f"{path}: expected a key on P-256")
+    return key
+
+
+def _open_authority_for(directory: Path, identity: Identity) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority, where it has issued nothing to `identity` yet."""
+    _require_new(directory / identity.name)
+    return _open_authority(directory)
+
+
+def _require_new(folder: Path) -> None:
+    if os.path.lexists(folder):
+        raise PkiError(f"{folder} exists already and is never overwritten")
+
+
+def _new_folder(directory: Path, identity: Identity, files: Sequence[tuple[str, bytes, int]]) -> Path:
+    """`directory`/<name> with these files (name, content, mode); it appears complete or not at all."""
+    folder = directory / identity.name
     try:
         with contextlib.ExitStack() as undo:
             staging = Path(tempfile.mkdtemp(prefix=f".{identity.name}.", dir=directory))  # mode 0700
             undo.callback(shutil.rmtree, staging, ignore_errors=True)
-            _write_new(staging / "key.pem", _private_pem(key), mode=0o600)
-            _write_new(staging / "cert.pem", certificate.public_bytes(Encoding.PEM), mode=0o644)
-            staging.rename(folder)  # fails where somebody made a certificate of this name meanwhile
+            for name, content, mode in files:
+                _write_new(staging / name, content, mode=mode)
+            staging.rename(folder)  # fails where somebody made a folder of this name meanwhile
             undo.pop_all()
     except OSError as error:
         raise PkiError(f"cannot write {folder}: {error.strerror}") from None
-    return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=directory / "ca.pem")
+    return folder
 
 
 def _certify(
@@ -116,18 +192,8 @@ def _certify(
     issued_at: dt.datetime,
     days: int,
 ) -> x509.Certificate:
-    """The signed certificate of `identity`.
-
-    The subject is for people and has no common name, which TLS libraries, gRPC among them, would take for a host
-    name: a client named `dealer.precad` must not pass for the dealer.
-    """
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad"),
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, identity.role),
-            x509.NameAttribute(NameOID.USER_ID, identity.name),
-        ]
-    )
+    """The signed certificate of `identity`."""
+    subject = _subject(identity)
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     if identity.role.is_server:
         names.append(x509.DNSName(identity.role.server_name))
@@ -142,6 +208,18 @@ def _certify(
         .add_extension(x509.ExtendedKeyUsage(_USES[identity.role]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
+    )
+
+
+def _subject(identity: Identity) -> x509.Name:
+    """For people. It has no common name, which TLS libraries, gRPC among them, would take for a host name: a client
+    named `dealer.precad` must not pass for the dealer."""
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad"),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, identity.role),
+            x509.NameAttribute(NameOID.USER_ID, identity.name),
+        ]
     )
 
 

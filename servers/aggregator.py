@@ -51,6 +51,7 @@ from servers.operations.port import operations_port
 from servers.operations.snapshot import AggregatorSnapshots
 from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink
+from servers.revocation import Revocations
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
@@ -138,7 +139,12 @@ class Aggregator:
         )
         self._telemetry = Telemetry(ROLES[party])
         self._view = TaskView(
-            task=task, party=party, sessions=Sessions(task.clients), spool=spool, telemetry=self._telemetry
+            task=task,
+            party=party,
+            sessions=Sessions(task.clients),
+            spool=spool,
+            telemetry=self._telemetry,
+            revocations=Revocations(config.revoked),
         )
         self._snapshots = AggregatorSnapshots(self._view, self._telemetry, config.state_dir)
         self._control = ControlServicer(self._view, ROLES[party])

@@ -1,14 +1,14 @@
-"""The models of the last committed rounds, each with the noisy sum that made it, one file per round.
+"""The models of the last committed rounds, each with the noisy sum that made it, in a few files that take turns.
 
-A file is whole or not there: it is written beside its place, put on disk, and renamed. The noisy sum is public to both
-servers; it is kept for the one that crashed before it had it (`servers.resumption`).
+A file is overwritten in its place and put on disk before the round counts as committed (`servers.task_store`), and
+never while it holds one of the last two: what a crash leaves half written is a file that nothing refers to. The noisy
+sum is public to both servers; it is kept for the one that crashed before it had it (`servers.resumption`).
 """
 
 from __future__ import annotations
 
 import os
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -22,6 +22,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 KEPT: Final = 2
 """The last one, and the one before it, from which a server that is behind goes on."""
+FILES: Final = KEPT + 1
 
 
 class Checkpoints:
@@ -29,38 +30,33 @@ class Checkpoints:
 
     def __init__(self, folder: Path, dim: int) -> None:
         """Raises SetupError."""
-        self.folder, self._dim = folder, dim
+        self._dim = dim
+        self._paths = [folder / f"checkpoint-{number}.npz" for number in range(FILES)]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for left_over in folder.glob("*.tmp"):
-                left_over.unlink()
+            for path in self._paths:
+                path.touch()
+            _sync_folder(folder)
         except OSError as error:
             raise SetupError(f"state_dir: expected a folder to write to, found {folder}: {error.strerror}") from None
-
-    def path(self, round: int) -> Path:
-        """Of one round's file."""
-        return self.folder / f"round-{round:08}.npz"
+        self._rounds: dict[int, Path] = {}
+        for path in self._paths:
+            if (round := _round_in(path)) is not None:
+                self._rounds[round] = path
 
     def save(self, round: int, model: NDArray[np.float32], noisy_sum: RingArray) -> None:
-        """On disk when it returns. model, noisy_sum: (d,). Raises StoreError; then nothing is there."""
-        temporary = self.path(round).with_suffix(".tmp")
+        """On disk when it returns. model, noisy_sum: (d,). Raises StoreError; then the last two are as they were."""
+        kept = sorted(self._rounds)[-KEPT:]
+        path = next(path for path in self._paths if path not in {self._rounds[number] for number in kept})
+        self._rounds = {number: self._rounds[number] for number in kept}
         try:
-            with temporary.open("wb") as file:
-                np.savez(file, model=model, noisy_sum=noisy_sum)
+            with path.open("wb") as file:
+                np.savez(file, round=np.int64(round), model=model, noisy_sum=noisy_sum)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(self.path(round))
-            _sync_folder(self.folder)
-            self._forget_older_than(round)
         except OSError as error:
-            with suppress(OSError):  # the next start deletes it
-                temporary.unlink(missing_ok=True)
             raise StoreError(f"checkpoint of round {round}: nothing was recorded: {error.strerror}") from None
-
-    def _forget_older_than(self, round: int) -> None:
-        for path in sorted(self.folder.glob("round-*.npz"))[:-KEPT]:
-            if path != self.path(round):
-                path.unlink()
+        self._rounds[round] = path
 
     def model(self, round: int) -> NDArray[np.float32]:
         """(d,). Raises SetupError when it is not there, or not whole."""
@@ -71,7 +67,10 @@ class Checkpoints:
         return self._load(round, "noisy_sum", np.int64)
 
     def _load(self, round: int, name: str, kind: type[Scalar]) -> NDArray[Scalar]:
-        path = self.path(round)
+        if (path := self._rounds.get(round)) is None:
+            raise SetupError(
+                f"state_dir: expected the checkpoint of round {round} in {self._paths[0].parent}, found none"
+            )
         try:
             with np.load(path, allow_pickle=False) as file:
                 found: NDArray[Scalar] = file[name]
@@ -82,6 +81,15 @@ class Checkpoints:
                 f"state_dir: expected {self._dim} values of {kind.__name__} in {path}, found {found.shape}"
             )
         return found
+
+
+def _round_in(path: Path) -> int | None:
+    """Of a checkpoint; None where there is none, or half of one."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return int(file["round"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        return None
 
 
 def _sync_folder(folder: Path) -> None:

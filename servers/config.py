@@ -101,6 +101,9 @@ class AggregatorConfig(ServerConfig):
     state_dir: ConfigPath
     """Where the ledgers, the state of the task and the models are written, and uploads that memory has no room for. One
     that holds this task is gone on with, one of another task is refused."""
+    revoked: ConfigPath | None = None
+    """File of clients' certificates that are no longer accepted: a SHA-256 fingerprint a line (`servers.revocation`).
+    It may change while the server runs."""
     memory_budget_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     """Resident memory that this server may take, in MiB. What the model needs comes first (24 bytes a parameter and
     768 MiB); uploads that do not fit into the rest wait in a file of `state_dir`."""

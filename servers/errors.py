@@ -11,6 +11,7 @@
         ├── WrongStateError
         ├── AlreadyConnectedError
         ├── NotEnrolledError
+        ├── RevokedError
         ├── ParametersDifferError
         ├── NotDealtError
         └── SubmissionRefusedError  with a RefusalReason
@@ -75,6 +76,10 @@ class NotEnrolledError(CallRefusedError):
     """The caller's identity is proved and not part of this task."""
 
 
+class RevokedError(CallRefusedError):
+    """The caller's certificate is on this server's list of revoked ones."""
+
+
 class ParametersDifferError(CallRefusedError):
     """The caller runs another protocol version or other task parameters."""
 
@@ -119,6 +124,7 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (PinRefusedError, grpc.StatusCode.PERMISSION_DENIED),
     (IdentityError, grpc.StatusCode.UNAUTHENTICATED),
     (NotEnrolledError, grpc.StatusCode.PERMISSION_DENIED),
+    (RevokedError, grpc.StatusCode.PERMISSION_DENIED),
     (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS),
     (ParametersDifferError, grpc.StatusCode.FAILED_PRECONDITION),
     (WrongStateError, grpc.StatusCode.FAILED_PRECONDITION),

@@ -209,7 +209,7 @@ class LaneListener:
             async with asyncio.timeout(timeout_s):
                 return await arrived.get()
         except TimeoutError:
-            raise PeerUnreachableError(f"aggregator A opened no lane within {timeout_s:g} s") from None
+            raise PeerUnreachableError(f"aggregator A opened no lane within {round(timeout_s, 1):g} s") from None
         finally:
             accepting.cancel()
             self.close()

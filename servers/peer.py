@@ -157,7 +157,7 @@ async def dial_peer(
                     raise TaskRefusedError(f"aggregator B refused the link: {why}")
                 await asyncio.sleep(RETRY_S)
     except TimeoutError:
-        raise PeerUnreachableError(f"no link within {timeout_s:g} s: {why}") from None
+        raise PeerUnreachableError(f"no link within {round(timeout_s, 1):g} s: {why}") from None
 
 
 def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:

@@ -50,6 +50,7 @@ from servers.errors import (
 from servers.intake import Intake
 from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink
+from servers.revocation import Revocations
 from servers.sessions import Sessions, events_of
 from servers.spool import Payload, Spool
 
@@ -74,6 +75,7 @@ class TaskView:
     """Where uploads are kept."""
     telemetry: Telemetry
     """What operators may know of what happens here."""
+    revocations: Revocations = field(default_factory=lambda: Revocations(None))
     state: str = "starting"
     task_id: str = ""
     round: int = 0
@@ -124,13 +126,19 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     def __init__(self, view: TaskView) -> None:
         self._view = view
 
+    def _client(self, context: Context) -> str:
+        """Who calls. Raises IdentityError, RevokedError."""
+        name = require_role(context, Role.CLIENT).name
+        self._view.revocations.require_valid(context)
+        return name
+
     async def Join(  # noqa: N802
         self, request: aggregator_pb2.JoinRequest, context: Context
     ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         """Registers the caller and streams its invitations."""
         view = self._view
         async with refusing("Join", context, view.telemetry):
-            client = require_role(context, Role.CLIENT).name
+            client = self._client(context)
             check_hello(request.hello, view.task)
             if view.ended is not None:
                 raise WrongStateError("the task has ended")
@@ -140,6 +148,8 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
             await view.sessions.notify()
             yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
             async for event in events_of(queue):
+                async with refusing("Join", context, view.telemetry):
+                    view.revocations.require_valid(context)
                 yield event
         finally:
             view.sessions.leave(client)
@@ -153,7 +163,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     ) -> AsyncIterator[common_pb2.Chunk]:
         """The model of the round in progress."""
         async with refusing("GetModel", context, self._view.telemetry):
-            client, intake = require_role(context, Role.CLIENT).name, self._view.intake
+            client, intake = self._client(context), self._view.intake
             if intake is None or request.round != intake.round:
                 raise WrongStateError(f"round {request.round} is not open")
             if not intake.is_chosen(client):
@@ -168,7 +178,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         """One upload: binding and bytes, never more of them than this server expects."""
         view = self._view
         async with refusing("Submit", context, view.telemetry):
-            client = require_role(context, Role.CLIENT).name
+            client = self._client(context)
             is_chosen = view.intake is not None and view.intake.is_chosen(client)
             with view.telemetry.submission(client, view.round, is_chosen=is_chosen):
                 await self._take(client, request_iterator)
@@ -247,7 +257,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
                         await link.greet(ours)
                         return link, theirs
         except TimeoutError:
-            raise PeerUnreachableError(f"no aggregator A linked with us within {timeout_s:g} s") from None
+            raise PeerUnreachableError(f"no aggregator A linked with us within {round(timeout_s, 1):g} s") from None
 
     def release(self) -> None:
         """Hangs up, if there is a link."""

@@ -74,7 +74,7 @@ class TupleSource:
             async with asyncio.timeout(timeout_s):
                 await self._greeted.wait()
         except TimeoutError:
-            raise PeerUnreachableError(f"no dealer within {timeout_s:g} s: {self._why_not}") from None
+            raise PeerUnreachableError(f"no dealer within {round(timeout_s, 1):g} s: {self._why_not}") from None
 
     async def _outgoing(self) -> AsyncIterator[dealer_pb2.DealRequest]:
         yield dealer_pb2.DealRequest(hello=self._hello)

@@ -117,6 +117,8 @@ def test_lock_files_hold_versions_and_hashes_only():
         "docs/performance.md",
         "docs/protocol.md",
         "docs/report.md",
+        "docs/runbook.md",
+        "docs/threat-model.md",
         "docs/simulation.md",
     ],
 )

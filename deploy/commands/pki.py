@@ -9,9 +9,14 @@ import typer
 
 from deploy import errors
 from deploy.commands.common import exit_codes, people
-from protos.identity import Role
+from protos.identity import Identity, Role
 
 pki_app = typer.Typer(help="A private authority and the certificates that it issues.", no_args_is_help=True)
+
+AuthorityFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")]
+RoleName = Annotated[str, typer.Option("--role", help="aggregator-a, aggregator-b, dealer, client or operator.")]
+ClientId = Annotated[str | None, typer.Option("--name", help="The client's id.")]
+Days = Annotated[int, typer.Option(help="Validity of the certificate.", min=1)]
 
 
 @pki_app.command("init")
@@ -27,20 +32,50 @@ def pki_init(
 
 
 @pki_app.command("issue")
-def pki_issue(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")],
-    role: Annotated[str, typer.Option(help="aggregator-a, aggregator-b, dealer, client or operator.")],
-    name: Annotated[str | None, typer.Option(help="The client's id.")] = None,
-    days: Annotated[int, typer.Option(help="Validity of the certificate.", min=1)] = 365,
-) -> None:
-    """Issue a certificate and its key."""
+def pki_issue(directory: AuthorityFolder, role: RoleName, name: ClientId = None, days: Days = 365) -> None:
+    """Issue a certificate and its key, where one operator runs every role."""
     with exit_codes():
         from deploy import pki
-        from protos.identity import Identity
 
-        if role not in set(Role):
-            raise errors.ConfigError(f"--role: expected one of {', '.join(Role)}, found {role!r}")
-        if name is None and role == Role.CLIENT:
-            raise errors.ConfigError("--name: expected the client's id, found none")
-        files = pki.issue(directory, Identity(Role(role), name or role), days=days)
+        files = pki.issue(directory, _identity(role, name), days=days)
         people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
+
+
+@pki_app.command("request")
+def pki_request(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the key is made, and stays.")],
+    role: RoleName,
+    name: ClientId = None,
+) -> None:
+    """Make a key, and the request for its certificate that goes to the authority."""
+    with exit_codes():
+        from deploy import pki
+
+        path = pki.request(directory, _identity(role, name))
+        people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
+
+
+@pki_app.command("sign")
+def pki_sign(
+    directory: AuthorityFolder,
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="request.pem of whoever asks.")],
+    role: RoleName,
+    name: ClientId = None,
+    days: Days = 365,
+) -> None:
+    """Sign a request; the key stays with whoever asked."""
+    with exit_codes():
+        from deploy import pki
+        from protos.identity import fingerprint
+
+        path = pki.sign(directory, request, _identity(role, name), days=days)
+        people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+
+
+def _identity(role: str, name: str | None) -> Identity:
+    """Raises ConfigError, IdentityError."""
+    if role not in set(Role):
+        raise errors.ConfigError(f"--role: expected one of {', '.join(Role)}, found {role!r}")
+    if name is None and role == Role.CLIENT:
+        raise errors.ConfigError("--name: expected the client's id, found none")
+    return Identity(Role(role), name or role)

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deploy import pki
-from deploy.pki import PkiError, create_authority, issue
+from deploy.pki import PkiError, create_authority, issue, request, sign
 from protos.identity import Identity, Role, parse_certificate
+from protos.transport import TlsFiles
 
 SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 CLIENT = Identity(Role.CLIENT, "client-3")
@@ -287,3 +290,84 @@ def test_a_broken_authority_issues_nothing(directory: Path, tmp_path: Path) -> N
             issue(directory, CLIENT)
         assert "garbage" not in str(caught.value)
         assert not (directory / CLIENT.name).exists()
+
+
+# A key that the authority never sees
+
+
+def extensions(certificate: x509.Certificate) -> list[x509.Extension[x509.ExtensionType]]:
+    """But for the name of the certificate's own key."""
+    return [extension for extension in certificate.extensions if extension.oid != x509.SubjectKeyIdentifier.oid]
+
+
+@pytest.mark.parametrize("identity", [DEALER, CLIENT], ids=lambda identity: identity.name)
+def test_a_signed_request_gives_what_an_issued_certificate_gives(
+    directory: Path, tmp_path: Path, identity: Identity
+) -> None:
+    """The same extensions but for the key's own; and it works with the key that stayed at home."""
+    path = sign(directory, request(tmp_path / "home", identity), identity, days=30)
+    (home := tmp_path / "home" / identity.name / "cert.pem").write_bytes(path.read_bytes())
+    tls = TlsFiles(certificate=home, key=home.with_name("key.pem"), authority=directory / "ca.pem")
+    assert tls.load().identity == identity
+
+    shutil.rmtree(path.parent)
+    issued = load(issue(directory, identity, days=30).certificate)
+    of_the_key = x509.SubjectKeyIdentifier.oid
+    signed = load(home)
+    assert [e for e in signed.extensions if e.oid != of_the_key] == [
+        e for e in issued.extensions if e.oid != of_the_key
+    ]
+    assert signed.subject == issued.subject
+
+
+@pytest.mark.usefixtures("widest_umask")
+def test_the_key_of_a_request_stays_where_it_was_made(directory: Path, tmp_path: Path) -> None:
+    asked = request(tmp_path / "home", DEALER)
+    sign(directory, asked, DEALER)
+    assert snapshot(tmp_path / "home").keys() == {"dealer", "dealer/key.pem", "dealer/request.pem"}
+    assert mode(asked.with_name("key.pem")) == 0o600
+    assert mode(asked.parent) == mode(tmp_path / "home") == 0o700
+    assert snapshot(directory).keys() == {"ca.pem", "ca.key", "dealer", "dealer/cert.pem"}
+    assert b"PRIVATE" not in asked.read_bytes()
+
+
+def forged(path: Path, uris: list[str], key: ec.EllipticCurvePrivateKey | None = None) -> Path:
+    """A request that asks for these identities."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri) for uri in uris])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    path.write_bytes(builder.add_extension(names, critical=False).sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    return path
+
+
+def test_only_what_was_agreed_is_signed(directory: Path, tmp_path: Path) -> None:
+    """Another identity, a second one beside it, another curve, another's signature, another kind of file."""
+    path, before = tmp_path / "request.pem", snapshot(directory)
+    mallory = "precad://client/mallory"
+    cases = (
+        (lambda: forged(path, [mallory]), "expected a request for precad://dealer/dealer, found one for .*mallory"),
+        (lambda: forged(path, [DEALER.uri, mallory]), "expected a request for precad://dealer/dealer, found"),
+        (lambda: forged(path, [DEALER.uri], ec.generate_private_key(ec.SECP384R1())), "expected a key on P-256"),
+        (lambda: path.write_bytes(b"garbage"), "expected a PEM request"),
+        (path.unlink, "expected a readable request"),
+    )
+    for make, message in cases:
+        make()
+        with pytest.raises(PkiError, match=message):
+            sign(directory, path, DEALER)
+        assert snapshot(directory) == before
+    der = bytearray(x509.load_pem_x509_csr(forged(path, [DEALER.uri]).read_bytes()).public_bytes(Encoding.DER))
+    der[-1] ^= 1  # of the signature
+    path.write_bytes(x509.load_der_x509_csr(bytes(der)).public_bytes(Encoding.PEM))
+    with pytest.raises(PkiError, match="expected a request that its key has signed"):
+        sign(directory, path, DEALER)
+    assert snapshot(directory) == before
+
+
+def test_an_identity_is_signed_once_and_asked_for_once(directory: Path, tmp_path: Path) -> None:
+    asked = request(tmp_path / "home", DEALER)
+    with pytest.raises(PkiError, match="exists already and is never overwritten"):
+        request(tmp_path / "home", DEALER)
+    sign(directory, asked, DEALER)
+    with pytest.raises(PkiError, match="exists already and is never overwritten"):
+        sign(directory, asked, DEALER)

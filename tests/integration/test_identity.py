@@ -384,11 +384,6 @@ WRONG_ROLE: dict[str, Attack] = {
         STATUS.PERMISSION_DENIED,
         "certificate must be the pinned one, SHA-256 ",
     ),
-    "server A at the dealer again": (
-        lambda s: ask_dealer(s, A.value),
-        STATUS.ALREADY_EXISTS,
-        "aggregator-a has, or had, a stream of this task",
-    ),
 }
 
 NOT_IN_THE_TASK: dict[str, Attack] = {

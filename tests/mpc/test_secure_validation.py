@@ -564,3 +564,27 @@ def test_eight_rows_accept_2_to_the_63_with_probability_2_to_the_minus_8_in_the_
     law = binom(n * n_rounds, 1 / 256)
     assert law.cdf(accepted) > 1e-6
     assert law.sf(accepted - 1) > 1e-6
+
+
+# What the check does not promise: docs/threat-model.md, residual risks
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.75])
+def test_a_server_that_deviates_asks_for_a_threshold_of_its_own(monkeypatch, fraction, gate):
+    """Server A shifts its share of T - N: the opened bits tell who is within its own threshold, exactly. This is the
+    bit per upload that no epsilon counts; the honest protocol's is one for every honest client."""
+    bound = NormBound(1.0, 16, FRAC_BITS)
+    lengths = np.linspace(0.1, 0.99, 9)
+    vectors = np.zeros((9, 16), dtype=np.int64)
+    vectors[:, 0] = lengths * 2**FRAC_BITS
+    offset = int(bound.threshold * fraction) - bound.threshold
+    honest = validation.words_to_check
+
+    def shifted(active, sums, tuples, bound):
+        words = honest(active, sums, tuples, bound)
+        words[:, -1] += offset * (tuples.party == 0)
+        return words
+
+    assert all(audit(vectors, bound, gate=gate).verdicts)
+    monkeypatch.setattr(validation, "words_to_check", shifted)
+    assert audit(vectors, bound, gate=gate).verdicts == tuple(vectors[:, 0] ** 2 <= bound.threshold + offset)

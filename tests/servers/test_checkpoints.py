@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from servers.checkpoints import KEPT, Checkpoints
+from servers.checkpoints import FILES, Checkpoints
 from servers.errors import SetupError, StoreError
 
 MODEL = np.arange(5, dtype=np.float32)
@@ -27,36 +27,55 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 5)
     for round in (1, 2, 5, 6):
         checkpoints.save(round, MODEL + np.float32(round), SUM)
-    assert len(list(tmp_path.iterdir())) == KEPT
-    assert_array_equal(checkpoints.model(5), MODEL + np.float32(5))
-    with pytest.raises(SetupError, match="expected the checkpoint of round 2"):
-        checkpoints.model(2)
+    assert len(list(tmp_path.iterdir())) == FILES
+    for opened in (checkpoints, Checkpoints(tmp_path, 5)):
+        assert_array_equal(opened.model(5), MODEL + np.float32(5))
+        assert_array_equal(opened.model(6), MODEL + np.float32(6))
+        with pytest.raises(SetupError, match="expected the checkpoint of round 1"):
+            opened.model(1)
 
 
-def test_what_a_crash_left_half_written_is_no_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "round-00000004.tmp").write_bytes(b"half")
+def file_of(folder: Path, round: int) -> Path:
+    """Where a checkpoint lies."""
+    (path,) = (path for path in folder.iterdir() if path.stat().st_size and int(np.load(path)["round"]) == round)
+    return path
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 40, 300])
+def test_what_a_crash_left_half_written_never_was_one_of_the_last_two(tmp_path: Path, n_bytes: int) -> None:
+    """The file of the round that was being written holds only its beginning."""
     checkpoints = Checkpoints(tmp_path, 5)
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(SetupError, match="expected the checkpoint of round 4"):
-        checkpoints.model(4)
+    for round in (0, 1, 2, 3):
+        checkpoints.save(round, MODEL + np.float32(round), SUM)
+    half = file_of(tmp_path, 3)
+    half.write_bytes(half.read_bytes()[:n_bytes])
+    reopened = Checkpoints(tmp_path, 5)
+    for round in (1, 2):
+        assert_array_equal(reopened.model(round), MODEL + np.float32(round))
+    with pytest.raises(SetupError, match="expected the checkpoint of round 3"):
+        reopened.model(3)
+    reopened.save(4, MODEL + np.float32(4), SUM)
+    assert_array_equal(reopened.model(2), MODEL + np.float32(2))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"something else"])
 def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
     checkpoints = Checkpoints(tmp_path, 5)
     checkpoints.save(0, MODEL, SUM)
-    checkpoints.path(0).write_bytes(content)
-    with pytest.raises(SetupError, match="expected the checkpoint of round 0"):
-        checkpoints.model(0)
+    file_of(tmp_path, 0).write_bytes(content)
+    for opened in (checkpoints, Checkpoints(tmp_path, 5)):
+        with pytest.raises(SetupError, match="expected the checkpoint of round 0"):
+            opened.model(0)
 
 
 def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
     """Whichever byte of the stored model it is in: the archive has a checksum."""
     checkpoints = Checkpoints(tmp_path, 5)
     checkpoints.save(0, MODEL, SUM)
-    content = bytearray(checkpoints.path(0).read_bytes())
+    path = file_of(tmp_path, 0)
+    content = bytearray(path.read_bytes())
     content[content.index(MODEL.tobytes()) + 7] ^= 1
-    checkpoints.path(0).write_bytes(bytes(content))
+    path.write_bytes(bytes(content))
     with pytest.raises(SetupError, match="Bad CRC"):
         checkpoints.model(0)
 
@@ -67,10 +86,15 @@ def test_another_dimension_is_refused(tmp_path: Path) -> None:
         Checkpoints(tmp_path, 6).model(0)
 
 
-def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "checkpoints", 5)
-    checkpoints.save(0, MODEL, SUM)
-    checkpoints.path(1).with_suffix(".tmp").mkdir()  # stands in the way, for root as well
-    with pytest.raises(StoreError, match="checkpoint of round 1: nothing was recorded"):
-        checkpoints.save(1, MODEL, SUM)
-    assert_array_equal(checkpoints.model(0), MODEL)
+def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder, 5)
+    for round in (0, 1):
+        checkpoints.save(round, MODEL + np.float32(round), SUM)
+    (free,) = {*folder.iterdir()} - {file_of(folder, 0), file_of(folder, 1)}
+    free.unlink()
+    free.mkdir()  # stands in the way, for root as well
+    with pytest.raises(StoreError, match="checkpoint of round 2: nothing was recorded"):
+        checkpoints.save(2, MODEL, SUM)
+    for round in (0, 1):
+        assert_array_equal(checkpoints.model(round), MODEL + np.float32(round))

@@ -1,0 +1,114 @@
+"""`precad check`: what can be known of a configuration before anything starts, and what operators tell one another.
+
+Reads what a server or client would read at its start, refuses what it would refuse, and shows what the organisations
+have to compare by another channel: the digest of the task, the certificates' fingerprints, the initial model's digest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deploy.config import Deployment
+from deploy.errors import ConfigError
+from mpc.gates import require_gate
+from protos import convert
+from protos.identity import Identity, Role, fingerprint, parse_certificate
+from protos.task import Task
+from protos.transport import TlsFiles, read_pinned
+from servers import memory
+from servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
+from servers.operations.access import load_token
+from servers.state_dir import load_initial_model, require_usable
+
+
+def check(deployment: Deployment) -> dict[str, Any]:
+    """By section that the file has: certificates with fingerprint and expiry; the task's digest. Changes nothing.
+
+    Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError.
+    """
+    task = deployment.task
+    report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex()}
+    if deployment.aggregator.a is not None:
+        report["aggregator_a"] = _aggregator(task, deployment.aggregator.a, Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+    if deployment.aggregator.b is not None:
+        report["aggregator_b"] = _aggregator(task, deployment.aggregator.b, Role.AGGREGATOR_B, Role.AGGREGATOR_A)
+    if deployment.dealer is not None:
+        report["dealer"] = _dealer(deployment.dealer)
+    if deployment.client is not None:
+        report["clients"] = _clients(task, deployment.client.certificates, deployment.client.authority)
+    return report
+
+
+def _require_usable_server(config: ServerConfig, role: Role) -> None:
+    require_own_role(config.tls, role)
+    if config.operations_listen is not None:
+        load_token(config.operations_token)
+
+
+def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) -> dict[str, Any]:
+    _require_usable_server(config, role)
+    require_gate(task.gate)
+    require_usable(config.state_dir)
+    initial = load_initial_model(config.initial_model, task.dim)
+    return {
+        "certificate": _shown(config.certificate.read_bytes()),
+        "trusts": [
+            _shown(read_pinned(config.peer_certificate, peer)),
+            _shown(read_pinned(config.dealer_certificate, Role.DEALER)),
+        ],
+        "authority": _expiry(config.authority.read_bytes()),
+        "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
+        "mib_for_uploads": memory.for_uploads(config.memory_budget_mb, task.dim) // memory.MIB,
+    }
+
+
+def _dealer(config: DealerConfig) -> dict[str, Any]:
+    _require_usable_server(config, Role.DEALER)
+    pinned = (config.aggregator_a_certificate, config.aggregator_b_certificate)
+    return {
+        "certificate": _shown(config.certificate.read_bytes()),
+        "trusts": [
+            _shown(read_pinned(path, role))
+            for path, role in zip(pinned, (Role.AGGREGATOR_A, Role.AGGREGATOR_B), strict=True)
+        ],
+        "authority": _expiry(config.authority.read_bytes()),
+    }
+
+
+def _clients(task: Task, certificates: Path, authority: Path) -> dict[str, Any]:
+    """Those of the task's clients whose folder is here."""
+    here = [client for client in task.clients if (certificates / client).is_dir()]
+    if not here:
+        raise ConfigError(f"client.certificates: expected a folder of one of the task's clients, found {certificates}")
+    for client in here:
+        folder = certificates / client
+        tls = TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=authority)
+        if (found := tls.load().identity) != Identity(Role.CLIENT, client):
+            raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")
+    return {
+        "certificates": [_shown((certificates / client / "cert.pem").read_bytes()) for client in here],
+        "authority": _expiry(authority.read_bytes()),
+    }
+
+
+def _shown(pem: bytes) -> dict[str, str]:
+    return {"of": Identity.from_certificate(pem).uri, **_expiry(pem)}
+
+
+def _expiry(pem: bytes) -> dict[str, str]:
+    return {"sha256": fingerprint(pem), "until": f"{parse_certificate(pem).not_valid_after_utc:%Y-%m-%d}"}
+
+
+def lines(report: dict[str, Any], indent: str = "") -> list[str]:
+    """The report for people, a fact a line."""
+    shown: list[str] = []
+    for name, value in report.items():
+        label = f"{indent}{name.replace('_', ' ')}"
+        if isinstance(value, list):
+            shown.extend(f"{label:<18}{'  '.join(map(str, item.values()))}" for item in value)
+        elif isinstance(value, dict) and "sha256" not in value:
+            shown += [label, *lines(value, indent + "  ")]
+        else:
+            shown.append(f"{label:<18}{'  '.join(value.values()) if isinstance(value, dict) else value}")
+    return shown

@@ -1,0 +1,126 @@
+"""`precad check` and `precad initial-model`, on the samples as organisations use them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from clients import models
+from deploy import cli
+from deploy.config import load
+from protos import convert
+from protos.identity import Role
+from tests.deploy.organisations import CLIENTS, SERVERS, Organisations
+
+
+def precad(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
+
+
+@pytest.fixture
+def organisations(tmp_path: Path) -> Organisations:
+    made = Organisations.create(tmp_path)
+    made.write_configs()
+    for role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
+        assert precad("initial-model", made.config(role), made.folder(role) / "initial.npy").exit_code == 0
+    return made
+
+
+def openssl_fingerprint(path: Path) -> str:
+    command = ["openssl", "x509", "-in", path, "-noout", "-fingerprint", "-sha256"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_every_role_checks_its_sample_and_all_see_the_same(organisations: Organisations) -> None:
+    """One task digest; whom a server trusts is whom the other shows, by fingerprint; nothing is made on disk."""
+    reports = {}
+    for role in (*SERVERS, Role.CLIENT):
+        result = precad("check", organisations.config(role), "--json")
+        assert result.exit_code == 0, result.output
+        reports[role] = json.loads(result.stdout)
+        assert not (organisations.folder(role) / "state").exists()
+    a, b = reports[Role.AGGREGATOR_A]["aggregator_a"], reports[Role.AGGREGATOR_B]["aggregator_b"]
+    dealer = reports[Role.DEALER]["dealer"]
+    assert {report["task_digest"] for report in reports.values()} == {
+        load(organisations.config(Role.DEALER)).task.digest().hex()
+    }
+    assert (a["trusts"], b["trusts"]) == (
+        [b["certificate"], dealer["certificate"]],
+        [a["certificate"], dealer["certificate"]],
+    )
+    assert dealer["trusts"] == [a["certificate"], b["certificate"]]
+    assert [c["of"] for c in reports[Role.CLIENT]["clients"]["certificates"]] == [
+        f"precad://client/{c}" for c in CLIENTS
+    ]
+    assert a["initial_model"] == b["initial_model"]
+
+
+def test_the_fingerprints_are_those_that_openssl_shows(organisations: Organisations) -> None:
+    report = json.loads(precad("check", organisations.config(Role.DEALER), "--json").stdout)
+    shown = openssl_fingerprint(organisations.folder(Role.DEALER) / "tls" / "cert.pem")
+    assert shown.strip().rpartition("=")[2].replace(":", "").lower() == report["dealer"]["certificate"]["sha256"]
+
+
+def test_people_are_shown_what_programs_are(organisations: Organisations) -> None:
+    for role in (*SERVERS, Role.CLIENT):
+        shown, report = (
+            precad("check", organisations.config(role)),
+            precad("check", organisations.config(role), "--json"),
+        )
+        facts = json.dumps(json.loads(report.stdout))
+        for digest in {word for word in shown.output.split() if len(word) == 64}:
+            assert digest in facts
+        assert shown.output.count("precad://") == facts.count("precad://") > 0
+
+
+def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
+    """The vector that the clients' library makes; never overwritten; refused where `dim` is another model's."""
+    config, path = organisations.config(Role.AGGREGATOR_A), organisations.folder(Role.AGGREGATOR_A) / "initial.npy"
+    expected = models.initial_parameters("mlp", seed=0)
+    assert np.load(path).tobytes() == expected.tobytes()
+
+    again = precad("initial-model", config, path)
+    assert (again.exit_code, "found" in again.output, np.load(path).size) == (2, True, expected.size)
+
+    config.write_text(config.read_text().replace("dim = 4810", "dim = 4811"))
+    wrong = precad("initial-model", config, path.with_name("other.npy"))
+    assert wrong.exit_code == 2
+    assert "task.dim: expected 4810, of model 'mlp', found 4811" in wrong.output
+    assert not path.with_name("other.npy").exists()
+    shown = json.loads(precad("check", organisations.config(Role.AGGREGATOR_B), "--json").stdout)
+    assert shown["aggregator_b"]["initial_model"] == convert.sha256(convert.model_to_bytes(expected)).hex()
+
+
+@pytest.mark.parametrize(
+    ("role", "spoil", "fault"),
+    [
+        (Role.AGGREGATOR_A, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
+        (Role.AGGREGATOR_A, lambda f: (f / "tls/key.pem").chmod(0o604), "key: expected a file closed to other users"),
+        (Role.DEALER, lambda f: (f / "operations-token").write_text("short"), "operations_token: expected 24 to 512"),
+        (Role.AGGREGATOR_A, lambda f: (f / "initial.npy").write_bytes(b"no"), "initial_model: expected a .npy file"),
+        (
+            Role.DEALER,
+            lambda f: (f / "peers/aggregator-a.pem").write_bytes((f / "peers/aggregator-b.pem").read_bytes()),
+            "pinned: expected the server certificate of aggregator-a",
+        ),
+        (
+            Role.CLIENT,
+            lambda f: (
+                (f / "clients/hospital-1").rename(f / "clients/x")
+                and (f / "clients/hospital-2").rename(f / "clients/hospital-1")
+            ),
+            "client.certificates: expected the certificate of 'hospital-1', found one of precad://client/hospital-2",
+        ),
+    ],
+    ids=["no pin", "open key", "short token", "no model", "swapped pins", "another client"],
+)
+def test_what_a_start_would_refuse_is_refused(organisations, role, spoil, fault) -> None:
+    spoil(organisations.folder(role))
+    result = precad("check", organisations.config(role))
+    assert result.exit_code == 2
+    assert fault in result.output
