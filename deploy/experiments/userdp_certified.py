@@ -4,7 +4,7 @@ UserDP-FedAvg on the digits 0 and 1, 200 clients, 20 of them in a round, 10 loca
 noise multiplier is trained from the same public model as many times as there are seeds; the mean confidences of these
 models stand for the expected ones. From the same confidences, certified accuracy by the number of attackers:
 
-    guarantee   the means with Hoeffding's radius, all samples together with probability 0.99
+    radius      the means with Hoeffding's radius, all samples together with probability 0.99
     estimate    the means as if they were the expectations, which is what the paper does with 1000 trainings
 
 by the published method, the proved curve and the exact law (`dp.certified_prediction`), for attackers who join and for
@@ -51,6 +51,7 @@ TABLE_4: Final[Mapping[float, float]] = {
 SIGMAS: Final = (1.0, 1.8, 2.3)
 GOAL: Final = 0.02
 """Of the distance from Table 4."""
+_EVIDENCES: Final[Mapping[str, str]] = {"radius": "with the radius", "estimate": "means as exact"}
 CLASSES: Final = (0, 1)
 MODEL: Final = "cnn-binary"
 N_CLIENTS, CLIENT_RATE, DELTA = 200, 0.1, 0.0029
@@ -165,8 +166,7 @@ def _of_case(experiment: Experiment, outcome: Outcome, folder: Path, test: Recor
         rows = [{"sigma": sigma, "threat": threat.value, **row} for row in _rows(certificates)]
         curves += rows
         certified[threat.value] = {
-            evidence: {method.value: _most(rows, evidence, method) for method in Method}
-            for evidence in ("guarantee", "estimate")
+            evidence: {method.value: _most(rows, evidence, method) for method in Method} for evidence in _EVIDENCES
         }
     return {
         "sigma": sigma,
@@ -187,7 +187,7 @@ def _rows(certificates: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Certified accuracy by evidence, method and k."""
     estimate = certificates["estimate"]
     evidences = {
-        "guarantee": (certificates["labels"], certificates["certified_accuracy"]),
+        "radius": (certificates["labels"], certificates["certified_accuracy"]),
         "estimate": (dict.fromkeys(Method, estimate["label"]), estimate["certified_accuracy"]),
     }
     return [
@@ -215,7 +215,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
     attackers = "; ".join(
         f"sigma = {case['sigma']:g}: "
         + ", ".join(
-            f"{evidence} {_number(by_method[Method.PUBLISHED])} published, {_number(by_method[Method.EXACT])} exact"
+            f"{_number(by_method[Method.PUBLISHED])} published and {_number(by_method[Method.EXACT])} exact "
+            f"{_EVIDENCES[evidence]}"
             for evidence, by_method in case["most_attackers"][Threat.ADD].items()
         )
         for case in cases
@@ -225,9 +226,9 @@ def paragraph(report: Mapping[str, Any]) -> str:
         f"UserDP-FedAvg on {report['dataset']}, classes 0 and 1, {N_CLIENTS} clients, {report['rounds']} rounds "
         f"({is_paper} paper's {ROUNDS}), {report['seeds']} training(s) of each sigma (the paper has "
         f"{PAPER_TRAININGS}). Clean accuracy, mean over the trainings: {accuracies}. Joining attackers that the "
-        f"predictions of half of the test samples are certified against, from the same models: {attackers}. The exact "
-        "guarantee is a bound, with probability 0.99 over the trainings. The published number rests on an epsilon that "
-        "is a reproduction, not a bound, and an estimate takes the mean confidences as the expected ones. Clients are "
+        f"predictions of half of the test samples are certified against, from the same models: {attackers}. With "
+        "the radius the exact number is a bound, with probability 0.99 over the trainings; the published one rests on an "
+        "epsilon that is a reproduction, not a bound. Means as exact are an approximation. Clients are "
         f"drawn by Poisson sampling of rate {CLIENT_RATE:g} where the paper draws 20 of 200."
     )
 
@@ -246,17 +247,17 @@ def _number(k: int | None) -> str:
 
 
 def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], sigmas: Sequence[float]) -> None:
-    """A panel for each sigma; guarantees solid, or dashed where they are none; estimates dotted."""
+    """A panel for each sigma; bounds solid, what rests on a published epsilon dashed, estimates dotted."""
     for panel, sigma in zip(axes, sigmas, strict=True):
         for colour, method in zip(runner.COLOURS, Method, strict=False):
-            for evidence in ("guarantee", "estimate"):
+            for evidence in _EVIDENCES:
                 curve = [
                     row
                     for row in rows
                     if (row["sigma"], row["method"], row["evidence"]) == (sigma, method.value, evidence)
                 ]
                 style = ":" if evidence == "estimate" else "--" if method is Method.PUBLISHED else "-"
-                label = f"{method.value}, {evidence} ({curve[0]['label'].replace('_', ' ')})"
+                label = f"{method.value}, {_EVIDENCES[evidence]} ({curve[0]['label'].replace('_', ' ')})"
                 ks, shares = [row["k"] for row in curve], [row["certified_accuracy"] for row in curve]
                 panel.plot(ks, shares, style, color=colour, marker=".", label=label)
         panel.set(xlabel="attackers k", ylabel="certified accuracy", title=f"sigma = {sigma:g}", ylim=(-0.02, 1.02))

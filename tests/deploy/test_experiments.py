@@ -126,7 +126,7 @@ def test_figure_3_in_small(tmp_path: Path) -> None:
 
 
 def test_certified_accuracy_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two trainings: the guarantee is vacuous, the estimate is the formula's on the models that lie there, and a second
+    """Two trainings: nothing follows with the radius, the estimate is the formula's on the models that lie there, and a second
     time nothing is trained."""
     pytest.importorskip("matplotlib")
     folder = tmp_path / "run"
@@ -152,8 +152,8 @@ def test_certified_accuracy_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyP
             expected = np.mean(is_right & (np.array(tolerated) >= int(row["k"])))
             assert float(row["certified_accuracy"]) == pytest.approx(expected)
     labels = {(row["evidence"], row["method"]): row["label"] for row in rows}
-    assert labels["guarantee", "exact"] == "bound"
-    assert labels["guarantee", "published"] == "published_reproduction"
+    assert labels["radius", "exact"] == "bound"
+    assert labels["radius", "published"] == "published_reproduction"
     assert {label for (evidence, _), label in labels.items() if evidence == "estimate"} == {"approximation"}
     for threat in ("add", "replace"):
         assert (folder / f"certified-{threat}.png").read_bytes()[:4] == b"\x89PNG"
