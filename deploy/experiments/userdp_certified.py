@@ -227,9 +227,9 @@ def paragraph(report: Mapping[str, Any]) -> str:
         f"({is_paper} paper's {ROUNDS}), {report['seeds']} training(s) of each sigma (the paper has "
         f"{PAPER_TRAININGS}). Clean accuracy, mean over the trainings: {accuracies}. Joining attackers that the "
         f"predictions of half of the test samples are certified against, from the same models: {attackers}. With "
-        "the radius the exact number is a bound, with probability 0.99 over the trainings; the published one rests on an "
-        "epsilon that is a reproduction, not a bound. Means as exact are an approximation. Clients are "
-        f"drawn by Poisson sampling of rate {CLIENT_RATE:g} where the paper draws 20 of 200."
+        "the radius the exact number is a bound, with probability 0.99 over the trainings; the published one rests on "
+        "an epsilon that is a reproduction, not a bound. Means as exact are an approximation. Clients are drawn by "
+        f"Poisson sampling of rate {CLIENT_RATE:g} where the paper draws 20 of 200."
     )
 
 

@@ -126,8 +126,8 @@ def test_figure_3_in_small(tmp_path: Path) -> None:
 
 
 def test_certified_accuracy_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two trainings: nothing follows with the radius, the estimate is the formula's on the models that lie there, and a second
-    time nothing is trained."""
+    """Two trainings: nothing follows with the radius, the estimate is the formula's on the models that lie there, and a
+    second time nothing is trained."""
     pytest.importorskip("matplotlib")
     folder = tmp_path / "run"
     arguments = ("userdp-certified", "--dataset", "digits", "--sigma", 0.1, "--rounds", 1, "--seeds", 2)
