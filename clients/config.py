@@ -6,9 +6,10 @@ and its own connections.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protos.config_path import ConfigPath
 from protos.transport import TlsFiles
@@ -30,6 +31,11 @@ class ClientConfig(BaseModel):
     """Folder with one sub-folder per client id, holding `cert.pem` and `key.pem`."""
     authority: ConfigPath
     """The authority's certificate (PEM)."""
+    aggregator_a_certificate: ConfigPath | None = None
+    """Aggregator A's certificate. When it is given exactly this one is trusted as A's, instead of any that the
+    authority has signed: then whoever holds the authority's key cannot pass for A."""
+    aggregator_b_certificate: ConfigPath | None = None
+    """Aggregator B's, likewise. Set both or none."""
     dataset: DatasetName = "digits"
     """Where the records come from. `digits` are bundled; the others lie in the folder that the environment variable
     PRECAD_DATA names (docs/data.md), or are downloaded where `download` allows it."""
@@ -56,6 +62,18 @@ class ClientConfig(BaseModel):
     """How long to try to reach an aggregator that was lost, before the client ends (exit code 4). 0: not at all."""
     attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`clients.attacks`)."""
+
+    @model_validator(mode="after")
+    def _pins_both_or_none(self) -> Self:
+        if (self.aggregator_a_certificate is None) != (self.aggregator_b_certificate is None):
+            names = "aggregator_a_certificate, aggregator_b_certificate"
+            raise ValueError(f"{names}: expected both or neither, found one")
+        return self
+
+    @property
+    def pins(self) -> tuple[Path | None, Path | None]:
+        """The certificates that alone are trusted as A's and B's, if any."""
+        return self.aggregator_a_certificate, self.aggregator_b_certificate
 
     def tls(self, client: str) -> TlsFiles:
         """What this client shows and trusts."""

@@ -153,6 +153,7 @@ class ClientProcess:
                 task=task,
                 addresses=addresses,
                 tls=config.tls(client),
+                pins=config.pins,
                 train=functools.partial(self._trainer.train, client),
                 connect_timeout_s=config.connect_timeout_s,
                 reconnect_timeout_s=config.reconnect_timeout_s,

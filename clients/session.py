@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import TypeAlias
 
 import grpc
@@ -112,19 +113,22 @@ class ClientSession:
         addresses: tuple[str, str],
         tls: TlsFiles,
         train: Train,
+        pins: tuple[Path | None, Path | None] = (None, None),
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
     ) -> None:
+        """addresses, pins: of A and B; with a pin, that certificate alone is trusted."""
         self.client, self.task = client, task
-        self._addresses, self._tls, self._train = addresses, tls, train
+        self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
         self._cache = cache or ModelCache()
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._log = log.bind(client=client)
 
     async def run(self) -> None:
         """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError."""
-        channels = [dial(a, role, self._tls) for a, role in zip(self._addresses, AGGREGATORS, strict=True)]
+        peers = zip(self._addresses, AGGREGATORS, self._pins, strict=True)
+        channels = [dial(address, role, self._tls, pin) for address, role, pin in peers]
         invitations: tuple[Inbox, Inbox] = (asyncio.Queue(), asyncio.Queue())
         stubs = [aggregator_pb2_grpc.AggregatorStub(channel) for channel in channels]
         listeners = [asyncio.create_task(self._listen(stubs[i], i, invitations[i])) for i in (0, 1)]

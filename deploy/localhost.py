@@ -104,7 +104,11 @@ def _supplied(folder: RunFolder) -> dict[str, Any]:
     return {
         "task": {},
         "network": {},
-        "client": {"certificates": "pki", "authority": "pki/ca.pem"},
+        "client": {
+            "certificates": "pki",
+            "authority": "pki/ca.pem",
+            **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()},
+        },
         "operator": _tls("operator"),
         "localhost": {},
         "dealer": {

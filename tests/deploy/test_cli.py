@@ -167,6 +167,7 @@ def test_a_certificate_that_cannot_be_made_is_refused_in_one_line(
 EXIT_CODES = {
     0: ["servers.StoppedError", "clients.StoppedError"],
     1: [
+        "clients.DivergedError",
         "deploy.DeployError",
         "clients.ClientError",
         "clients.NonFiniteGradientError",
@@ -218,6 +219,7 @@ EXIT_CODES = {
         "servers.WrongStateError",
         "servers.AlreadyConnectedError",
         "servers.NotEnrolledError",
+        "servers.RevokedError",
         "servers.ParametersDifferError",
         "servers.NotDealtError",
         "servers.SubmissionRefusedError",

@@ -20,6 +20,7 @@ import grpc
 import numpy as np
 import pytest
 
+from clients.errors import ServerUnreachableError
 from clients.errors import TaskRefusedError as ClientRefusedError
 from clients.session import ClientSession
 from clients.submission import RoundInvitation, Submission
@@ -71,6 +72,8 @@ class Certificates:
     """By another authority of the same name."""
     second_a: TlsFiles
     """Of server A's role, by the same authority, not the one agreed on."""
+    second_b: TlsFiles
+    """Of server B's, likewise."""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +87,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         pki=pki,
         foreign_mallory=issue(foreign, Identity(Role.CLIENT, "mallory")),
         second_a=issue(second, Identity(A, A.value)),
+        second_b=issue(second, Identity(B, B.value)),
     )
 
 
@@ -501,6 +505,33 @@ async def test_a_client_that_is_not_enrolled_is_not_given_the_model(certificates
             assert (error.code(), error.details()) == (STATUS.PERMISSION_DENIED, "client 'eve' is not in round 1")
         await scene.submit_honestly(*CLIENTS)
         await scene.finish(accepted=CLIENTS)
+
+
+@pytest.mark.parametrize("are_theirs", [True, False])
+@asynchronous
+async def test_a_client_that_pins_talks_to_nobody_else(
+    are_theirs: bool, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Certificates of the servers' roles by the same authority are not enough; with the pinned ones eve gets as far as
+    being refused for what she is."""
+    async with second_round(certificates, tmp_path) as scene:
+        pins = certificates.pki.tls(A).certificate, certificates.pki.tls(B).certificate
+        if not are_theirs:
+            pins = certificates.second_a.certificate, certificates.second_b.certificate
+        session = ClientSession(
+            client="eve",
+            task=TASK,
+            addresses=scene.deployment.addresses,
+            tls=certificates.pki.tls("eve"),
+            train=lambda parameters: vector_of("alice", 0),
+            pins=pins,
+            connect_timeout_s=2.0,
+        )
+        expected = (ClientRefusedError, "not enrolled")
+        if not are_theirs:
+            expected = (ServerUnreachableError, "its certificate is not the pinned one")
+        with pytest.raises(expected[0], match=expected[1]):
+            await session.run()
 
 
 @pytest.mark.parametrize("impostor", ["another certificate", "the same certificate"])
