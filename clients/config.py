@@ -39,6 +39,8 @@ class ClientConfig(BaseModel):
     dataset: DatasetName = "digits"
     """Where the records come from. `digits` are bundled; the others lie in the folder that the environment variable
     PRECAD_DATA names (docs/data.md), or are downloaded where `download` allows it."""
+    classes: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    """Only the records of these classes, in both halves; all where none is named."""
     partition: PartitionName = "iid"
     """How they are spread over the task's clients, in the order of their ids: `iid`; `shards`, of records sorted by
     label; `dirichlet`, proportions of each class at random; `user`, whole users."""

@@ -76,6 +76,22 @@ def _cnn_standardised() -> nn.Module:
     return nn.Sequential(Standardise(0.1307, 0.3081), *_cnn().children())
 
 
+class UnusedClasses(nn.Module):
+    """Brings the logits of the first classes to (batch, 10): the others get -10^4, of which softmax makes exactly 0."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """(batch, n) -> (batch, 10)."""
+        return nn.functional.pad(logits, (0, N_CLASSES - logits.shape[1]), value=-1e4)
+
+
+def _cnn_binary() -> nn.Module:
+    """`cnn` with two outputs, for records of the classes 0 and 1: d = 25 746. (batch, 1, 28, 28) -> logits (batch, 10).
+
+    For `client.classes = [0, 1]`; a record of another class would have a loss of 10^4.
+    """
+    return nn.Sequential(*list(_cnn().children())[:-1], nn.Linear(32, 2), UnusedClasses())
+
+
 def _cnn_rgb() -> nn.Module:
     """The same layers on 32x32 colour images: d = 37 274. (batch, 3, 32, 32) -> logits (batch, 10).
 
@@ -167,6 +183,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "mlp": Architecture(_mlp, (1, 8, 8)),
         "cnn": Architecture(_cnn, (1, 28, 28)),
         "cnn-standardised": Architecture(_cnn_standardised, (1, 28, 28)),
+        "cnn-binary": Architecture(_cnn_binary, (1, 28, 28)),
         "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
         "cifar": Architecture(_cifar, (3, 32, 32)),
         "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),

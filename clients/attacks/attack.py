@@ -44,7 +44,7 @@ class Knowledge:
     step: float
     """What a sum of updates is multiplied with before it moves the model: eta / W."""
     train: Callable[[int, float], Vector]
-    """(steps, rate) to parameters (d,): so many steps of gradient descent from theta_t on Poisson samples of `records`,
+    """(steps, rate) to parameters (d,): so many steps of gradient descent from theta_t on samples of `records`,
     without clipping or noise."""
     random: np.random.Generator
     """Seeded by the simulation: an attack repeats with its run. Protects nobody."""

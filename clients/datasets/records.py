@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.errors import ArgumentError
+from clients.errors import ArgumentError, DataError
 
 MAX_CLASSES: Final = 10
 """Of every data set here; models have that many logits, and those beyond a data set's classes stay unused."""
@@ -65,6 +65,16 @@ class Split:
     test: Records
     users: NDArray[np.int64] | None = None
     """Who each training record is from, where the data set knows; (n,)."""
+
+    def of_classes(self, classes: Sequence[int]) -> Split:
+        """The records of these classes, labelled as they are. Raises DataError unless both halves have each of them,
+        and they are at least two."""
+        known = sorted(set(self.train.labels.tolist()) & set(self.test.labels.tolist()))
+        if len(set(classes)) < 2 or not set(classes) <= set(known):
+            raise DataError(f"classes: expected at least two of {known}, found {list(classes)}")
+        train, test = (np.flatnonzero(np.isin(half.labels, classes)) for half in (self.train, self.test))
+        users = None if self.users is None else self.users[train]
+        return Split(self.train.take(train), self.test.take(test), users)
 
 
 def joined(parts: Sequence[Records]) -> Records:

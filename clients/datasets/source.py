@@ -22,6 +22,8 @@ class DataSource:
     """One data set, spread in one way."""
 
     dataset: DatasetName = "digits"
+    classes: tuple[int, ...] = ()
+    """Only the records of these; empty: of all."""
     partition: PartitionName = "iid"
     seed: int = 0
     shards_per_client: int = 4
@@ -33,6 +35,7 @@ class DataSource:
         """What the `[client]` section says."""
         return cls(
             dataset=config.dataset,
+            classes=tuple(config.classes),
             partition=config.partition,
             seed=config.partition_seed,
             shards_per_client=config.shards_per_client,
@@ -43,8 +46,12 @@ class DataSource:
     def load(self, *, side: int | None = None) -> Split:
         """The data set. `side` is that of the images which a model takes: the bundled digits are enlarged to it.
 
-        Raises: MissingDataError, CorruptDataError, UnknownNameError.
+        Raises: MissingDataError, CorruptDataError, UnknownNameError, DataError where it lacks one of the classes.
         """
+        split = self._whole(side)
+        return split.of_classes(self.classes) if self.classes else split
+
+    def _whole(self, side: int | None) -> Split:
         match self.dataset:
             case "digits":
                 return digits(side=max(side or DIGITS_SIDE, DIGITS_SIDE))

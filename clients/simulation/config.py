@@ -47,6 +47,13 @@ class SimulationSettings(BaseModel):
     """V: descent steps of a client in a round, where an algorithm trains locally."""
     local_rate: Positive = 0.1
     """Their learning rate."""
+    local_batch: Annotated[int, Field(ge=1)] | None = None
+    """Where clients train without noise of their own: records of a step, of a pass over all of the client's in random
+    order, the last step of a pass with what is left; None: Poisson samples of rate p."""
+    local_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of the same steps: v <- momentum v + gradient, theta <- theta - rate v."""
+    local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of the same steps: so many times theta is added to the gradient."""
     evaluate_every: Annotated[int, Field(ge=1)] = 10
     """Rounds between two evaluations on the test records; the last round is always evaluated."""
     batching: Literal["round", "client"] = "round"

@@ -6,8 +6,8 @@ on one `RecordEngine`, the records of all chosen clients in one pass; uploads ar
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,16 +125,32 @@ class Federation:
     def descend(
         self, t: int, parameters: NDArray[np.float32], client: str, *, steps: int, rate: float
     ) -> NDArray[np.float64]:
-        """So many steps of plain gradient descent on Poisson samples of the client's records; parameters (d,).
+        """So many steps of stochastic gradient descent on the client's records, as the settings say; parameters (d,).
 
-        The gradient of a step is the sum over its sample over the expected size p N_i.
+        The gradient of a step is the mean over its batch, or the sum over a Poisson sample by the expected size p N_i.
+        Momentum begins at zero, and weight decay is part of the gradient, as in PyTorch's SGD.
         """
-        at, records, draw = parameters.astype(np.float64), self.records[client], self.randomness.records(t, client)
-        for _ in range(steps):
-            sample = records.take(sample_records(len(records), self.task.record_rate, draw))
-            total = self.engine.clipped_sums(at, [sample], RecordClip(math.inf))[0]
-            at -= rate / (self.task.record_rate * len(records)) * total
+        at, records, settings = parameters.astype(np.float64), self.records[client], self.settings
+        if len(records) == 0:  # all of them hoarded by an attacker
+            return at
+        velocity = np.zeros_like(at)
+        for batch, size in itertools.islice(self._batches(t, client), steps):
+            gradient = self.engine.gradient_sum(at, records.take(batch)) / size + settings.local_weight_decay * at
+            velocity = settings.local_momentum * velocity + gradient
+            at -= rate * velocity
         return at
+
+    def _batches(self, t: int, client: str) -> Iterator[tuple[NDArray[np.int64], float]]:
+        """Without end: the indices of a step's records, and what the sum of their gradients is divided by."""
+        n, size = len(self.records[client]), self.settings.local_batch
+        draw = self.randomness.records(t, client)
+        while size is None:
+            yield sample_records(n, self.task.record_rate, draw), self.task.record_rate * n
+        while True:
+            order = np.argsort(np.frombuffer(draw(8 * n), dtype="<u8"), kind="stable")
+            for start in range(0, n, size):
+                batch = order[start : start + size]
+                yield batch, float(len(batch))
 
     def encoded(self, client: str, update: Vector, *, is_clipped: bool) -> RingArray | None:
         """What the client shares (d,): integers. None where an attacker cannot encode what it made.

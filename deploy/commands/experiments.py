@@ -159,6 +159,36 @@ def experiment_precad_backdoor(
         _train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
 
 
+@experiment_app.command("userdp-certified")
+def experiment_userdp_certified(
+    quick: Annotated[bool, typer.Option("--quick", help="Five trainings of each sigma: a minute or two.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="Trainings of each sigma; 5 with --quick, else 100; the paper has 1000.", min=1)
+    ] = None,
+    sigmas: Annotated[
+        list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.8 and 2.3; repeat for several.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="In place of the paper's 3.", min=1)] = None,
+    dataset: Annotated[ImagesName, typer.Option(help="mnist is the paper's.")] = ImagesName.MNIST,
+    device: Device = "auto",
+    threads: Threads = None,
+    output: ExperimentFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Xie et al.'s Table 4 and Figure 1: clean and certified accuracy of UserDP-FedAvg on the digits 0 and 1."""
+    with exit_codes():
+        from deploy.experiments import userdp_certified as module
+
+        experiment = module.Experiment(
+            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
+            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
+            rounds=rounds or module.ROUNDS,
+            dataset=dataset.value,
+            device=device,
+        )
+        _train(module, experiment, "userdp-certified", output, threads=threads, as_json=as_json)
+
+
 @experiment_app.command("precad-noise")
 def experiment_precad_noise(as_json: Json = False) -> None:
     """The noise column of PRECAD's Table 1, measured on one round of each algorithm."""

@@ -145,13 +145,17 @@ def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
     """curves.csv, report.json, report.txt; the report has a `paragraph`."""
-    rows = [row for outcome in outcomes for row in outcome.rows]
-    with (folder / "curves.csv").open("w", newline="") as file:
+    write_rows(folder / "curves.csv", [row for outcome in outcomes for row in outcome.rows])
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    (folder / "report.txt").write_text(report["paragraph"] + "\n")
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of the same columns as CSV."""
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ())
         writer.writeheader()
         writer.writerows(rows)
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    (folder / "report.txt").write_text(report["paragraph"] + "\n")
 
 
 def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, colour: str, label: str) -> None:
@@ -165,9 +169,9 @@ def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, c
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
     """So many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without matplotlib."""
     pyplot = require_matplotlib()
-    figure, axes = pyplot.subplots(1, panels, figsize=(5.25 * panels, 4.2), dpi=80, layout="constrained")
-    draw(axes)
-    for panel in axes:
+    figure, grid = pyplot.subplots(1, panels, figsize=(5.25 * panels, 4.2), dpi=80, layout="constrained", squeeze=False)
+    draw(grid[0])
+    for panel in grid[0]:
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
     figure.savefig(path)

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from clients import datasets
 from clients.datasets import DataSource, Records, idx, mosaics, partitions, tweets
 from clients.datasets import download as downloads
-from clients.errors import ArgumentError, CorruptDataError, MissingDataError, UnknownNameError
+from clients.errors import ArgumentError, CorruptDataError, DataError, MissingDataError, UnknownNameError
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +201,23 @@ def test_a_source_deals_in_the_order_of_ids(split):
     part = partitions.shards(split.train.labels, 3, per_client=4, seed=3)[1]
     assert sizes["bob"] == len(part)
     assert_array_equal(mine["bob"].labels, split.train.labels[part])
+
+
+def test_a_source_keeps_the_records_of_some_classes(split):
+    """In both halves and in order; labels stay."""
+    found = DataSource(classes=(1, 7)).load()
+    for half, whole in ((found.train, split.train), (found.test, split.test)):
+        wanted = [i for i, label in enumerate(whole.labels) if label in (1, 7)]
+        assert_array_equal(half.features, whole.features[wanted])
+        assert_array_equal(half.labels, whole.labels[wanted])
+    users = datasets.Split(split.train, split.test, np.arange(len(split.train))).of_classes((1, 7)).users
+    assert_array_equal(split.train.labels[users], found.train.labels)
+
+
+@pytest.mark.parametrize("classes", [(3,), (3, 3), (3, 10)])
+def test_classes_that_a_data_set_lacks_are_refused(classes):
+    with pytest.raises(DataError, match=r"classes: expected at least two of \[0, 1, .* found \[3"):
+        DataSource(classes=classes).load()
 
 
 def test_names_that_no_source_has_are_refused(split):

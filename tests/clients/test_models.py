@@ -13,7 +13,7 @@ from torch.func import functional_call
 from clients import models
 from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 
-NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-rgb", "cifar", "lstm"]
+NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-binary", "cnn-rgb", "cifar", "lstm"]
 
 
 def test_cnn_has_the_26010_parameters_of_the_opacus_example():
@@ -28,6 +28,18 @@ def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
     standardised, plain = models.build("cnn-standardised", seed=3), models.build("cnn", seed=3)
     assert_array_equal(models.flatten(standardised), models.flatten(plain))
     torch.testing.assert_close(standardised(images), plain((images - 0.1307) / 0.3081))
+
+
+def test_the_binary_cnn_is_the_cnn_with_two_outputs():
+    """8 * 33 parameters fewer; the other classes have no confidence at all, and the loss is that of two logits."""
+    model, images = models.build("cnn-binary", seed=3), some_inputs("cnn-binary", 4)
+    assert models.dimension("cnn-binary") == 26_010 - 8 * 33
+    logits, labels = model(images), torch.tensor([0, 1, 1, 0])
+    assert not logits.softmax(dim=1)[:, 2:].any()
+    two = model[:-1](images)
+    assert two.shape == (4, 2)
+    cross_entropy = torch.nn.functional.cross_entropy
+    torch.testing.assert_close(cross_entropy(logits, labels), cross_entropy(two, labels))
 
 
 def some_inputs(name, n):
@@ -183,7 +195,7 @@ def test_building_leaves_the_global_generator_alone():
 def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(
         UnknownNameError,
-        match="unknown model 'resnet', expected one of cifar, cnn, cnn-rgb, cnn-standardised, lstm, mlp, package",
+        match="unknown model 'resnet', expected one of cifar, cnn, cnn-binary, cnn-rgb, cnn-standardised, lstm, mlp, p",
     ):
         models.build("resnet")
 

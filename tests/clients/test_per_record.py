@@ -75,6 +75,19 @@ def test_equals_the_loop_over_single_records(name, dtype, tolerance, factor):
     assert np.linalg.norm(fast - slow) <= tolerance * np.linalg.norm(slow)
 
 
+@pytest.mark.parametrize("memory", [None, 1])
+def test_the_unclipped_sum_is_the_loop_s(memory):
+    """In one tile, and in one of each record; of none it is zero, and what is not finite is refused."""
+    model, records = models.build("cnn", seed=5), some_records("cnn")
+    engine = RecordEngine(model, torch.zeros(1, 28, 28), device="cpu", memory_bytes=memory)
+    slow = slow_clipped_gradient_sum(model, records, math.inf)
+    found = engine.gradient_sum(models.flatten(model), records)
+    assert np.linalg.norm(found - slow) <= 1e-6 * np.linalg.norm(slow)
+    assert not engine.gradient_sum(models.flatten(model), records.take(np.arange(0))).any()
+    with pytest.raises(NonFiniteGradientError):
+        engine.gradient_sum(np.full(engine.dim, np.nan, dtype=np.float32), records)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_equals_cpu():

@@ -240,6 +240,31 @@ def test_user_dp_fedavg_averages_clipped_local_trainings(engine: RecordEngine, c
     assert np.abs(got - two_rounds(round_of)).max() < 4 * STEP + 1e-5
 
 
+def test_user_dp_fedavg_trains_in_batches_as_pytorch_does(engine: RecordEngine) -> None:
+    """Two passes of batches of 12, 12 and 6 of 30 records, and one step of a third; momentum and weight decay."""
+
+    def trained(theta: NDArray[np.float32], client: str, t: int) -> NDArray[np.float64]:
+        model, draw = models.build("mlp"), SeededRandomness(5).records(t, client)
+        model.load_state_dict(models.unflatten(torch.tensor(theta), model))
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
+        orders = [np.argsort(np.frombuffer(draw(30 * 8), dtype="<u8")) for _ in range(3)]
+        assert not np.array_equal(orders[0], orders[1])
+        for part in [part for order in orders for part in np.split(order, [12, 24])][:7]:
+            batch = RECORDS[client].take(part)
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(
+                model(torch.tensor(batch.features)), torch.tensor(batch.labels)
+            ).backward()
+            optimiser.step()
+        return models.flatten(model).astype(np.float64) - theta
+
+    expected = two_rounds(lambda theta, t: sum(trained(theta, c, t) for c in chosen_in(t)) / (0.8 * 6))
+    changes = {"local_steps": 7, "local_rate": 0.2, "local_batch": 12}
+    solver = {"local_momentum": 0.9, "local_weight_decay": 0.01}
+    twin = simulation(engine, task(), randomness=Silent(5), algorithm="user-dp-fedavg", **changes, **solver)
+    assert np.abs(final(twin) - expected).max() < 6 * STEP + 1e-5
+
+
 def test_ins_dp_fedavg_averages_local_dp_sgd(engine: RecordEngine) -> None:
     def trained(theta: NDArray[np.float32], client: str, t: int) -> NDArray[np.float64]:
         at, draw = theta.astype(np.float64), SeededRandomness(5).records(t, client)
