@@ -133,15 +133,14 @@ async def submission(client: LeashedClient, value: int = 1) -> Submission:
 
 
 async def tampered(client: LeashedClient, made: Submission) -> grpc.StatusCode:
-    """Uploads to B as it is, and to A with its last byte changed; how A answers."""
+    """Uploads with the last byte changed; how A answers."""
 
     async def parts() -> AsyncIterator[aggregator_pb2.SubmitPart]:
         async for part in parts_of(made, 0):
-            if part.WhichOneof("part") == "chunk":
+            if part.HasField("chunk"):
                 part.chunk.data = part.chunk.data[:-1] + bytes([part.chunk.data[-1] ^ 1])
             yield part
 
-    await client.stubs[1].Submit(parts_of(made, 1))
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await client.stubs[0].Submit(parts())
     return refused.value.code()
@@ -153,8 +152,7 @@ async def tampered(client: LeashedClient, made: Submission) -> grpc.StatusCode:
 @asynchronous
 async def test_metrics_and_status_say_what_the_records_say(pki: Pki, tmp_path: Path) -> None:
     """Two rounds, and a third has begun: alice is honest, mallory's norm is too large, bob's bytes are not what he
-    announced, and then he is
-    gone. Both servers' counters are the sums over the records that they wrote."""
+    announced, and then he is gone. Both servers' counters are the sums over the records that they wrote."""
     task = small_task(rounds=3, epsilon_budget_one_server=50.0)
     async with watched(task, pki, tmp_path) as watch:
         clients = await join_all(watch.deployment)
@@ -198,7 +196,8 @@ def _require_equal(records: list[dict[str, Any]], metrics: dict[tuple[str, ...],
         assert n == metrics["precad_uploads_total", verdict] == status.uploads[verdict] > 0
     for link in ("to_peer", "from_clients", "from_dealer"):
         n_bytes = sum(int(record["bytes_by_link"].get(link, 0)) for record in records)
-        assert n_bytes == metrics["precad_bytes_total", link] == status.bytes[link] > 0
+        assert n_bytes == metrics["precad_bytes_total", link] == status.bytes[link]
+        assert n_bytes > 0 or (link == "from_clients" and status.role == Role.AGGREGATOR_B)  # masked vectors go to A
     for phase in PHASES:
         seconds = sum(record["seconds"][phase] for record in records)
         assert metrics["precad_phase_seconds_sum", phase] == pytest.approx(seconds)
