@@ -158,16 +158,20 @@ def test_the_file_is_private_and_goes_with_the_spool(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
-    """A process that writes an upload and is killed; then another one."""
+    """A process that writes an upload twice and is killed: the file does not say what, nor that both are the same. Then
+    another process."""
     code = (
         "import os, signal; from pathlib import Path; from servers.spool import Spool\n"
         f"path = Path({str(tmp_path)!r}) / 'uploads.spool'\n"
         "uploads = Spool(path, slot_bytes=80, memory_bytes=0, max_memory_upload=0)\n"
-        "uploads.new(80).write(bytes(80)); os.kill(os.getpid(), signal.SIGKILL)"
+        "uploads.new(80).write(bytes(80)); uploads.new(80).write(bytes(80))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == -9
-    assert (tmp_path / "uploads.spool").stat().st_size == SLOT
+    left = (tmp_path / "uploads.spool").read_bytes()
+    assert len({bytes(SLOT), left[:SLOT], left[SLOT:]}) == 3, "the uploads lie in the clear, or under one key"
+    assert len(left) == 2 * SLOT
     with spool(tmp_path):
         assert not list(tmp_path.iterdir())
 
