@@ -2,8 +2,8 @@
 
 The file is cut into slots of equal length, is made when the first upload needs it, shrinks to nothing when no slot is
 in use, and goes with the process; one that a crash left is deleted at the next start. In it lie this server's halves of
-uploads, encrypted under keys that only this process has (`mpc.encrypted_region`): a disk, a backup or a file that a crash
-left helps nobody who has the other halves. A slot is read by position: one open file serves any number of uploads.
+uploads, encrypted under keys that only this process has (`mpc.encrypted_region`): a disk, a backup or what a crash left
+helps nobody who has the other halves. A slot is read by position: one open file serves any number of uploads.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mpc.ring import WORD_BYTES
 from mpc.spool import SpooledWords
 from protos import convert
 from servers.errors import SetupError, StoreError
+from servers.private_files import private
 
 
 class Payload(Protocol):
@@ -181,7 +182,7 @@ class Spool:
         offset = slot * self._slot_bytes
         try:
             if self._file is None:
-                self._file = open(self._path, "x+b", buffering=0, opener=_private)  # noqa: SIM115 - ours until `close`
+                self._file = open(self._path, "x+b", buffering=0, opener=private)  # noqa: SIM115 - ours until `close`
             os.posix_fallocate(self._file.fileno(), offset, self._slot_bytes)
         except OSError as error:
             raise StoreError(f"no room for an upload: {error.strerror}") from error
@@ -213,7 +214,3 @@ class Spool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
