@@ -30,7 +30,7 @@ from servers.errors import SetupError, StoreError
 from servers.intake import RelayedUploads
 from servers.spool import MemoryPayload, Payload, Spool
 from servers.state_dir import spool_path
-from tests.integration.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task
+from tests.integration.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
 
 SLOT = 80
 CLIENTS = ("alice", "bob", "mallory")
@@ -260,6 +260,32 @@ async def test_a_full_disk_costs_one_upload_and_the_round_goes_on(
             assert [record["accepted"] for record in rounds] == [["alice", "bob"], list(CLIENTS)]
             assert [record["missing"] for record in rounds] == [["mallory"], []]
             assert not spool_path(tmp_path / role).exists()
+
+
+@pytest.mark.parametrize("mode", ["masked", "shares"])
+@asynchronous
+async def test_an_upload_lies_on_no_servers_disk_in_the_clear(mode: str, tmp_path: Path) -> None:
+    """Both whole servers, all uploads in the file, while the round waits for another client: no 16 bytes of what was
+    uploaded are in any file of theirs. (By chance: 2**-90.)"""
+    pki = Pki.create(tmp_path / "pki", CLIENTS)
+    task = small_task(CLIENTS, dim=LARGE, rounds=1, mode=mode)
+    async with running(task, pki, tmp_path, noises=(no_noise, no_noise), max_upload_in_memory_mb=0) as deployment:
+        clients = [LeashedClient(name, deployment) for name in CLIENTS]
+        await asyncio.gather(*(client.join() for client in clients))
+        submissions = [client.make(ones(LARGE), await client.invitation()) for client in clients]
+        await clients[0].submit(submissions[0])
+        for party in (0, 1):
+            await until(lambda spool=deployment.aggregators[party]._view.spool: spool.n_in_file == 1)
+        found = deployment.state_on_disk()
+        assert all(len(found[f"{role}/uploads.spool"]) == 8 * LARGE for role in AGGREGATORS)
+        for payload in submissions[0].payloads:
+            for start in range(0, len(payload), 8 * 1000):
+                piece = payload[start : start + 16]
+                assert not any(piece in content for content in found.values())
+        await asyncio.gather(*(c.submit(s) for c, s in zip(clients[1:], submissions[1:], strict=True)))
+        assert {goodbye.finished for goodbye in await asyncio.gather(*(c.goodbye() for c in clients))} == {True}
+        await deployment.finish()
+        assert deployment.rounds(1)[0]["accepted"] == list(CLIENTS)
 
 
 def no_noise(std: float, dim: int) -> RingArray:
