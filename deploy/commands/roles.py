@@ -106,7 +106,8 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = N
     """
     watch_lifeline()
     _configure_logging()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold shares and keys
+    with suppress(ValueError, OSError):  # a sandbox that forbids the call sets the limit itself (deploy/systemd)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold shares and keys
 
     async def main() -> None:
         service = make()
