@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-ENVIRONMENT_VARIABLE: Final = "PRECAD_KEY_PASSPHRASE"
 MIN_PASSPHRASE_BYTES: Final = 24
 """Of a new passphrase: 32 characters of `openssl rand -base64 24` hold 192 bits."""
 MAX_PASSPHRASE_BYTES: Final = 1023
@@ -47,7 +46,7 @@ def open_private_key(pem: bytes, passphrase: bytes | None) -> PrivateKeyTypes:
     Raises: PrivateKeyError.
     """
     if is_encrypted(pem) and passphrase is None:
-        raise PrivateKeyError(f"key_passphrase_file or {ENVIRONMENT_VARIABLE} for an encrypted key", "neither")
+        raise PrivateKeyError("a passphrase for an encrypted key", "none")
     try:
         return load_pem_private_key(pem, passphrase if is_encrypted(pem) else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

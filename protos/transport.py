@@ -38,10 +38,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 
 from protos import private_key
 from protos.identity import Identity, IdentityError, Role, parse_certificate
-from protos.private_key import ENVIRONMENT_VARIABLE, PrivateKeyError
+from protos.private_key import PrivateKeyError
 
 TlsField = Literal["certificate", "key", "key_passphrase_file", "authority", "pinned"]
 
+ENVIRONMENT_VARIABLE = "PRECAD_KEY_PASSPHRASE"
 CONNECT_TIMEOUT_S = 5
 """Limit on one attempt to connect, handshake included."""
 PING_TIME_S = 4
@@ -138,8 +139,11 @@ class TlsFiles:
         pem = _read("key", self.key)
         if self.key_passphrase_file is not None and not private_key.is_encrypted(pem):
             raise TlsFileError("key", self.key, expected="an encrypted PEM private key", found="something else")
+        if (passphrase := self._passphrase()) is None and private_key.is_encrypted(pem):
+            expected = f"key_passphrase_file or {ENVIRONMENT_VARIABLE} for an encrypted key"
+            raise TlsFileError("key", self.key, expected=expected, found="neither")
         try:
-            key = private_key.open_private_key(pem, self._passphrase())
+            key = private_key.open_private_key(pem, passphrase)
         except PrivateKeyError as error:
             raise TlsFileError("key", self.key, expected=error.expected, found=error.found) from None
         if key.public_key() != certificate.public_key():

@@ -54,7 +54,7 @@ def fill(state_dir: Path) -> dict[str, str]:
         open_task_store(state_dir, TASK, MODEL.tobytes()) as store,
         open_ledger(state_dir, TASK),
         open_tuple_ledger(state_dir),
-        DealLedger(state_dir / "deals.sqlite"),
+        DealLedger(state_dir / "dealt.sqlite"),
         Spool(spool_path(state_dir), slot_bytes=80, memory_bytes=0, max_memory_upload=0) as uploads,
     ):
         store.begin("small-1")
