@@ -36,6 +36,7 @@ from servers.operations.port import operations_port
 from servers.operations.snapshot import of_dealer
 from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
+from servers.private_files import private_folder
 from servers.servicers import check_hello
 from servers.supervision import until_stopped
 
@@ -88,6 +89,7 @@ class Dealer:
             server, port = bind_server(
                 self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
             )
+            private_folder(self.config.state_dir)
             ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
             servicer = self._servicer = DealerServicer(
                 self.task, fingerprints, ledger, self._telemetry, self._note_departure
