@@ -9,7 +9,8 @@ A call over a limit is refused before a byte of its body is read, and told when 
     uploads, downloads    under way at once, and the uploads' bytes together       max_uploads, max_upload_mb, ...
 
 Whoever holds a certificate is a caller. Clients that are not enrolled share one caller's part: their number has no
-bound. The pinned servers and the operator have a caller's part each, and are not kept out by what clients do.
+bound. The operator has a part of its own, and so has each server, at any rate: a server is refused by its pin at once
+or stays, and none of them is kept out by what clients do.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import grpc
 import structlog
 
 from mpc.errors import MalformedMessageError
-from protos.identity import Role, peer_identity
+from protos.identity import Identity, Role, peer_identity
 from servers.calls import Context, refusing
 from servers.config import ServerConfig
 from servers.errors import Limit, OverloadedError
@@ -146,8 +147,10 @@ class Admission(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _admitted(self, call: str, context: Context) -> AsyncIterator[None]:
         async with refusing(call, context, self._telemetry):
-            caller, is_client = self._caller(context)
-            self._require_within_rate(caller)
+            identity = peer_identity(context)
+            caller, is_client = self._caller(identity), identity.role is Role.CLIENT
+            if not identity.role.is_server:
+                self._require_within_rate(caller)
             self._require_room(caller, is_client=is_client)
         self._open[caller] += 1
         self._n_of_clients += is_client
@@ -159,11 +162,10 @@ class Admission(grpc.aio.ServerInterceptor):
             if not self._open[caller]:
                 del self._open[caller]
 
-    def _caller(self, context: Context) -> tuple[str, bool]:
-        """Whose part a call takes from, and whether that is a client. Raises IdentityError."""
-        identity = peer_identity(context)
-        is_client = identity.role is Role.CLIENT
-        return STRANGERS if is_client and identity.name not in self._enrolled else identity.uri, is_client
+    def _caller(self, identity: Identity) -> str:
+        """Whose part a call takes from."""
+        is_stranger = identity.role is Role.CLIENT and identity.name not in self._enrolled
+        return STRANGERS if is_stranger else identity.uri
 
     def _require_within_rate(self, caller: str) -> None:
         rate, now = self._config.calls_per_caller_s, self._now()

@@ -76,7 +76,7 @@ class ServerConfig(BaseModel):
     max_calls_per_caller: Annotated[int, Field(ge=4, le=1_000_000)] = 8
     """Open calls of one certificate's holder at once. A client in a round needs two."""
     calls_per_caller_s: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 20.0
-    """Calls that one certificate's holder may begin per second in the long run. A client needs two a round."""
+    """Calls that a client, or the operator, may begin per second in the long run. A client needs two a round."""
     call_burst: Annotated[int, Field(ge=1, le=1_000_000)] = 60
     """Calls that it may begin at once, after a silence."""
 

@@ -315,7 +315,7 @@ async def test_open_calls_of_all_clients_are_bounded_and_servers_still_get_throu
 
 @asynchronous
 async def test_calls_come_at_a_rate_and_the_hint_is_when_there_is_room(pki: Pki, tmp_path: Path) -> None:
-    """Clients that are not enrolled share one part; those that are have their own."""
+    """Clients that are not enrolled share one part; those that are have their own. Servers come as they like."""
     async with serving(pki, tmp_path, calls_per_caller_s=0.5, call_burst=3) as scene:
         stubs = {who: scene.stub(who) for who in ("eve", "oscar", "alice")}
         for who in ("eve", "oscar", "eve"):
@@ -326,8 +326,11 @@ async def test_calls_come_at_a_rate_and_the_hint_is_when_there_is_room(pki: Pki,
             assert 0 < hint_s <= 2.0
         for _ in range(3):
             await stubs["alice"].Submit(iter(()))
+        server = scene.stub(Role.AGGREGATOR_B)
+        for _ in range(4):
+            await server.Submit(iter(()))
         assert scene.pushed_back() == {Limit.RATE: 2}
-        assert scene.served.submitted == [0] * 6
+        assert scene.served.submitted == [0] * 10
 
 
 @asynchronous
