@@ -70,6 +70,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 16),  # of one connection: nobody parks thousands of calls
     ("grpc.max_connection_idle_ms", 1000 * IDLE_TIME_S),
+    ("grpc.experimental.tcp_max_read_chunk_size", 1 << 16),  # a connection that was once busy keeps no more; 4 MB else
+    ("grpc.http2.bdp_probe", 0),  # of a call whose body nobody reads, 64 KiB come in; megabytes on a fast link else
     ("grpc.per_message_decompression", 0),  # nothing here is compressed: a small message stays small
     ("grpc.so_reuseport", 0),  # gRPC's default lets a second process take a share of our port's connections
     ("grpc.keepalive_permit_without_calls", 1),
