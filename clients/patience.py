@@ -20,6 +20,9 @@ from protos.transport import RETRY_HINT
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 LONGEST_HINT_S = 60.0
 """A server that names a longer time is asked again after this one."""
+CUT_SHORT = "Internal error from Core"
+"""What gRPC says, as INTERNAL, of a call that ended while we were writing: the server's own word is lost. A second
+attempt gets it."""
 _MILLISECONDS = re.compile(r"[0-9]{1,9}")
 
 T = TypeVar("T")
@@ -53,6 +56,8 @@ class Patience:
 
 def retry_after_s(error: grpc.aio.AioRpcError) -> float | None:
     """Seconds after which a call that was refused may be made again; None when the server does not ask for that."""
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == CUT_SHORT:
+        return 0.0
     if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
         return None
     hints = [value for key, value in error.trailing_metadata() or () if key == RETRY_HINT]

@@ -20,10 +20,10 @@ from tests.integration.harness import asynchronous
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def refusal(*hints: str, code: grpc.StatusCode = EXHAUSTED) -> grpc.aio.AioRpcError:
+def refusal(*hints: str, code: grpc.StatusCode = EXHAUSTED, details: str = "busy") -> grpc.aio.AioRpcError:
     """As gRPC raises it."""
     trailer = grpc.aio.Metadata(("content-type", "application/grpc"), *((RETRY_HINT, hint) for hint in hints))
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailer, details="busy")
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailer, details=details)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,8 @@ def refusal(*hints: str, code: grpc.StatusCode = EXHAUSTED) -> grpc.aio.AioRpcEr
         (refusal("٣"), None),
         (refusal("1", "2"), None),
         (refusal("250", code=grpc.StatusCode.UNAVAILABLE), None),
+        (refusal(code=grpc.StatusCode.INTERNAL), None),
+        (refusal(code=grpc.StatusCode.INTERNAL, details="Internal error from Core"), 0.0),  # the status is lost
     ],
 )
 def test_a_hint_is_a_number_of_milliseconds_or_none(error: grpc.aio.AioRpcError, expected: float | None) -> None:

@@ -347,7 +347,7 @@ async def test_the_body_of_a_call_that_is_refused_is_not_read(pki: Pki, tmp_path
     async with serving(pki, tmp_path, calls_per_caller_s=0.001, call_burst=1) as scene:
         stub = scene.stub("alice")
         await stub.Submit(iter(()))
-        assert (await refused(stub.Submit(endless()))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert retry_after_s(await refused(stub.Submit(endless()))) is not None
         assert scene.served.submitted == [0]
     assert sent <= 16 * MIB
 
