@@ -41,6 +41,7 @@ from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, Split
 from clients.per_record import RecordEngine, resolve_device
 from clients.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
+from clients.simulation.algorithms import Deployed
 from clients.simulation.simulation import Progress as Standing
 from deploy.config import parse_section
 from deploy.errors import ConfigError
@@ -90,6 +91,8 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r}")
     sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
     task, client = sections["task"], sections["client"]
+    if task.get("algorithm", "precad") != "precad":
+        sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
     nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
     config = parse_section(ClientConfig, {**nowhere, **client}, "client", base=Path().absolute())

@@ -6,8 +6,7 @@ on one `RecordEngine`, the records of all chosen clients in one pass; uploads ar
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,8 +16,10 @@ from clients.aggregation import AggregationRule
 from clients.attacks import Attack, Honest, Knowledge
 from clients.datasets import Records
 from clients.errors import NonFiniteGradientError, NoVictimError
-from clients.local_update import local_updates, sample_records
-from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.descent import descend
+from clients.local_update import local_updates
+from clients.per_record import RecordClip, RecordEngine
+from clients.round_update import record_clip
 from clients.simulation.config import SimulationSettings
 from clients.simulation.randomness import Randomness
 from clients.submission import encode_update
@@ -56,7 +57,7 @@ class Federation:
 
     def record_clip(self) -> RecordClip:
         """R, as the task says."""
-        return RecordClip(self.task.record_clip, Clipping(self.task.record_clipping))
+        return record_clip(self.task)
 
     def gradients(
         self, t: int, parameters: NDArray[np.float32], chosen: Sequence[str], *, clip: RecordClip, bound: float
@@ -125,32 +126,17 @@ class Federation:
     def descend(
         self, t: int, parameters: NDArray[np.float32], client: str, *, steps: int, rate: float
     ) -> NDArray[np.float64]:
-        """So many steps of stochastic gradient descent on the client's records, as the settings say; parameters (d,).
-
-        The gradient of a step is the mean over its batch, or the sum over a Poisson sample by the expected size p N_i.
-        Momentum begins at zero, and weight decay is part of the gradient, as in PyTorch's SGD.
-        """
-        at, records, settings = parameters.astype(np.float64), self.records[client], self.settings
-        if len(records) == 0:  # all of them hoarded by an attacker
-            return at
-        velocity = np.zeros_like(at)
-        for batch, size in itertools.islice(self._batches(t, client), steps):
-            gradient = self.engine.gradient_sum(at, records.take(batch)) / size + settings.local_weight_decay * at
-            velocity = settings.local_momentum * velocity + gradient
-            at -= rate * velocity
-        return at
-
-    def _batches(self, t: int, client: str) -> Iterator[tuple[NDArray[np.int64], float]]:
-        """Without end: the indices of a step's records, and what the sum of their gradients is divided by."""
-        n, size = len(self.records[client]), self.settings.local_batch
-        draw = self.randomness.records(t, client)
-        while size is None:
-            yield sample_records(n, self.task.record_rate, draw), self.task.record_rate * n
-        while True:
-            order = np.argsort(np.frombuffer(draw(8 * n), dtype="<u8"), kind="stable")
-            for start in range(0, n, size):
-                batch = order[start : start + size]
-                yield batch, float(len(batch))
+        """`clients.descent.descend` on the client's records, as the settings say; parameters (d,)."""
+        return descend(
+            parameters,
+            self.records[client],
+            engine=self.engine,
+            steps=steps,
+            rate=rate,
+            sample_rate=self.task.record_rate,
+            training=self.settings,
+            random_bytes=self.randomness.records(t, client),
+        )
 
     def encoded(self, client: str, update: Vector, *, is_clipped: bool) -> RingArray | None:
         """What the client shares (d,): integers. None where an attacker cannot encode what it made.
