@@ -110,8 +110,14 @@ class Trainer:
 
     def _updates(self, batch: Sequence[_Request]) -> list[NDArray[np.float64]]:
         participants = [
-            Participant(self._records[c], self._task.clients[c], self._random_bytes, self._noise)
-            for c in (request.client for request in batch)
+            Participant(
+                records=self._records[client],
+                n_declared=self._task.clients[client],
+                random_bytes=self._random_bytes,
+                noise=self._noise,
+                adds_noise=self._attacks[client].name == "none",
+            )
+            for client in (request.client for request in batch)
         ]
         return round_updates(self._task, batch[0].parameters, participants, self._engine)
 

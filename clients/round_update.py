@@ -48,7 +48,7 @@ def secure_noise(step: int, std_on_grid: float, dim: int) -> RingArray:
     return rounded_gaussian.sample(std_on_grid, dim)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Participant:
     """A client of the round. Fixed streams in tests and simulations."""
 
@@ -59,7 +59,7 @@ class Participant:
     """Draws its records."""
     noise: StepNoise = secure_noise
     adds_noise: bool = True
-    """A malicious one in a simulation adds none of its own."""
+    """A malicious one adds none of its own."""
 
 
 def round_updates(
