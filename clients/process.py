@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 
@@ -28,6 +29,7 @@ from mpc.ring import RingArray
 from protos.task import Task
 
 _SPARE_THREADS = 4
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +59,8 @@ class Trainer:
         random_bytes: RandomBytes = os.urandom,
         noise: StepNoise = secure_noise,
     ) -> None:
-        """`random_bytes` draws the records of a round, client by client; `noise` is what clients add by themselves, where
-        the algorithm wants it. Fixed streams in tests.
+        """`random_bytes` draws the records of a round, client by client; `noise` is what clients add by themselves,
+        where the algorithm wants it. Fixed streams in tests.
 
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
         self._task, self._attacks, self._random_bytes, self._noise = task, attacks, random_bytes, noise
@@ -142,6 +144,8 @@ class ClientProcess:
     def __init__(self, *, task: Task, config: ClientConfig, clients: Sequence[str], addresses: tuple[str, str]) -> None:
         torch.set_num_threads(1)  # a machine may host many client processes, and one update is small
         self._stop = asyncio.Event()
+        if task.algorithm == "non-private":
+            log.warning("client.not_private", algorithm=task.algorithm)
         self._trainer = Trainer(
             task=task,
             records=load_records(task, config, clients),

@@ -102,6 +102,10 @@ def _gradient_sums(
 ) -> list[Vector]:
     """One pass over the records of all."""
     streams = iter([who.random_bytes for who in participants])
+
+    def draw(n: int) -> bytes:
+        return next(streams)(n)
+
     updates = local_updates(
         parameters,
         [who.records for who in participants],
@@ -109,7 +113,7 @@ def _gradient_sums(
         sample_rate=task.record_rate,
         record_clip=clip,
         client_clip_norm=bound,
-        random_bytes=lambda n: next(streams)(n),
+        random_bytes=draw,
     )
     return list(updates)
 

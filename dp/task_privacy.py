@@ -9,8 +9,8 @@ non-private       nobody adds anything                         a record       no
 
 The first multiplier is against one server with any clients, the second against clients only; one alone holds for both.
 Each is of a round that the client takes part in, and a record's counts what rounding adds to its sensitivity
-(`dp.accounting.effective_noise_multiplier`); a whole client's update is rounded toward zero and then checked, so C bounds
-it as it is.
+(`dp.accounting.effective_noise_multiplier`); a whole client's update is rounded toward zero and then checked, so C
+bounds it as it is.
 
 No round of `user-dp-fedavg` is amplified by the draw of clients. Servers know who was drawn. So may clients: an
 invitation names the place of its client among those drawn, in the order of ids, so two clients that collude can count
@@ -102,9 +102,7 @@ def task_privacy(task: PublicParameters) -> TaskPrivacy:
             return _distributed_dp(task)
         case "non-private":
             nothing = "nothing is clipped or noised for it"
-            return TaskPrivacy(
-                unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing)
-            )
+            return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
     raise ValueError(f"algorithm must be one of this module's table, got {task.algorithm!r}")
 
 
@@ -133,13 +131,14 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
     for. The level of a whole client is the draw, visibly, and then the client's update for certain.
     """
     both = client_noise_multiplier(task.noise_multiplier, task.client_clip, task.client_clip)
-    events = {View.ONE_SERVER: SampledGaussian(1.0, task.noise_multiplier), View.CLIENTS_ONLY: SampledGaussian(1.0, both)}
+    events = {
+        View.ONE_SERVER: SampledGaussian(1.0, task.noise_multiplier),
+        View.CLIENTS_ONLY: SampledGaussian(1.0, both),
+    }
     return TaskPrivacy(
         unit=Unit.CLIENT,
         events=events,
-        rests_on={
-            view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View
-        },
+        rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View},
         every_round={Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both)},
     )
 

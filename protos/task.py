@@ -198,7 +198,9 @@ class Task(BaseModel):
             if self.algorithm not in algorithms and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is of {' and '.join(algorithms)} only, found algorithm {self.algorithm!r}")
         if self.non_colluding > len(self.clients):
-            raise ValueError(f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}")
+            raise ValueError(
+                f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}"
+            )
         budgets = ["epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client"]
         if self.algorithm != "non-private":
             budgets = [] if self.algorithm in ("precad", "user-dp-fedavg") else budgets[2:]
@@ -250,7 +252,7 @@ class Task(BaseModel):
         return self.client_rate * self.record_rate * sum(self.clients.values())
 
     def may_release(self, n_accepted: int) -> bool:
-        """Whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, where fewer would
+        """Whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since fewer
         carry less noise than is accounted. If not, the round's sum is zero."""
         return self.algorithm != "distributed-dp" or n_accepted >= self.non_colluding
 
@@ -264,7 +266,7 @@ class Task(BaseModel):
         return self._digest
 
     def canonical(self) -> str:
-        """Every field, as canonical JSON; of a `precad` task without `algorithm` and what is of other algorithms only."""
+        """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only."""
         left_out = {"algorithm", *OF_AN_ALGORITHM} if self.algorithm == "precad" else set[str]()
         fields = self.model_dump(mode="json", exclude=left_out)
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -244,7 +244,8 @@ class RoundRunner:
         """
         with self._phase("noise"):
             noisy_share, _ = await asyncio.gather(
-                self._in_mpc_thread(self._release, state.share_sum, len(state.accepted)), asyncio.to_thread(self._write_verdicts, state)
+                self._in_mpc_thread(self._release, state.share_sum, len(state.accepted)),
+                asyncio.to_thread(self._write_verdicts, state),
             )
         with self._phase("charge"):
             self._epsilons = await asyncio.to_thread(self._pay, state.round, state.chosen)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from clients.aggregation import AggregationRule
 from clients.attacks import Attack, Honest, Knowledge
 from clients.datasets import Records
-from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.descent import descend
+from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates
 from clients.per_record import RecordClip, RecordEngine
 from clients.round_update import record_clip

@@ -55,8 +55,9 @@ def _privacy(run: Run) -> str:
 
 
 def _assumed(run: Run, statement: Statement) -> str:
-    """What a simulated algorithm takes for granted. Of a deployment it is said who is corrupted, and no more."""
-    return f" ({statement.note})" if run.is_simulation and statement.note else ""
+    """What an algorithm takes for granted. Of PRECAD in a deployment it is said who is corrupted, and no more."""
+    is_plain = not run.is_simulation and run.task.algorithm == "precad"
+    return f" ({statement.note})" if statement.note and not is_plain else ""
 
 
 def _bound(statement: Statement) -> str:
@@ -89,7 +90,7 @@ def _certified(certificate: Certificate) -> str:
 def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
     """Row by row."""
     rows = [_of_statement(run, statement) for statement in run.statements]
-    if run.algorithm == "precad":
+    if run.is_validated or run.algorithm == "precad":
         rows.append(_of_norms(run))
     rows.append(_of_poisoning(certificate))
     if run.is_validated:

@@ -144,20 +144,23 @@ class Client:
 
     def __init__(self, client: str, task: Task) -> None:
         self.round = -1
-        self._client, self._draw = client, DRAWS.records(-1, client)
+        self._client, self._stream = client, DRAWS.records(-1, client)
         attack = ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest()
         self._trainer = Trainer(
             task=task,
             records={client: records()[client]},
             attacks={client: attack},
             device="cpu",
-            random_bytes=lambda n: self._draw(n),
+            random_bytes=self._draw,
             noise=lambda step, std, dim: DRAWS.noise(self.round, f"{client}/{step}", std, dim),
         )
 
+    def _draw(self, n: int) -> bytes:
+        return self._stream(n)
+
     def train_round(self, t: int, parameters: NDArray[np.float32]) -> RingArray:
         """Round t."""
-        self.round, self._draw = t, DRAWS.records(t, self._client)
+        self.round, self._stream = t, DRAWS.records(t, self._client)
         return self._trainer.train(self._client, parameters)
 
     def train_next(self, parameters: NDArray[np.float32]) -> RingArray:
@@ -185,8 +188,8 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @asynchronous
 async def test_a_simulation_gives_the_bytes_of_two_round_runners(algorithm: str, tmp_path: Path) -> None:
-    """In process, with clients that the servers' joint coin draws; the simulation in the clear and with its own MPC. The
-    ledger's epsilons are those that the simulation reports."""
+    """In process, with clients that the servers' joint coin draws; the simulation in the clear and with its own MPC.
+    The ledger's epsilons are those that the simulation reports."""
     task = training_task(algorithm, client_rate=0.7)
     noise, dealer, links, lanes = noise_of_both(task), DealerInMemory(), link_pair(), memory_pair()
     servers = tuple(
@@ -211,7 +214,9 @@ async def test_a_simulation_gives_the_bytes_of_two_round_runners(algorithm: str,
     models_found = [bytes(4 * task.dim), *(state.parameters.tobytes() for state in committed)]
     has_moved = [before != after for before, after in itertools.pairwise(models_found)]
     has_noise = task.noise_std_on_grid > 0
-    assert has_moved == [has_noise or (state.accepted != () and task.may_release(len(state.accepted))) for state in committed]
+    assert has_moved == [
+        has_noise or (state.accepted != () and task.may_release(len(state.accepted))) for state in committed
+    ]
     assert [last.epsilon_one_server, last.epsilon_clients_only] == simulated_epsilons(task, chosen)
 
 

@@ -1,7 +1,7 @@
-"""Tasks of algorithms other than PRECAD: what is refused, the constants that both sides take from a task, and the ledger.
+"""Tasks of algorithms other than PRECAD: what is refused, the constants that all take from a task, and the ledger.
 
-Every epsilon of a ledger is compared with a second way to it: an accountant called with parameters that are written down
-here from privacy.md, or a closed form. Failure means that a server would report another epsilon than is proved.
+Every epsilon of a ledger is compared with a second way to it: an accountant called with parameters that are written
+down here from privacy.md, or a closed form. Failure means that a server would report another epsilon than is proved.
 """
 
 from __future__ import annotations
@@ -70,7 +70,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("user-dp-fedavg", {"noise_multiplier": 0.0}, "greater than 0"),
     ("user-dp-fedavg", {"noise_multiplier": 3.9 / 2**16}, r"noise_multiplier \* client_clip \* 2\^frac_bits must be"),
     ("local-dp", {"noise_multiplier": 7.9 / 2**16}, r"noise_multiplier \* record_clip \* 2\^frac_bits must be"),
-    ("distributed-dp", {"noise_multiplier": 11.3 / 2**16}, r"record_clip / sqrt\(non_colluding\) \* 2\^frac_bits must be"),
+    (
+        "distributed-dp",
+        {"noise_multiplier": 11.3 / 2**16},
+        r"record_clip / sqrt\(non_colluding\) \* 2\^frac_bits must be",
+    ),
 ]
 
 
@@ -101,8 +105,8 @@ def test_a_round_of_too_few_uploads_releases_nothing_where_noise_is_shared() -> 
 
 
 def test_a_noisy_update_of_distributed_dp_stays_within_the_checked_bound() -> None:
-    """2000 draws beside the room that is left: with the bound at its 2^-64 none is above, and the room is no larger than
-    the concentration inequality asks for, so it is not just slack. A false alarm has probability below 2^-53."""
+    """2000 draws beside the room that is left: with the bound at its 2^-64 none is above, and the room is no larger
+    than the concentration inequality asks for, so it is not just slack. False alarm: probability below 2^-53."""
     task = task_of("distributed-dp")
     std = task.client_noise_std_on_grid / 2**16
     noise = np.rint(np.random.default_rng(5).normal(0, std * 2**16, (2000, task.dim))) / 2**16
@@ -147,8 +151,8 @@ def test_the_draw_of_clients_amplifies_nothing_that_other_clients_can_see(tmp_pa
 
 @pytest.mark.parametrize("algorithm", ["ins-dp-fedavg", "local-dp", "distributed-dp"])
 def test_noise_of_clients_is_accounted_alike_in_both_views(algorithm: str, tmp_path: Path) -> None:
-    """Poisson(p) Gaussians of multiplier sigma R / (R + sqrt(d) 2^-f), V of them a round: by the default accountant, and
-    within 15 % below Renyi divergences, which are computed another way. Nothing is gained by a second server's noise."""
+    """Poisson(p) Gaussians of multiplier sigma R / (R + sqrt(d) 2^-f), V of them a round: by the default accountant,
+    and within 15 % below Renyi divergences, computed another way. Nothing is gained by a second server's noise."""
     task = task_of(algorithm, noise_multiplier=2.0)
     steps = {"ins-dp-fedavg": 3}.get(algorithm, 1)
     event = SampledGaussian(0.5, 2.0 / (1.0 + math.sqrt(24) / 2**16))

@@ -40,7 +40,7 @@ class Algorithm(ABC):
         """Raises ArgumentError for settings that mean nothing here."""
         if not self.is_of_any_task and federation.task.algorithm != "precad":
             raise ArgumentError(
-                f"simulation.algorithm: expected 'deployed' for a task whose algorithm is {federation.task.algorithm!r}, "
+                f"simulation.algorithm: expected 'deployed' for a task of {federation.task.algorithm!r}, "
                 f"found {federation.settings.algorithm!r}"
             )
         self.federation = federation
