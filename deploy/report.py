@@ -31,7 +31,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         rests = "" if task.algorithm == "precad" else f"; {privacy.rests_on[view]}"
         is_nothing = privacy.events[view] is None
         table.add_row("privacy", f"no guarantee for one record{rests}" if is_nothing else f"{of_most}{rests}")
-    if "epsilon_client" in summary:
+    if privacy.unit is Unit.RECORD and "epsilon_client" in summary:
         epsilon = float(summary["epsilon_client"])
         table.add_row(
             "privacy", str(PrivacyStatement(epsilon, delta, View.CLIENTS_ONLY, Label.BOUND, unit=Unit.CLIENT))

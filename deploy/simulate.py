@@ -269,6 +269,7 @@ def run_plan(plan: Plan, folder: Path, seeds: Sequence[int], console: Console) -
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
+        "task_algorithm": plan.task.algorithm,
         "model": plan.task.model,
         "dim": plan.task.dim,
         "clients": len(plan.task.clients),
@@ -307,7 +308,9 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("training", f"{summary['algorithm']}, {summary['clients']} clients, {summary['model']}")
+    name = summary["algorithm"]
+    name = f"{summary['task_algorithm']} as deployed" if name == Deployed.name else name
+    table.add_row("training", f"{name}, {summary['clients']} clients, {summary['model']}")
     for run in summary["seeds"]:
         attack = "" if run["attack_success"] is None else f", attack success {run['attack_success']:.3f}"
         speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"

@@ -74,6 +74,8 @@ class TaskPrivacy:
     """What a step costs one unit of a client that takes part; None: everything."""
     rests_on: Mapping[View, str]
     """Under which condition, in words that follow a semicolon."""
+    is_local: bool = False
+    """Whether what leaves a client is private by itself, so that both servers together learn no more."""
     steps_per_round: int = 1
     """How often `events` happens in a round."""
     every_round: Mapping[Level, Event] = field(default_factory=dict)
@@ -152,6 +154,7 @@ def _own_noise(task: PublicParameters, *, steps_per_round: int) -> TaskPrivacy:
         unit=Unit.RECORD,
         events=dict.fromkeys(View, event),
         rests_on=dict.fromkeys(View, note),
+        is_local=True,
         steps_per_round=steps_per_round,
         every_round=_drawn_record(task) if steps_per_round == 1 else {},
     )

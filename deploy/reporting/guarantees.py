@@ -14,6 +14,7 @@ from deploy.reporting.certificates import AT_MOST, Certificate
 from deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
 from deploy.reporting.runs import Run, Statement
 from dp.accounting import Unit
+from dp.task_privacy import task_privacy
 
 _NEXT_TO_NOTHING: Final = 10.0
 """An epsilon above it rules out almost nothing: e^10 is 22 026."""
@@ -93,7 +94,7 @@ def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
     if run.is_validated or run.algorithm == "precad":
         rows.append(_of_norms(run))
     rows.append(_of_poisoning(certificate))
-    if run.is_validated:
+    if run.is_validated and not task_privacy(run.task).is_local:
         rows.append(
             Guarantee(
                 against="both servers together, or a server and the dealer",
