@@ -57,8 +57,8 @@ class OneServers(SeededRandomness):
 def test_two_servers_train_as_one_trusted_one_does(
     engine: RecordEngine, algorithm: str, of_task: dict[str, Any], of_settings: dict[str, Any]
 ) -> None:
-    """Each client's update is cut to the grid once in a round, or in both: 6 clients, 2 rounds, a step of 2^-16 each, and
-    float32's rounding of the model. Noise of one grid step more or less would be seen: 1 / W >= 1 / 72."""
+    """Each client's update is cut to the grid in a round of either, or of both: 6 clients, 2 rounds, a step of 2^-16
+    each, divided by W >= 1; and float32's rounding of the model. Noise is 2^16 steps."""
     two = task(**{"algorithm": algorithm, "client_clip": LARGE, **of_task})
     local = {name: value for name, value in of_task.items() if name.startswith(("local", "non_"))}
     others = {name: value for name, value in of_task.items() if name not in local}
@@ -137,7 +137,9 @@ def test_a_round_of_too_few_clients_leaves_the_model_where_it_is(engine: RecordE
 @pytest.mark.parametrize("algorithm", ["precad", "local-dp", "user-dp-fedavg", "non-private"])
 def test_a_task_of_another_algorithm_is_simulated_as_deployed_only(engine: RecordEngine, algorithm: str) -> None:
     """The trusted-server algorithms read a task's noise as PRECAD's."""
-    with pytest.raises(ArgumentError, match="simulation.algorithm: expected 'deployed' for a task of 'user-dp-fedavg'"):
+    with pytest.raises(
+        ArgumentError, match=r"simulation\.algorithm: expected 'deployed' for a task of 'user-dp-fedavg'"
+    ):
         simulation(engine, task(algorithm="user-dp-fedavg"), algorithm=algorithm)
 
 
