@@ -58,7 +58,7 @@ class Level(enum.StrEnum):
     """What a round of the task costs a unit of any enrolled client, drawn or not, against clients only."""
 
     CLIENT = "client"
-    """A whole client: drawn with probability q, its update at most C long. Nobody else sees whether it was drawn."""
+    """A whole client: drawn with probability q, for all to see, its update at most C long."""
     DRAWN_RECORD = "drawn_record"
     """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
 

@@ -12,10 +12,11 @@ Each is of a round that the client takes part in, and a record's counts what rou
 (`dp.accounting.effective_noise_multiplier`); a whole client's update is rounded toward zero and then checked, so C
 bounds it as it is.
 
-No round of `user-dp-fedavg` is amplified by the draw of clients. Servers know who was drawn. So may clients: an
-invitation names the place of its client among those drawn, in the order of ids, so two clients that collude can count
-who is between them. Adding or removing a client means that its updates are there or are zero; that it was drawn is
-hidden from nobody. Our derivation, from the wire format (docs/protocol.md, sections 7 and 9).
+For a whole client no round is amplified by the draw of clients, in `user-dp-fedavg` as in the level that `precad` has
+beside its records. Servers know who was drawn. So may clients: an invitation names the place of its client among those
+drawn, in the order of ids, so two clients that collude can count who is between them. Adding or removing a client
+means that its updates are there or are zero; that it was drawn is hidden from nobody. Our derivation, from the wire
+format (docs/protocol.md, sections 7 and 9).
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _precad(task: PublicParameters) -> TaskPrivacy:
     events = {view: _record_event(task, view) for view in View}
     client_multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
     every_round: dict[Level, Event] = {
-        Level.CLIENT: SampledGaussian(task.client_rate, client_multiplier),
+        Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, client_multiplier),
         Level.DRAWN_RECORD: TwoStageSampledGaussian(
             task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
         ),

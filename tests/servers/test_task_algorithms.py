@@ -21,6 +21,7 @@ from dp.errors import BudgetExceededError
 from dp.gaussian_dp import delta_from_mu, eps_from_mu
 from dp.ledger import Level
 from dp.task_privacy import task_privacy
+from mpc.tuples import BatchShape
 from protos.task import ONLY_SIMULATED, Task
 from servers.state_dir import open_ledger
 from tests.integration.harness import small_task
@@ -147,6 +148,24 @@ def test_the_draw_of_clients_amplifies_nothing_that_other_clients_can_see(tmp_pa
     assert delta(epsilon) <= task.delta < delta(epsilon * 0.995)
     unseen = PldAccountant().epsilon(SampledGaussian(0.1, 3 * math.sqrt(2)), ROUNDS, task.delta)
     assert epsilon > 2 * unseen
+
+
+def test_colluding_clients_see_who_was_drawn_between_them() -> None:
+    """Why the draw amplifies nothing for a whole client: slots, which invitations name, count the drawn in order."""
+    with_bob = BatchShape("task", 0, ("alice", "bob", "carol"), 24, ())
+    without = BatchShape("task", 0, ("alice", "carol"), 24, ())
+    assert [shape.slot_of("carol") - shape.slot_of("alice") for shape in (with_bob, without)] == [2, 1]
+
+
+def test_a_whole_client_of_precad_hides_in_no_draw_either(tmp_path: Path) -> None:
+    """With one round in the mixture q times a Gaussian's delta, in closed form; hidden sampling would give less."""
+    task = small_task(client_rate=0.1, noise_multiplier=3.0, client_clip=2.0)
+    sigma = math.sqrt(2) * 3.0 / 2.0
+    with open_ledger(tmp_path, task) as ledger:
+        ledger.charge(0, [])
+        epsilon = ledger.task_statement(Level.CLIENT).epsilon
+    assert 0.1 * delta_from_mu(epsilon, 1 / sigma) <= task.delta < 0.1 * delta_from_mu(epsilon * 0.995, 1 / sigma)
+    assert epsilon > PldAccountant().epsilon(SampledGaussian(0.1, sigma), 1, task.delta)
 
 
 @pytest.mark.parametrize("algorithm", ["ins-dp-fedavg", "local-dp", "distributed-dp"])
