@@ -162,3 +162,8 @@ def test_budgets_end_a_simulated_deployment_as_they_end_the_ledgers(engine: Reco
         algorithm = simulation(engine, made, algorithm="deployed").algorithm
         assert algorithm.may_start(rounds, Counter({IDS[0]: most}))
         assert not algorithm.may_start(rounds + 1, Counter({IDS[0]: most + 1}))
+
+
+def test_a_budget_of_a_whole_client_needs_a_bound_on_it(engine: RecordEngine) -> None:
+    with pytest.raises(ArgumentError, match=r"task\.epsilon_budget_client: expected none where clients do not clip"):
+        simulation(engine, task(epsilon_budget_client=1.0), validation=False, client_clipping=False)

@@ -27,6 +27,11 @@ class Precad(Deployed):
         settings = self.settings
         if settings.validation and not settings.client_clipping:
             raise ArgumentError("simulation.validation: expected false where clients do not clip, found true")
+        if self.task.epsilon_budget_client is not None and not settings.client_clipping:
+            raise ArgumentError(
+                "task.epsilon_budget_client: expected none where clients do not clip and nothing bounds a whole client, "
+                f"found {self.task.epsilon_budget_client}"
+            )
         if settings.servers == "mpc" and not settings.validation:
             raise ArgumentError("simulation.servers: expected 'cleartext' without validation, found 'mpc'")
         if settings.servers == "mpc":
