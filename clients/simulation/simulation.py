@@ -22,6 +22,7 @@ from clients.attacks import ATTACKS, Attack
 from clients.datasets import Records, Split, example_of, joined
 from clients.errors import ArgumentError, DivergedError, ExtensionError, NonFiniteGradientError, UnknownNameError
 from clients.extension import imported
+from clients.model_stack import own_models
 from clients.per_record import RecordEngine
 from clients.simulation.algorithms import ALGORITHMS, Algorithm
 from clients.simulation.config import AttackSettings, Parameters, SimulationSettings
@@ -105,6 +106,7 @@ class Simulation:
             records=trained_on(records, self.attacks),
             attacks=self.attacks,
             engine=engine,
+            models=own_models(engine, one_by_one=settings.batching == "client"),
             randomness=randomness,
             rule=rule_of(settings, task),
         )

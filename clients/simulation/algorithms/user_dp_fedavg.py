@@ -49,11 +49,8 @@ class UserDpFedAvg(Algorithm):
         """The server's part is on the integer grid, with exact noise."""
         task, federation, settings = self.task, self.federation, self.settings
         step = task.learning_rate / federation.nominal_clients
-        updates = {
-            client: federation.descend(t, parameters, client, steps=settings.local_steps, rate=settings.local_rate)
-            - parameters.astype(np.float64)
-            for client in chosen
-        }
+        trained = federation.descend_all(t, parameters, chosen, steps=settings.local_steps, rate=settings.local_rate)
+        updates = {client: found - parameters.astype(np.float64) for client, found in trained.items()}
         updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=step)
         total = federation.randomness.noise(t, "server", self._std, task.dim)
         for update in updates.values():
