@@ -44,8 +44,8 @@ class Federation:
     attacks: Mapping[str, Attack] = field(default_factory=dict)
     """Of the malicious clients; everybody else is honest."""
     engine: RecordEngine
-    models: OwnModels
-    """The engine for clients that have models of their own, after a local step."""
+    own_models: Callable[[], OwnModels]
+    """The engine for clients that have models of their own, after a local step. The first call makes it."""
     randomness: Randomness
     rule: AggregationRule | None = None
     """The rule of a server that sees every update; None: the sum over a public divisor."""
@@ -149,14 +149,15 @@ class Federation:
 
         Groups of them, so that memory for their models stays within the engine's budget.
         """
-        if isinstance(self.models, ModelByModel):
+        models = self.own_models()
+        if isinstance(models, ModelByModel):
             return {client: self.descend(t, parameters, client, steps=steps, rate=rate) for client in clients}
         found: dict[str, Vector] = {}
         for group in self.groups(clients):
             trained = descend_together(
                 parameters,
                 [self.records[client] for client in group],
-                models=self.models,
+                models=models,
                 steps=steps,
                 rate=rate,
                 sample_rate=self.task.record_rate,

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,7 +107,7 @@ class Simulation:
             records=trained_on(records, self.attacks),
             attacks=self.attacks,
             engine=engine,
-            models=own_models(engine, one_by_one=settings.batching == "client"),
+            own_models=cache(partial(own_models, engine, one_by_one=settings.batching == "client")),
             randomness=randomness,
             rule=rule_of(settings, task),
         )

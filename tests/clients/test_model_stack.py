@@ -82,8 +82,13 @@ def engine_of(model: nn.Module, example: Tensor, dtype: torch.dtype, memory: int
     return RecordEngine(model, example, device="cpu", dtype=dtype, memory_bytes=memory)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["mlp", "cnn", "lstm", "normed", "padded"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, dtype) for name in ("mlp", "cnn", "normed", "padded") for dtype in (torch.float32, torch.float64)),
+        ("lstm", torch.float32),
+    ],
+)
 def test_a_stack_gives_the_sums_of_the_loop(name: str, dtype: torch.dtype) -> None:
     """Without clipping, clipped as a whole, clipped by layer; every client within the tolerance of its own norm."""
     model, example = made(name)
@@ -199,12 +204,7 @@ class Tied(nn.Module):
 def test_who_is_stacked() -> None:
     """Linear layers are, on a CPU; convolutions there, and what a stack cannot run, go model by model."""
     example = torch.zeros(1, 8, 8)
-    kinds = {
-        "mlp": ModelStack,
-        "lstm": ModelStack,
-        "cnn": ModelByModel,
-    }
-    for name, kind in kinds.items():
+    for name, kind in (("mlp", ModelStack), ("cnn", ModelByModel)):
         assert type(own_models(engine_of(*made(name), torch.float32))) is kind
     for model in (Nosy(), Tied()):
         engine = engine_of(model, example, torch.float32)

@@ -53,7 +53,7 @@ class InsDpFedAvg(PlainServer):
                 own.take(sample_records(len(own), task.record_rate, draw))
                 for own, draw in zip(records, draws, strict=True)
             ]
-            updates = -federation.models.clipped_sums(at, samples, federation.record_clip())
+            updates = -federation.own_models().clipped_sums(at, samples, federation.record_clip())
             for i, client in enumerate(clients):
                 size = task.record_rate * task.clients[client]
                 at[i] += self.settings.local_rate / size * self._noised(t, v, client, updates[i])
