@@ -217,6 +217,8 @@ def test_plots_are_drawn(tmp_path):
     plots.plot_overhead({"rows": settings}, tmp_path / "overhead.png")
     engines = [{"implementation": name, "samples_per_s": 1000.0} for name in ("precad", "opacus")]
     plots.plot_training({"rows": engines}, tmp_path / "training.png")
+    stacks = [row | {"model": "mlp", "kind": "descent", "clients": 10} for row in engines]
+    plots.plot_local_training({"rows": stacks}, tmp_path / "local-training.png")
 
     assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
     assert len(list(tmp_path.iterdir())) == 5

@@ -529,8 +529,8 @@ def test_an_attacker_that_diverges_is_left_out(engine: RecordEngine) -> None:
 
 @pytest.mark.parametrize("algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "precad"])
 def test_local_training_together_is_what_each_does_alone(engine: RecordEngine, algorithm: str) -> None:
-    """Two rounds with three attackers who share a backdoor, each on poisoned records of its own; in tiles of a stack, and
-    client by client. Encodings may differ by a step of the grid where float32 rounds to its other side."""
+    """Two rounds with three attackers who share a backdoor, each on poisoned records of its own; stacked, and client by
+    client. Encodings may differ by a step of the grid where float32 rounds to its other side."""
     attack = AttackSettings(kind="distributed-backdoor", clients=3, parameters={"steps": 6, "rate": 0.2})
     changes = {"algorithm": algorithm, "local_steps": 4, "local_rate": 0.2, "attack": attack}
     alone, together = (
