@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.datasets.records import Records, model_inputs
-from clients.errors import NonFiniteGradientError
+from clients.errors import DimensionError, NonFiniteGradientError
 from clients.layer_gradients import LayerGradients
 from clients.one_pass import recorded_pass
 from clients.per_record import Path, RecordClip, RecordEngine, clip_factors, deterministic
@@ -115,11 +115,10 @@ class ModelStack:
         self._engine = engine
         model, self._layers = stacked(engine.model_copy())
         self._model = model.to(engine.device, engine.dtype)
-        self._dim = engine.dim
 
     def gradient_sums(self, models: Models, clients: Sequence[Records]) -> Models:
         """See OwnModels."""
-        sums = np.zeros_like(models)
+        sums = self._zeros(models, clients)
         for tile in self._tiles([len(own) for own in clients]):
             at = self._load(models, tile).requires_grad_()
             load(self._layers, at)
@@ -136,7 +135,7 @@ class ModelStack:
 
     def clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
         """See OwnModels."""
-        sums = np.zeros_like(models)
+        sums = self._zeros(models, clients)
         for tile in self._tiles([len(own) for own in clients]):
             load(self._layers, self._load(models, tile))
             gradients = self._gradients(*self._batch(tile, clients))
@@ -146,6 +145,11 @@ class ModelStack:
             parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
             sums[[row.client for row in tile]] += torch.cat(parts, dim=1).cpu().numpy()
         return sums
+
+    def _zeros(self, models: Models, clients: Sequence[Records]) -> Models:
+        if models.shape != (len(clients), self._engine.dim):
+            raise DimensionError(expected=self._engine.dim, got=models.shape[1:])
+        return np.zeros_like(models)
 
     def _gradients(self, features: Tensor, labels: Tensor) -> list[LayerGradients]:
         layers = [stacked_layer.layer for stacked_layer in self._layers]
@@ -158,7 +162,7 @@ class ModelStack:
         A client's records are cut where they alone fill a tile, so no client is twice in one.
         """
         engine = self._engine
-        of_model = 4 * _COPIES * self._dim
+        of_model = 4 * _COPIES * engine.dim
         longest = max(1, (engine.memory_bytes - of_model) // engine.bytes_per_record)
         rows = [
             _Row(client, start, min(start + longest, size))

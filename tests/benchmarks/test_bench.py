@@ -221,7 +221,7 @@ def test_plots_are_drawn(tmp_path):
     plots.plot_local_training({"rows": stacks}, tmp_path / "local-training.png")
 
     assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from clients import models
 from clients.datasets import Records
 from clients.descent import descend, descend_together
-from clients.errors import NonFiniteGradientError
+from clients.errors import DimensionError, NonFiniteGradientError
 from clients.model_stack import ModelByModel, ModelStack, can_stack, own_models
 from clients.per_record import Clipping, RecordClip, RecordEngine
 from clients.stacked_layers import stacked
@@ -160,6 +160,14 @@ def test_descending_together_is_descending_one_by_one(dtype: torch.dtype, batch:
     for one, twin in zip(got, expected, strict=True):
         moved = np.linalg.norm(twin - theta)
         assert np.linalg.norm(one - twin) <= TOLERANCES[dtype] * moved
+
+
+def test_vectors_of_another_model_are_refused() -> None:
+    model, example = made("mlp")
+    engine, clients = engine_of(model, example, torch.float32), records_of(example)
+    for sums in (ModelStack(engine).gradient_sums, ModelByModel(engine).gradient_sums):
+        with pytest.raises(DimensionError):
+            sums(np.zeros((len(clients), 7)), clients)
 
 
 def test_what_is_not_finite_is_refused() -> None:
