@@ -59,8 +59,8 @@ def test_the_layers_are_those_of_the_model(engine: RecordEngine) -> None:
 def test_the_bound_finds_the_quantile(quantile: float) -> None:
     """Norms exp(0.5 Z), 100 of 200 clients expected in a round, sigma_b = 5, from a start that is 20 times too large.
 
-    A round's estimate of the share has standard deviation at most 0.071 (drawing 0.05, noise 0.05). The log's density at
-    the quantile is at least 0.55, so that of the mean of log S over 1000 rounds is at most 0.0041: 0.03 is seven of
+    A round's estimate of the share has standard deviation at most 0.071 (drawing 0.05, noise 0.05). The logarithm's
+    density at the quantile is at least 0.55, so that of its mean over 1000 rounds is at most 0.0041: 0.03 is seven of
     them, a false alarm in 10^11. A quantile that is 0.05 off is at least 0.06 off.
     """
     generator = np.random.default_rng(11)
