@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from clients.attacks import ATTACKS, Attack
 from clients.datasets import Records, Split, example_of, joined
 from clients.errors import ArgumentError, DivergedError, ExtensionError, NonFiniteGradientError, UnknownNameError
 from clients.extension import imported
+from clients.model_stack import own_models
 from clients.per_record import RecordEngine
 from clients.simulation.algorithms import ALGORITHMS, Algorithm
 from clients.simulation.config import AttackSettings, Parameters, SimulationSettings
@@ -105,6 +107,7 @@ class Simulation:
             records=trained_on(records, self.attacks),
             attacks=self.attacks,
             engine=engine,
+            own_models=cache(partial(own_models, engine, one_by_one=settings.batching == "client")),
             randomness=randomness,
             rule=rule_of(settings, task),
         )
