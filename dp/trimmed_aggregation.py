@@ -193,8 +193,6 @@ def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int6
     """
     if updates.ndim != 2:
         raise ValueError(f"updates must have shape (m, d), got {updates.shape}")
-    if not np.isfinite(updates).all():
-        raise ValueError("updates must be finite, got nan or inf")
     grid = np.empty(updates.shape, dtype=np.int64)
     for update, whole in zip(updates, grid, strict=True):  # row by row: a pass over one stays in the caches
         whole[:] = _row_on_grid(update.astype(np.float64), clip, frac_bits)
@@ -203,6 +201,8 @@ def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int6
 
 def _row_on_grid(row: Array, clip: float, frac_bits: int) -> NDArray[np.int64]:
     """One row of `clip_to_grid`, (d,)."""
+    if not np.isfinite(row).all():
+        raise ValueError("updates must be finite, got nan or inf")
     norm = _norm(row)
     scale = math.ldexp(clip / norm if norm > clip else 1.0, frac_bits)
     whole: NDArray[np.int64] = (row * scale).astype(np.int64)  # towards zero
@@ -216,7 +216,8 @@ def _row_on_grid(row: Array, clip: float, frac_bits: int) -> NDArray[np.int64]:
 def _norm(row: Array) -> float:
     """L2, also where a square overflows or vanishes; infinite where the norm itself overflows, which shrinks the row to
     nothing."""
-    square = float(row @ row)
+    with np.errstate(over="ignore"):
+        square = float(row @ row)
     if 1e-200 < square < math.inf:
         return math.sqrt(square)
     largest = float(np.abs(row).max(initial=0.0))

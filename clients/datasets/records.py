@@ -81,10 +81,9 @@ def joined(parts: Sequence[Records]) -> Records:
     """All of them, in order; itself where there is one. Images of both kinds become float32."""
     if len(parts) == 1:
         return parts[0]
-    features = [part.features for part in parts]
-    if len({own.dtype for own in features}) > 1:
-        features = [pixels(part) for part in parts]
-    return Records(np.concatenate(features), np.concatenate([part.labels for part in parts]))
+    is_mixed = len({part.features.dtype for part in parts}) > 1
+    features = np.concatenate([pixels(part) if is_mixed else part.features for part in parts])
+    return Records(features, np.concatenate([part.labels for part in parts]))
 
 
 def pixels(images: Records) -> NDArray[np.float32]:
