@@ -110,8 +110,12 @@ class Experiment:
             if not 0 < epsilon < float("inf"):
                 raise ConfigError(f"--epsilon: expected a positive number, found {epsilon}")
             for method in METHODS:
-                if self.rounds(method, epsilon) == 0:
-                    raise ConfigError(f"--epsilon: expected enough for a round of {method.words}, found {epsilon}")
+                rounds = self.rounds(method, epsilon)
+                if rounds < EVALUATE_EVERY:
+                    raise ConfigError(
+                        f"--epsilon: expected enough for {EVALUATE_EVERY} rounds of {method.words}, found {epsilon}, "
+                        f"which is for {rounds}"
+                    )
 
     @property
     def settings(self) -> tuple[Corruption, ...]:
@@ -196,7 +200,7 @@ def _row(experiment: Experiment, corruption: Corruption, pair: Sequence[Outcome]
     row: dict[str, Any] = {"corruption": corruption.of, "share": corruption.share, "epsilon": epsilon}
     for i, (key, method, outcome) in enumerate(zip(("gaussian", "ptr"), METHODS, pair, strict=True)):
         rounds = experiment.rounds(method, epsilon)
-        found = [accuracy_until(outcome.rows, seed, rounds) for seed in range(experiment.seeds)]
+        found = [_accuracy(outcome, seed, rounds) for seed in range(experiment.seeds)]
         row[key] = {
             "rounds": rounds,
             "accuracy": {"mean": statistics.fmean(found), "min": min(found), "max": max(found)},
@@ -206,11 +210,17 @@ def _row(experiment: Experiment, corruption: Corruption, pair: Sequence[Outcome]
     return row
 
 
-def accuracy_until(rows: Sequence[Mapping[str, Any]], seed: int, rounds: int) -> float:
-    """Mean of the last five evaluations of a seed in its first so many rounds; of the first one where there is none."""
-    own = [row for row in rows if row["seed"] == seed]
-    due = [r["accuracy"] for r in own if r["round"] <= rounds and (r["round"] % EVALUATE_EVERY == 0 or r is own[-1])]
-    return statistics.fmean(due[-LAST_EVALUATIONS:] or [own[0]["accuracy"]])
+def _accuracy(outcome: Outcome, seed: int, rounds: int) -> float:
+    """Of one training in its first so many rounds; of the model it has where it diverged before it was evaluated."""
+    own = [row for row in outcome.rows if row["seed"] == seed]
+    return accuracy_until(own, rounds) if own else float(outcome.runs[seed]["accuracy"])
+
+
+def accuracy_until(rows: Sequence[Mapping[str, Any]], rounds: int) -> float:
+    """Mean of the last five evaluations of one training in its first so many rounds, EVALUATE_EVERY at least. The last
+    round is evaluated out of step."""
+    due = [r["accuracy"] for r in rows if r["round"] <= rounds and (r["round"] % EVALUATE_EVERY == 0 or r is rows[-1])]
+    return statistics.fmean(due[-LAST_EVALUATIONS:])
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
