@@ -188,32 +188,34 @@ def test_the_noise_of_table_1() -> None:
 
 
 def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 32 of the 1437 digits. Each mechanism trains for as long as epsilon lasts; less epsilon is a part
+    """Batches of 12 of the 1437 digits. Each mechanism trains for as long as epsilon lasts; less epsilon is a part
     of the same trainings."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(ptr_mnist, "BATCH", 32)
-    monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 4)
+    monkeypatch.setattr(ptr_mnist, "BATCH", 12)
+    monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 7)
     folder = tmp_path / "run"
-    arguments = ("ptr-mnist", "--dataset", "digits", "--corruption", "feature-0.2", "--seeds", 1, "--output", folder)
-    done = experiment(*arguments, "--epsilon", 2.4, "--json")
+    chosen = ("--dataset", "digits", "--model", "mlp", "--corruption", "feature-0.2", "--seeds", 1)
+    arguments = ("ptr-mnist", *chosen, "--output", folder)
+    done = experiment(*arguments, "--epsilon", 2.35, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (folder / "report.txt").read_text().strip() == report["paragraph"]
     (case,) = report["cases"]
-    assert (case["corruption"], case["share"], case["epsilon"]) == ("feature", 0.2, 2.4)
+    assert (case["corruption"], case["share"], case["epsilon"]) == ("feature", 0.2, 2.35)
     rows = rows_of(folder)
     for key, method in (("gaussian", "TSGD + Gaussian"), ("ptr", "TSGD + PTR")):
         own = [row for row in rows if row["method"] == method]
         assert int(own[-1]["round"]) == case[key]["rounds"] > 0
-        assert float(own[-1]["epoch"]) == pytest.approx(case[key]["rounds"] * 32 / 1437)
+        assert float(own[-1]["epoch"]) == pytest.approx(case[key]["rounds"] * 12 / 1437)
         last = [float(row["accuracy"]) for row in own[-5:]]
         assert case[key]["accuracy"]["mean"] == pytest.approx(np.mean(last))
         assert case[key]["paper"] is None  # the paper's numbers are MNIST's
     assert (folder / "ptr-table-1.png").read_bytes()[:4] == b"\x89PNG"
+    assert 0 < case["gaussian_renyi"]["rounds"] < case["gaussian"]["rounds"]
     monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
-    again = experiment(*arguments, "--epsilon", 2.4, "--epsilon", 2.35, "--json")
+    again = experiment(*arguments, "--epsilon", 2.35, "--epsilon", 2.3, "--json")
     assert again.exit_code == 0, again.output
-    assert [row["epsilon"] for row in json.loads(again.stdout)["cases"]] == [2.4, 2.35]
+    assert [row["epsilon"] for row in json.loads(again.stdout)["cases"]] == [2.35, 2.3]
 
 
 def test_the_rounds_are_all_that_epsilon_pays_for() -> None:
@@ -256,11 +258,11 @@ def test_accuracy_until(monkeypatch: pytest.MonkeyPatch, rounds: int, mean: floa
 
 def test_the_paragraph_counts_where_ptr_is_ahead() -> None:
     def case(ptr: float, gaussian: float) -> dict[str, Any]:
-        both = {
-            key: {"rounds": 10, "accuracy": {"mean": m}, "diverged": 0}
-            for key, m in (("ptr", ptr), ("gaussian", gaussian))
-        }
+        means = {"ptr": ptr, "gaussian": gaussian, "gaussian_renyi": 0.75}
+        both = {key: {"rounds": 10, "accuracy": {"mean": mean}, "diverged": 0} for key, mean in means.items()}
         return {"corruption": "label", "share": 0.1, "epsilon": 3.0, **both}
 
     report = {"dataset": "mnist", "model": "cnn", "seeds": 1, "cases": [case(0.9, 0.8), case(0.7, 0.8), case(0.8, 0.8)]}
-    assert "PTR is ahead in 1 of 3 settings" in ptr_mnist.paragraph(report)
+    said = ptr_mnist.paragraph(report)
+    assert "PTR is ahead in 1 of 3 settings" in said
+    assert "the Gaussian 10 rounds, in 2." in said
