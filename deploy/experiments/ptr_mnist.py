@@ -8,8 +8,8 @@ The paper trains on a server that holds the records, with a batch of 256. Here e
 simulate`, in a round with probability 256 / N, and the two mechanisms are its aggregation rules, so that what is proved
 for a client is proved for a record. The parameters are those of the paper's B.1.3. Each mechanism trains for as many
 rounds as its own proved bound allows within epsilon; an accuracy is the mean of the last five evaluations until then.
-The bound of Gaussian noise is by privacy loss distributions, that of PTR by Renyi divergences, all that is known here; the
-paper has those for both, so that a third column has the Gaussian training after the fewer rounds that they allow.
+The bound of Gaussian noise is by privacy loss distributions, that of PTR by Renyi divergences, all that is known here;
+the paper has those for both, so that a third column has the Gaussian training after the fewer rounds they allow.
 """
 
 from __future__ import annotations
