@@ -8,6 +8,7 @@ each. On a cluster the run folder lies on storage that all of its machines share
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ import joblib
 import torch
 
 from deploy.errors import ConfigError
+from protos.transport import TransportError, split_address
 
 T = TypeVar("T")
 
 RAY = "ray"
+_FOUND_BY_RAY = ("local", "auto")
+ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,27 @@ def _cluster(address: str) -> Iterator[None]:
         register: Any = importlib.import_module("ray.util.joblib").register_ray
     except ImportError:
         raise ConfigError('--ray: expected Ray, found none: pip install "precad[scale]"') from None
+    _require_answering(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"--ray: expected a cluster that answers, found {address!r}: {reason}") from None
+        raise ConfigError(_no_cluster(address, error)) from None
     try:
         register()
         yield
     finally:
         ray.shutdown()
+
+
+def _require_answering(address: str) -> None:
+    """Raises ConfigError: of a machine that is not there, Ray would say nothing and wait for minutes."""
+    if address in _FOUND_BY_RAY:
+        return
+    try:
+        socket.create_connection(split_address(address.removeprefix("ray://")), timeout=ANSWER_S).close()
+    except (OSError, TransportError) as error:
+        raise ConfigError(_no_cluster(address, error)) from None
+
+
+def _no_cluster(address: str, error: Exception) -> str:
+    return f'--ray: expected "local", "auto" or HOST:PORT of a cluster that answers, found {address!r}: {error}'

@@ -67,6 +67,13 @@ def test_an_error_in_a_worker_is_told_like_any_other(config: Path, tmp_path: Pat
     assert "seed-1.npz" in done.stderr
 
 
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_a_cluster_that_does_not_answer_is_told_at_once(config: Path, tmp_path: Path) -> None:
+    done = precad("simulate", config, "--ray", "127.0.0.1:1", "--output", tmp_path / "run")
+    assert done.exit_code == 2
+    assert 'expected "local", "auto" or HOST:PORT of a cluster that answers, found \'127.0.0.1:1\'' in done.stderr
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_the_command_says_what_installs_it(config: Path, tmp_path: Path) -> None:
     done = precad("simulate", config, "--ray", "local", "--output", tmp_path / "run")
