@@ -114,7 +114,7 @@ class TlsFiles:
         authority = _parse_valid("authority", self.authority, authority_pem)
         key_pem = _read("key", self.key)
         _require_own_key(self.key, key_pem, certificate)
-        _require_issuer(self.certificate, certificate, self.authority, authority)
+        require_issuer(self.certificate, certificate, self.authority, authority)
         try:
             identity = Identity.from_certificate(certificate_pem)
         except IdentityError as error:
@@ -158,10 +158,10 @@ def _require_own_key(path: Path, pem: bytes, certificate: x509.Certificate) -> N
         raise TlsFileError("key", path, expected="the certificate's key", found="the key of another certificate")
 
 
-def _require_issuer(
+def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authority: x509.Certificate
 ) -> None:
-    """`authority` is one, and signed `certificate`."""
+    """`authority` is one, and signed `certificate`; the paths are for the message. Raises: TlsFileError."""
     try:
         is_authority = authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

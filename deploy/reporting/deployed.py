@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -135,33 +136,29 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
 
 def _statements(summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
     """Both views of a record, and a whole client."""
-    one_server = tuple((line.round + 1, line.epsilon_one_server) for line in lines)
-    clients_only = tuple((line.round + 1, line.epsilon_clients_only) for line in lines)
-    delta = summary.delta
+    one_server, clients_only, client = deployed_statements(
+        summary.epsilon_one_server,
+        summary.epsilon_clients_only,
+        math.inf if summary.epsilon_client == "inf" else summary.epsilon_client,
+        summary.delta,
+    )
     return (
+        replace(one_server, by_round=tuple((line.round + 1, line.epsilon_one_server) for line in lines)),
+        replace(clients_only, by_round=tuple((line.round + 1, line.epsilon_clients_only) for line in lines)),
+        client,
+    )
+
+
+def deployed_statements(
+    one_server: float, clients_only: float, client: float, delta: float
+) -> tuple[Statement, Statement, Statement]:
+    """What a deployment's epsilons mean: of a record in both views, of a whole client against clients."""
+    return (
+        Statement(unit=Unit.RECORD, against=AGAINST[View.ONE_SERVER], epsilon=one_server, delta=delta, note=_OWN_NOISE),
         Statement(
-            unit=Unit.RECORD,
-            against=AGAINST[View.ONE_SERVER],
-            epsilon=summary.epsilon_one_server,
-            delta=delta,
-            note=_OWN_NOISE,
-            by_round=one_server,
+            unit=Unit.RECORD, against=AGAINST[View.CLIENTS_ONLY], epsilon=clients_only, delta=delta, note=_TWO_HONEST
         ),
-        Statement(
-            unit=Unit.RECORD,
-            against=AGAINST[View.CLIENTS_ONLY],
-            epsilon=summary.epsilon_clients_only,
-            delta=delta,
-            note=_TWO_HONEST,
-            by_round=clients_only,
-        ),
-        Statement(
-            unit=Unit.CLIENT,
-            against=AGAINST[View.CLIENTS_ONLY],
-            epsilon=math.inf if summary.epsilon_client == "inf" else summary.epsilon_client,
-            delta=delta,
-            note=_TWO_HONEST,
-        ),
+        Statement(unit=Unit.CLIENT, against=AGAINST[View.CLIENTS_ONLY], epsilon=client, delta=delta, note=_TWO_HONEST),
     )
 
 
