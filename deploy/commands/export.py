@@ -43,7 +43,7 @@ def export(
         list[FormatName] | None, typer.Option("--format", help="Beside the state_dict; may be repeated.")
     ] = None,
     date: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Into the statement; the same at both servers.")
+        str | None, typer.Option(metavar="YYYY-MM-DD", help="Into the statement; the same at both servers.")
     ] = None,
     as_json: Json = False,
 ) -> None:

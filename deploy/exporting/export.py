@@ -21,7 +21,7 @@ from deploy.config import Deployment
 from deploy.errors import ConfigError, ExportRefusedError
 from deploy.exporting import formats, signing
 from deploy.exporting.finished import FinishedTask, read_finished
-from deploy.exporting.statement import ExportStatement, difference, sha256, statement_of
+from deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
 from deploy.reporting.certificates import Certificate, certificate_of
 from deploy.reporting.deployed import read_deployed
 from deploy.run_folder import RunFolder
@@ -86,6 +86,7 @@ def export(
     """
     task = source.deployment.task
     _require_new(out)
+    _require_date(date)
     formats.require_writable(task.model, kinds)
     finished = [read_finished(state_dir, task) for state_dir, _ in source.servers]
     module = formats.module_of(task.model, finished[0].parameters)
@@ -95,7 +96,7 @@ def export(
         out.parent.mkdir(parents=True, exist_ok=True)
         with appearing(out, mode=0o755) as staging:
             written = formats.write_files(staging, task.model, module, tuple(dict.fromkeys(kinds)))
-            files = {name: sha256((staging / name).read_bytes()) for name in written}
+            files = {name: file_sha256(staging / name) for name in written}
             (staging / STATEMENT).write_bytes(statement.canonical())
             for found, (_, tls) in zip(finished, source.servers, strict=True):
                 _sign(staging, found, tls, statement, files, today or dt.datetime.now(dt.UTC).date())
@@ -120,6 +121,15 @@ def _sign(
 def _require_new(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out: expected a new or empty folder, found {out}, which is never overwritten")
+
+
+def _require_date(date: str | None) -> None:
+    try:
+        is_date = date is None or dt.date.fromisoformat(date).isoformat() == date
+    except ValueError:
+        is_date = False
+    if not is_date:
+        raise ConfigError(f"--date: expected YYYY-MM-DD, found {date!r}")
 
 
 def _agreed(statements: Sequence[ExportStatement]) -> ExportStatement:

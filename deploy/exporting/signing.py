@@ -14,25 +14,22 @@ import datetime as dt
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from pydantic import Field
 
 from deploy.errors import ConfigError, ExportRefusedError
 from deploy.exporting.finished import FinishedTask
-from deploy.exporting.statement import Count, Part, Sha256, canonical, parse, sha256
+from deploy.exporting.statement import Count, Date, Part, Sha256, canonical, parse, sha256
 from protos.identity import Identity, IdentityError, Role, fingerprint
 from protos.transport import TlsFileError, TlsMaterial, require_issuer
 
 FORMAT: Final = "precad/export-signature/1"
 SIGNERS: Final = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-
-Date = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 
 class Endorsement(Part):

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,6 +31,7 @@ _DECIMALS: Final = 10**6
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
+Date = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -117,8 +119,8 @@ class PoisoningPart(Part):
     """Against malicious clients."""
 
     client_clip: float
-    """C: an upload longer than that enters the sum with probability at most 2^`log2_probability`, if both servers follow
-    the protocol."""
+    """C: an upload longer than that enters the sum with probability at most 2^`log2_probability`, if both servers
+    follow the protocol."""
     log2_probability: float
     certificate: CertificatePart | None
     why_none: str
@@ -135,7 +137,7 @@ class ExportStatement(Part):
     poisoning: PoisoningPart
     guarantee: str
     """In one sentence, what is guaranteed against whom."""
-    date: str | None
+    date: Date | None
     """As the operators agreed, if they did."""
 
     def canonical(self) -> bytes:
@@ -153,6 +155,12 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def file_sha256(path: Path) -> str:
+    """The same of a file, which may be larger than memory. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def parse(content: bytes, kind: type[P], where: str) -> P:
     """The values of a canonical text. Raises ExportRefusedError for any other text."""
     try:
@@ -167,7 +175,7 @@ def parse(content: bytes, kind: type[P], where: str) -> P:
 
 
 def difference(ours: Part, theirs: Part) -> str | None:
-    """The first field, in the order of names, in which two statements differ, with both values; None where none does."""
+    """The first field, in the order of names, in which two statements differ, with both values; None if none does."""
     return _difference(ours.model_dump(mode="json"), theirs.model_dump(mode="json"), "")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from deploy.errors import ConfigError, ExportRefusedError
 from deploy.exporting import formats, signing
 from deploy.exporting.export import STATEMENT
 from deploy.exporting.signing import Endorsement
-from deploy.exporting.statement import ExportStatement, difference, parse, sha256
+from deploy.exporting.statement import ExportStatement, difference, file_sha256, parse, sha256
 from protos.identity import IdentityError, Role, parse_certificate
 
 
@@ -26,9 +26,9 @@ def verify_export(
     Raises: ConfigError for an authority that is none; ExportRefusedError at the first thing amiss.
     """
     trusted = _authority(authority)
-    statement, signatures = _verified(folder, trusted, authority)
+    statement, signatures, digests = _verified(folder, trusted, authority)
     if against is not None:
-        other, others = _verified(against, trusted, authority)
+        other, others, _ = _verified(against, trusted, authority)
         if (found := difference(statement, other)) is not None:
             raise ExportRefusedError(f"the statements of {folder} and {against} differ: {found}")
         signatures = others | signatures
@@ -38,8 +38,8 @@ def verify_export(
         "statement_sha256": sha256(statement.canonical()),
         "signatures": {role.value: _shown(*signatures[role]) for role in signing.SIGNERS if role in signatures},
         "files": {
-            path.name: [role.value for role, (said, _) in signatures.items() if _names(said, path)]
-            for path in _files(folder)
+            name: [role.value for role, (said, _) in signatures.items() if said.files.get(name) == digest]
+            for name, digest in digests.items()
         },
         "statement": statement.model_dump(mode="json"),
     }
@@ -47,8 +47,8 @@ def verify_export(
 
 def _verified(
     folder: Path, trusted: x509.Certificate, authority: Path
-) -> tuple[ExportStatement, dict[Role, tuple[Endorsement, str]]]:
-    """The statement of a folder and the signatures there, once all of it belongs together."""
+) -> tuple[ExportStatement, dict[Role, tuple[Endorsement, str]], dict[str, str]]:
+    """The statement of a folder, the signatures there, and the files' digests, once all of it belongs together."""
     try:
         content = (folder / STATEMENT).read_bytes()
     except OSError as error:
@@ -58,28 +58,22 @@ def _verified(
     for role, (said, _) in signatures.items():
         if said.statement_sha256 != sha256(content):
             raise ExportRefusedError(f"{folder / STATEMENT}: it is not the statement that {role} signed")
-    _require_signed_files(folder, {role: said for role, (said, _) in signatures.items()})
+    digests = _signed_files(folder, [said for said, _ in signatures.values()])
     formats.require_parameters(folder / formats.STATE_DICT, statement.model.parameters, statement.model.sha256)
-    return statement, signatures
+    return statement, signatures, digests
 
 
-def _require_signed_files(folder: Path, said: Mapping[Role, Endorsement]) -> None:
-    """The state_dict is there, and every file of the folder is one that a server has signed."""
-    for path in (folder / formats.STATE_DICT, *_files(folder)):
-        if not path.is_file():
-            raise ExportRefusedError(f"{path}: expected a file of the model, found none")
-        if not any(_names(endorsement, path) for endorsement in said.values()):
-            raise ExportRefusedError(f"{path}: no signature here names this file with this content")
-
-
-def _files(folder: Path) -> list[Path]:
-    """Everything but the statement and the signatures."""
+def _signed_files(folder: Path, said: Sequence[Endorsement]) -> dict[str, str]:
+    """The files of the model with their digests: the state_dict is among them, and a server has signed each."""
     others = {STATEMENT, *(name for role in signing.SIGNERS for name in signing.names_of(role))}
-    return sorted(path for path in folder.iterdir() if path.name not in others)
-
-
-def _names(said: Endorsement, path: Path) -> bool:
-    return said.files.get(path.name) == sha256(path.read_bytes())
+    digests: dict[str, str] = {}
+    for name in sorted({formats.STATE_DICT, *(path.name for path in folder.iterdir())} - others):
+        if not (folder / name).is_file():
+            raise ExportRefusedError(f"{folder / name}: expected a file of the model, found none")
+        digests[name] = file_sha256(folder / name)
+        if not any(endorsement.files.get(name) == digests[name] for endorsement in said):
+            raise ExportRefusedError(f"{folder / name}: no signature here names this file with this content")
+    return digests
 
 
 def _authority(path: Path) -> x509.Certificate:
