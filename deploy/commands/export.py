@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from deploy.commands.common import AggregatorLetter, Json, exit_codes, say
+from deploy.errors import ConfigError
 
 
 class FormatName(StrEnum):
@@ -49,6 +51,7 @@ def export(
 ) -> None:
     """Write a finished task's model, and a signed statement of what was spent and what is guaranteed."""
     with exit_codes():
+        _require_torch()
         from deploy.exporting import export as exporting
         from deploy.exporting.formats import Format
         from deploy.figures import to_json
@@ -73,6 +76,7 @@ def verify_export(
 ) -> None:
     """Check an exported model: digests, signatures, roles, and that both servers state the same."""
     with exit_codes():
+        _require_torch()
         from deploy.exporting import signing, verify
         from deploy.figures import to_json
 
@@ -86,6 +90,12 @@ def verify_export(
         for name, roles in report["files"].items():
             say(f"{name}: as {' and '.join(roles)} signed it")
         _say_statement(report)
+
+
+def _require_torch() -> None:
+    """Raises ConfigError, where the image of the servers ends here."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError("expected PyTorch, found none: exports need all of precad, not the servers' image")
 
 
 def _say_statement(report: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from deploy.errors import ConfigError, ExportRefusedError
 from deploy.exporting import formats, signing
 from deploy.exporting.finished import FinishedTask, read_finished
 from deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
-from deploy.reporting.certificates import Certificate, certificate_of
+from deploy.reporting.certificates import certificate_of
 from deploy.reporting.deployed import read_deployed
 from deploy.run_folder import RunFolder
 from deploy.whole_folder import appearing
@@ -42,7 +42,8 @@ class Source:
     deployment: Deployment
     servers: tuple[tuple[Path, TlsMaterial], ...]
     """The folder and the key of each server that signs."""
-    certificate: Certificate | str
+    run: Path | None
+    """The folder of a run, whose model can be tested; a server has no test records."""
 
 
 def source_of(folder: Path, config: Path | None, letter: str | None) -> Source:
@@ -58,10 +59,10 @@ def source_of(folder: Path, config: Path | None, letter: str | None) -> Source:
     wanted = [name for name, section in sections.items() if section is not None] if letter is None else [letter]
     if config is None:
         servers = [_signer(name, sections[name], run.state_dir(name)) for name in wanted]
-        return Source(deployment, tuple(servers), certificate_of(read_deployed(folder)))
+        return Source(deployment, tuple(servers), folder)
     if len(wanted) != 1:
         raise ConfigError(f"--role: expected a or b, of which {folder} is, found {len(wanted)} sections in {config}")
-    return Source(deployment, (_signer(wanted[0], sections[wanted[0]], folder),), _NO_CERTIFICATE)
+    return Source(deployment, (_signer(wanted[0], sections[wanted[0]], folder),), None)
 
 
 def _signer(letter: str, section: AggregatorConfig | None, state_dir: Path) -> tuple[Path, TlsMaterial]:
@@ -91,7 +92,8 @@ def export(
     finished = [read_finished(state_dir, task) for state_dir, _ in source.servers]
     module = formats.module_of(task.model, finished[0].parameters)
     names = [name for name, _ in module.named_parameters()]
-    statement = _agreed([statement_of(found, names, source.certificate, date=date) for found in finished])
+    certificate = _NO_CERTIFICATE if source.run is None else certificate_of(read_deployed(source.run))
+    statement = _agreed([statement_of(found, names, certificate, date=date) for found in finished])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with appearing(out, mode=0o755) as staging:

@@ -17,7 +17,7 @@ from dp.ledger import Ledger, Level
 from protos import convert
 from protos.task import Task
 from servers import audit_log
-from servers.errors import AuditError
+from servers.errors import AuditError, SetupError
 from servers.state_dir import ledger_path, load_final_model, open_ledger, store_path
 
 
@@ -65,7 +65,7 @@ def read_finished(state_dir: Path, task: Task) -> FinishedTask:
     parameters = load_final_model(state_dir, task.dim)
     if (digest := convert.sha256(convert.model_to_bytes(parameters)).hex()) != last["model"]:
         raise AuditError(f"model.npy: expected the released model {last['model'][:16]}, found {digest[:16]}")
-    with open_ledger(state_dir, task) as ledger:
+    with _ledger(state_dir, task) as ledger:
         _require_one_history(ledger, max(releases), last["ledger"], state_dir)
         return FinishedTask(
             task=task,
@@ -82,6 +82,17 @@ def read_finished(state_dir: Path, task: Task) -> FinishedTask:
             n_log_entries=len(log),
             ledger_chain=ledger.chain,
         )
+
+
+def _ledger(state_dir: Path, task: Task) -> Ledger:
+    """Open. It is whole: opening would cut off an incomplete last line, which no server leaves that has ended."""
+    path = ledger_path(state_dir)
+    try:
+        if not path.read_bytes().endswith(b"\n"):
+            raise AuditError(f"{path}: expected whole lines, found one that is cut off at the end")
+        return open_ledger(state_dir, task)
+    except OSError as error:
+        raise SetupError(f"{path}: expected a ledger that can be opened and locked: {error.strerror}") from None
 
 
 def _standing(last: audit_log.Entry, n_committed: int, task: Task) -> str:

@@ -111,7 +111,7 @@ def _write_torchscript(module: nn.Module, batch: Tensor, path: Path) -> None:
 
 
 def _run_torchscript(path: Path, batch: Tensor) -> NDArray[Any]:
-    found: NDArray[Any] = torch.jit.load(path)(batch).numpy()  # type: ignore[no-untyped-call]
+    found: NDArray[Any] = torch.jit.load(path)(batch).detach().numpy()  # type: ignore[no-untyped-call]
     return found
 
 
@@ -136,7 +136,7 @@ def _write_torch_export(module: nn.Module, batch: Tensor, path: Path) -> None:
 
 
 def _run_torch_export(path: Path, batch: Tensor) -> NDArray[Any]:
-    found: NDArray[Any] = torch.export.load(path).module()(batch).numpy()
+    found: NDArray[Any] = torch.export.load(path).module()(batch).detach().numpy()
     return found
 
 

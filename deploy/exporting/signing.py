@@ -112,9 +112,7 @@ def read_signature(
     try:
         key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
-        raise ExportRefusedError(
-            f"{folder / f'{role}.sig'}: it does not sign {role}.json by this certificate"
-        ) from None
+        raise ExportRefusedError(f"{folder}: {role}.sig is no signature of {role}.json by {role}.pem") from None
     said = parse(content, Endorsement, str(folder / f"{role}.json"))
     if said.signer != identity.uri:
         raise ExportRefusedError(f"{folder}: {role}.json: signer: expected {identity.uri}, found {said.signer}")
@@ -142,9 +140,7 @@ def _require_valid_then(certificate: x509.Certificate, signed_on: str, path: Pat
     try:
         day = dt.date.fromisoformat(signed_on)
     except ValueError:
-        raise ExportRefusedError(
-            f"{path.with_suffix('.json')}: signed_on: expected a date, found {signed_on}"
-        ) from None
+        raise ExportRefusedError(f"{path}: expected one of a day, found signed_on = {signed_on}") from None
     first, last = certificate.not_valid_before_utc.date(), certificate.not_valid_after_utc.date()
     if not first <= day <= last:
         raise ExportRefusedError(f"{path}: expected one valid on {day}, found one valid from {first} to {last}")
