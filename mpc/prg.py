@@ -98,6 +98,7 @@ def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
 
 
 _FROM_ZERO = modes.CTR(bytes(16))
+_WORDS_PER_BLOCK = 2
 _ZEROS = memoryview(bytes(1 << 17))
 """What AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the work."""
 
@@ -108,10 +109,26 @@ class Stream:
     `key` must come from `derive`: one key, one stream.
     """
 
-    __slots__ = ("_encryptor",)
+    __slots__ = ("_encryptor", "_key")
 
     def __init__(self, key: Seed) -> None:
+        self._key = key
         self._encryptor = Cipher(algorithms.AES128(key.reveal()), _FROM_ZERO).encryptor()
+
+    def after(self, n_words: int) -> Stream:
+        """What follows the first n words of a stream that is still at its start; for no words, the stream itself.
+
+        Whoever reads on from there reads what the stream itself would give: the words between are each read once.
+        """
+        if n_words == 0:
+            return self
+        rest = Stream.__new__(Stream)
+        counter, skipped = divmod(n_words, _WORDS_PER_BLOCK)
+        rest._key = self._key
+        mode = modes.CTR(counter.to_bytes(16, "big"))
+        rest._encryptor = Cipher(algorithms.AES128(self._key.reveal()), mode).encryptor()
+        rest.fill(np.empty(skipped, dtype=np.int64))
+        return rest
 
     def fill(self, words: RingArray) -> None:
         """Overwrites `words` with the next words of the stream, where they lie: no temporary.

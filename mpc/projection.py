@@ -31,6 +31,16 @@ class RowStreams:
         self._signs = prg.open_stream(challenge, Purpose.ROW_SIGNS, label)
         self._row_words = np.empty(ring.TILE, dtype=np.int64)
 
+    def after(self, n_coordinates: int) -> RowStreams:
+        """The rows from that coordinate on, a multiple of 64, of rows that nobody has read; from 0 on, these rows."""
+        if n_coordinates == 0:
+            return self
+        rest = RowStreams.__new__(RowStreams)
+        rest._bits = self._bits.after(n_coordinates)
+        rest._signs = self._signs.after(n_coordinates // WORD_BITS)
+        rest._row_words = np.empty(ring.TILE, dtype=np.int64)
+        return rest
+
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
         """(row words, sign words) of the next tile, (m,) and (ceil(m / 64),). Valid until the next call.
 
