@@ -453,10 +453,10 @@ def test_a_role_with_a_bad_configuration_does_not_start(
     assert sorted(folder.rglob("*")) == before
 
 
-def test_threads_are_of_the_cpu() -> None:
-    """A GPU's engine has none to give them to."""
-    faults = parse_faults({"aggregator.a.engine": "cuda", "aggregator.a.check_threads": 2})
-    assert any("check_threads: expected 1 with engine = 'cuda', found 2" in line for line in faults)
+def test_threads_are_of_the_cpu(folder: Path) -> None:
+    """A GPU's engine has none to give them to; which is said before a GPU is looked for."""
+    change(folder, {"aggregator.a.engine": "cuda", "aggregator.a.check_threads": 2})
+    assert_refused(precad(*A, str(folder / "config.toml")), "check_threads: expected 1 with engine = 'cuda', found 2")
 
 
 @pytest.mark.parametrize(("letter", "command"), [("a", A), ("b", B)])
