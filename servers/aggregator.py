@@ -134,7 +134,7 @@ class Aggregator:
         spool = Spool(
             spool_path(config.state_dir),
             slot_bytes=WORD_BYTES * task.dim,
-            memory_bytes=memory.for_uploads(config.memory_budget_mb, task.dim),
+            memory_bytes=memory.of_server(config, task),
             max_memory_upload=config.max_upload_in_memory_mb * memory.MIB,
         )
         self._telemetry = Telemetry(ROLES[party])
