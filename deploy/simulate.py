@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ import numpy as np
 import tomli_w
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
 
 from clients.attacks import ATTACKS
@@ -45,6 +46,7 @@ from clients.simulation.simulation import Progress as Standing
 from deploy.config import parse_section
 from deploy.errors import ConfigError
 from deploy.localhost import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
+from deploy.workers import Workers
 from protos.task import Task
 
 NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
@@ -145,8 +147,10 @@ class Runs:
                 _require_same(plan, config)
             elif any(path != half_written for path in folder.iterdir()):
                 raise ConfigError(f"--output: expected a new or empty folder, found files in {folder}")
-            half_written.write_text(tomli_w.dumps(plan.raw))
-            os.replace(half_written, config)
+            resolved = tomli_w.dumps(plan.raw)
+            if not config.exists() or config.read_text() != resolved:  # as it is, workers beside us may read it
+                half_written.write_text(resolved)
+                os.replace(half_written, config)
         except OSError as error:
             raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
 
@@ -255,14 +259,15 @@ def _ended(simulation: Simulation) -> str:
     return "all rounds done" if is_done else "the budget allows no further round"
 
 
-def run_plan(plan: Plan, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, Any]:
-    """All seeds, one after the other; the summary, which is also written. Raises ConfigError, ArgumentError."""
+def run_plan(
+    plan: Plan, folder: Path, seeds: Sequence[int], console: Console, workers: Workers | None = None
+) -> dict[str, Any]:
+    """All seeds, one after the other unless there are workers; the summary, which is also written.
+
+    Raises ConfigError, ArgumentError.
+    """
     runs = Runs(plan, folder)
-    engine = plan.simulation(seeds[0]).federation.engine
-    summaries = []
-    for seed in seeds:
-        with progress_bar(console, f"seed {seed}", plan.task.rounds) as advance:
-            summaries.append(runs.run(seed, on_round=advance, engine=engine))
+    summaries = _one_by_one(runs, seeds, console) if workers is None else _side_by_side(runs, seeds, console, workers)
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
@@ -276,6 +281,26 @@ def run_plan(plan: Plan, folder: Path, seeds: Sequence[int], console: Console) -
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return summary
+
+
+def _one_by_one(runs: Runs, seeds: Sequence[int], console: Console) -> list[dict[str, Any]]:
+    engine = runs.plan.simulation(seeds[0]).federation.engine
+    summaries = []
+    for seed in seeds:
+        with progress_bar(console, f"seed {seed}", runs.plan.task.rounds) as advance:
+            summaries.append(runs.run(seed, on_round=advance, engine=engine))
+    return summaries
+
+
+def _side_by_side(runs: Runs, seeds: Sequence[int], console: Console, workers: Workers) -> list[dict[str, Any]]:
+    jobs = [partial(_train_seed, runs.plan.raw, runs.folder.absolute(), seed) for seed in seeds]
+    is_silent = not console.is_terminal
+    return list(track(workers.run(jobs), "seeds", len(jobs), console=console, transient=True, disable=is_silent))
+
+
+def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:
+    """One seed's training, in a worker."""
+    return Runs(resolve(raw), folder).run(seed)
 
 
 @contextmanager
