@@ -31,6 +31,9 @@ from mpc.threads import Threads
 
 WORDS_PER_SPAN: Final = 1 << 17
 """Half a millisecond of one core: below that, a second thread costs more than it saves."""
+TILES_BESIDE_OTHERS: Final = 4
+"""That a thread takes at once when it is not alone, which costs one core 2 %: of each call it has to ask for Python's
+lock afterwards, and with calls of one tile two threads lose there what they gain (docs/performance.md)."""
 
 
 class Words(Protocol):
@@ -121,8 +124,9 @@ def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, en
     """
     require_length([client.opened for client in clients], dim)
     share_sum = np.zeros(dim, dtype=np.int64)
+    spans, at_once = _spans(dim, len(clients), engine)
     parts = engine.threads.map(
-        lambda span: _sums_over(span, party, clients, rows, share_sum[span], engine), _spans(dim, len(clients), engine)
+        lambda span: _sums_over(span, at_once, party, clients, rows, share_sum[span], engine), spans
     )
     return LocalSums(
         rows=_added([part.rows for part in parts]),
@@ -133,13 +137,14 @@ def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, en
 
 
 def _sums_over(
-    span: slice, party: Party, clients: Sequence[Masked], rows: Rows, share_sum: RingArray, engine: Engine
+    span: slice, at_once: int, party: Party, clients: Sequence[Masked], rows: Rows, share_sum: RingArray, engine: Engine
 ) -> LocalSums:
-    """The pass over the coordinates of one span. share_sum: zeros, (m,)."""
+    """The pass over the coordinates of one span. at_once: tiles. share_sum: zeros, (m,)."""
     own_rows, own_masks = rows.after(span.start), [client.mask_share.after(span.start) for client in clients]
     accumulator = engine.accumulator(party, len(clients), share_sum)
-    masks = np.empty((engine.group if len(clients) > 1 else 1, min(share_sum.size, ring.TILE)), dtype=np.int64)
-    for tile in ring.tiles(share_sum.size):
+    n_lanes = engine.group if len(clients) > 1 else 1
+    masks = np.empty((n_lanes, min(share_sum.size, at_once * ring.TILE)), dtype=np.int64)
+    for tile in ring.tiles(share_sum.size, at_once):
         accumulator.open_tile(tile, *own_rows.read(tile.stop - tile.start))
         where = slice(span.start + tile.start, span.start + tile.stop)
         for first in range(0, len(clients), engine.group):
@@ -151,8 +156,10 @@ def _sums_over(
     return accumulator.sums()
 
 
-def _spans(dim: int, n_clients: int, engine: Engine) -> list[slice]:
-    return ring.spans(dim, min(engine.threads.n, dim * n_clients // WORDS_PER_SPAN))
+def _spans(dim: int, n_clients: int, engine: Engine) -> tuple[list[slice], int]:
+    """Of the threads that pay, and how many tiles each takes at once."""
+    spans = ring.spans(dim, min(engine.threads.n, dim * n_clients // WORDS_PER_SPAN))
+    return spans, 1 if len(spans) == 1 else TILES_BESIDE_OTHERS
 
 
 def _added(parts: Sequence[RingArray]) -> RingArray:
@@ -170,21 +177,21 @@ def add_shares(
     require_length([client.opened for client in clients], total.size)
     add = np.subtract if negate else np.add
 
+    spans, at_once = _spans(total.size, len(clients), engine)
+
     def over(span: slice) -> None:
-        scratch, masks = (
-            np.empty(ring.TILE, dtype=np.int64),
-            [client.mask_share.after(span.start) for client in clients],
-        )
-        for start in range(span.start, span.stop, ring.TILE):
-            tile = slice(start, min(start + ring.TILE, span.stop))
-            part, mask = total[tile], scratch[: tile.stop - tile.start]
+        sums, masks = total[span], [client.mask_share.after(span.start) for client in clients]
+        scratch = np.empty(min(sums.size, at_once * ring.TILE), dtype=np.int64)
+        for tile in ring.tiles(sums.size, at_once):
+            part, mask = sums[tile], scratch[: tile.stop - tile.start]
             for client, stream in zip(clients, masks, strict=True):
                 stream.fill(mask)
                 add(part, mask, out=part)
                 if party == 0:
-                    add(part, read_tile(client.opened, tile), out=part)
+                    where = slice(span.start + tile.start, span.start + tile.stop)
+                    add(part, read_tile(client.opened, where), out=part)
 
-    engine.threads.map(over, _spans(total.size, len(clients), engine))
+    engine.threads.map(over, spans)
 
 
 def require_length(vectors: Sequence[Words], dim: int) -> None:

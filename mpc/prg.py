@@ -99,7 +99,7 @@ def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
 
 _FROM_ZERO = modes.CTR(bytes(16))
 _WORDS_PER_BLOCK = 2
-_ZEROS = memoryview(bytes(1 << 17))
+_ZEROS = memoryview(bytes(1 << 19))
 """What AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the work."""
 
 

@@ -44,8 +44,10 @@ class RowStreams:
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
         """(row words, sign words) of the next tile, (m,) and (ceil(m / 64),). Valid until the next call.
 
-        m <= TILE, and a multiple of 64 but for the last tile.
+        m is a multiple of 64 but for the last tile.
         """
+        if self._row_words.size < n_coordinates:
+            self._row_words = np.empty(n_coordinates, dtype=np.int64)
         row_words = self._row_words[:n_coordinates]
         sign_words = np.empty(-(-n_coordinates // WORD_BITS), dtype=np.int64)
         self._bits.fill(row_words)

@@ -26,9 +26,10 @@ TILE = 1 << 14
 second-level cache of one core, whatever d is. A multiple of 64, so that a tile begins with a word of signs."""
 
 
-def tiles(dim: int) -> Iterator[slice]:
-    """Consecutive slices of at most TILE coordinates that cover range(dim)."""
-    return (slice(start, min(start + TILE, dim)) for start in range(0, dim, TILE))
+def tiles(dim: int, at_once: int = 1) -> Iterator[slice]:
+    """Consecutive slices of at most `at_once` * TILE coordinates that cover range(dim)."""
+    step = at_once * TILE
+    return (slice(start, min(start + step, dim)) for start in range(0, dim, step))
 
 
 def spans(dim: int, n: int) -> list[slice]:
