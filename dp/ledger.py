@@ -17,7 +17,7 @@ Crashes. `charge` returns after fsync, and the caller releases the round only af
 
 - a complete last line may be of a round that was never released: it counts, which can only overstate epsilon;
 - a last line without its newline is of a charge that did not return, hence of a round that was not released. Its
-  clients cannot be known, so it cannot count either: opening cuts it off and keeps it in `torn_line` for the log.
+  clients cannot be known, so it cannot count either: opening cuts it off.
 
 Anything else that is not as written here stops the server with LedgerCorruptedError.
 """
@@ -107,7 +107,6 @@ class Ledger:
         self._rounds: set[int] = set()
         self._participation: Counter[str] = Counter()
         self._chain = _FIRST_CHAIN
-        self._torn_line: bytes | None = None
         self._is_closed = False
         self._fd: int | None = None
         if path is not None:
@@ -132,16 +131,6 @@ class Ledger:
     def chain(self) -> str:
         """Of the last line; whoever keeps it notices every later change of the lines so far."""
         return self._chain
-
-    @property
-    def last_round(self) -> int | None:
-        """The largest round number charged, None before the first. A restarted server goes on after it."""
-        return max(self._rounds, default=None)
-
-    @property
-    def torn_line(self) -> bytes | None:
-        """The incomplete last line that opening the file cut off, None if there was none."""
-        return self._torn_line
 
     def charge(self, round_number: int, clients: Collection[str]) -> None:
         """Record durably that `clients` take part in the round. Call before anything of the round is released.
@@ -265,12 +254,11 @@ class Ledger:
         if end < len(content):
             if end == 0 and not _seal(self._header(), _FIRST_CHAIN)[0].startswith(content):
                 raise LedgerCorruptedError(path, line=1, problem="this is not the beginning of a ledger")
-            self._torn_line = content[end:]
             os.ftruncate(fd, end)
             os.fsync(fd)
         if end == 0:
             self._append(self._header())
-            _fsync_directory(path.parent)
+            sync_folder(path.parent)
 
     def _replay(self, fields: dict[str, Any]) -> None:
         """Count one charge read from the file. The budget is not asked: what is on disk has been spent."""
@@ -366,9 +354,9 @@ def _open_alone(path: Path) -> int:
     return fd
 
 
-def _fsync_directory(directory: Path) -> None:
-    """Make a new file's name as durable as its content."""
-    fd = os.open(directory, os.O_RDONLY)
+def sync_folder(folder: Path) -> None:
+    """Make a new file's name as durable as its content. Raises: OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

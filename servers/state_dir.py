@@ -8,7 +8,8 @@
     model.npy         the last model                                            the others when a crash cost one of them
     uploads.spool     uploads that memory has no room for; gone with the process
 
-A server that is started again in its folder goes on with the task (`servers.resumption`).
+A server that is started again in its folder goes on with the task (`servers.resumption`). The folder and what is in it
+are its user's alone (`servers.private_files`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from protos.precad.v1 import control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.errors import SetupError
+from servers.private_files import private, require_unshared
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
 
@@ -42,6 +44,8 @@ def require_usable(state_dir: Path) -> None:
     existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
+    if existing == state_dir:
+        require_unshared(state_dir)
     ledger, store = ledger_path(state_dir), store_path(state_dir)
     if ledger.exists() and not store.exists():
         raise SetupError(f"state_dir: expected {store.name} beside the ledger of an earlier task, found {ledger} alone")
@@ -73,7 +77,7 @@ def ledger_path(state_dir: Path) -> Path:
 
 def open_ledger(state_dir: Path, task: Task) -> Ledger:
     """The task's ledger, for both views and every level, in a folder that is made where there is none."""
-    state_dir.mkdir(parents=True, exist_ok=True)
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     events = {
         view: round_event(
             view,
@@ -139,7 +143,7 @@ def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
 def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: NDArray[np.float32]) -> None:
     """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs."""
     _write_model(state_dir, parameters)
-    with (state_dir / "rounds.jsonl").open("a") as lines:
+    with open(state_dir / "rounds.jsonl", "a", opener=private) as lines:
         lines.write(_line(record))
 
 
@@ -158,14 +162,15 @@ def restore_records(
     records = [known.get(round.number, record_of(round)) for round in committed]
     if written != [_line(record).rstrip("\n") for record in records]:
         temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(map(_line, records)))
+        with open(temporary, "w", opener=private) as lines:
+            lines.writelines(map(_line, records))
         temporary.replace(path)
     return records
 
 
 def _write_model(state_dir: Path, parameters: NDArray[np.float32]) -> None:
     temporary = state_dir / "model.npy.tmp"
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=private) as file:
         np.save(file, parameters)
     temporary.replace(state_dir / "model.npy")
 

@@ -103,5 +103,5 @@ def _standing(last: audit_log.Entry, n_committed: int, task: Task) -> str:
 
 def _require_one_history(ledger: Ledger, last_release: int, chain_at_release: str, state_dir: Path) -> None:
     """The log names the ledger's chain value at each release, so a ledger that was written anew is found out."""
-    if ledger.last_round == last_release and ledger.chain != chain_at_release:
+    if max(ledger.rounds) == last_release and ledger.chain != chain_at_release:
         raise AuditError(f"{ledger_path(state_dir)}: it is not the ledger that round {last_release} was released with")
