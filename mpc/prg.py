@@ -97,7 +97,6 @@ def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
     return Seed(kdf.derive(seed.reveal()))
 
 
-_FROM_ZERO = modes.CTR(bytes(16))
 _WORDS_PER_BLOCK = 2
 _ZEROS = memoryview(bytes(1 << 19))
 """What AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the work."""
@@ -111,24 +110,19 @@ class Stream:
 
     __slots__ = ("_encryptor", "_key")
 
-    def __init__(self, key: Seed) -> None:
+    def __init__(self, key: Seed, *, n_skipped: int = 0) -> None:
+        """Behind its first `n_skipped` words."""
         self._key = key
-        self._encryptor = Cipher(algorithms.AES128(key.reveal()), _FROM_ZERO).encryptor()
+        block, within = divmod(n_skipped, _WORDS_PER_BLOCK)
+        self._encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        self.fill(np.empty(within, dtype=np.int64))
 
     def after(self, n_words: int) -> Stream:
         """What follows the first n words of a stream that is still at its start; for no words, the stream itself.
 
-        Whoever reads on from there reads what the stream itself would give: the words between are each read once.
+        Every word is read once still: by whoever reads on from there, and by nobody before it.
         """
-        if n_words == 0:
-            return self
-        rest = Stream.__new__(Stream)
-        counter, skipped = divmod(n_words, _WORDS_PER_BLOCK)
-        rest._key = self._key
-        mode = modes.CTR(counter.to_bytes(16, "big"))
-        rest._encryptor = Cipher(algorithms.AES128(self._key.reveal()), mode).encryptor()
-        rest.fill(np.empty(skipped, dtype=np.int64))
-        return rest
+        return self if n_words == 0 else Stream(self._key, n_skipped=n_words)
 
     def fill(self, words: RingArray) -> None:
         """Overwrites `words` with the next words of the stream, where they lie: no temporary.

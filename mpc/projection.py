@@ -13,6 +13,8 @@ arXiv 2311.10237).
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from mpc import prg, ring
@@ -29,16 +31,14 @@ class RowStreams:
     def __init__(self, challenge: Seed, label: Label) -> None:
         self._bits = prg.open_stream(challenge, Purpose.ROW_BITS, label)
         self._signs = prg.open_stream(challenge, Purpose.ROW_SIGNS, label)
-        self._row_words = np.empty(ring.TILE, dtype=np.int64)
+        self._row_words = np.empty(0, dtype=np.int64)
 
     def after(self, n_coordinates: int) -> RowStreams:
-        """The rows from that coordinate on, a multiple of 64, of rows that nobody has read; from 0 on, these rows."""
-        if n_coordinates == 0:
-            return self
-        rest = RowStreams.__new__(RowStreams)
-        rest._bits = self._bits.after(n_coordinates)
-        rest._signs = self._signs.after(n_coordinates // WORD_BITS)
-        rest._row_words = np.empty(ring.TILE, dtype=np.int64)
+        """The rows from that coordinate on, a multiple of 64, of rows that nobody has read. From 0 on they are these
+        rows, whose streams go on."""
+        rest = copy(self)
+        rest._bits, rest._signs = self._bits.after(n_coordinates), self._signs.after(n_coordinates // WORD_BITS)
+        rest._row_words = np.empty(0, dtype=np.int64)  # two threads that share it would read one another's rows
         return rest
 
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
