@@ -17,7 +17,7 @@ from copy import copy
 
 import numpy as np
 
-from mpc import prg, ring
+from mpc import prg
 from mpc.prg import Label, Purpose, Seed
 from mpc.ring import WORD_BITS, RingArray
 

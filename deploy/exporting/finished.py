@@ -37,9 +37,9 @@ class FinishedTask:
     parameters: NDArray[np.float32]
     """The final model, (d,)."""
     views: Mapping[View, PrivacyStatement]
-    """Of a record of the client that was in most rounds."""
+    """Of what the algorithm protects, a record or a client, where most rounds were."""
     levels: Mapping[Level, PrivacyStatement]
-    """Of a unit of any enrolled client, drawn or not, against clients only."""
+    """Of a unit of any enrolled client, drawn or not, against clients only; those of which there is an account."""
     log_chain: str
     n_log_entries: int
     ledger_chain: str
@@ -77,7 +77,7 @@ def read_finished(state_dir: Path, task: Task) -> FinishedTask:
             model_sha256=digest,
             parameters=parameters,
             views={view: ledger.statement(view) for view in View},
-            levels={level: ledger.task_statement(level) for level in Level},
+            levels={level: ledger.task_statement(level) for level in Level if level in ledger.levels},
             log_chain=report["chain"],
             n_log_entries=len(log),
             ledger_chain=ledger.chain,

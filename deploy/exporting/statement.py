@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -25,6 +26,7 @@ from deploy.reporting.guarantees import in_words
 from dp.accounting import Label, PrivacyStatement, Unit, View
 from dp.certified_prediction import LABELS, Method, Threat
 from dp.ledger import Level
+from dp.task_privacy import task_privacy
 
 FORMAT: Final = "precad/export/1"
 _DECIMALS: Final = 10**6
@@ -48,6 +50,7 @@ class TaskPart(Part):
     """Which training."""
 
     name: str
+    algorithm: str
     id: str
     """Of this training; both servers agreed on it when they first met."""
     configuration_sha256: Sha256
@@ -96,6 +99,8 @@ class PrivacyPart(Part):
     epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["inf"] | None
     delta: Probability
     relation: Literal["add or remove one"] = "add or remove one"
+    rests_on: str
+    """Under which condition."""
 
 
 class CertificatePart(Part):
@@ -193,10 +198,13 @@ def statement_of(
 ) -> ExportStatement:
     """names: of the parameters, in the order of the flat vector. certificate: or why there is none."""
     task = finished.task
-    one_server, clients_only = (finished.views[view].epsilon for view in (View.ONE_SERVER, View.CLIENTS_ONLY))
-    words = deployed_statements(one_server, clients_only, finished.levels[Level.CLIENT].epsilon, task.delta)
+    spent = {view: said.epsilon for view, said in finished.views.items()}
+    client = finished.levels.get(Level.CLIENT)
+    words = deployed_statements(task, spent, None if client is None else client.epsilon)
     return ExportStatement(
-        task=TaskPart(name=task.name, id=finished.task_id, configuration_sha256=task.digest().hex()),
+        task=TaskPart(
+            name=task.name, algorithm=task.algorithm, id=finished.task_id, configuration_sha256=task.digest().hex()
+        ),
         model=ModelPart(
             architecture=task.model,
             n_parameters=task.dim,
@@ -212,29 +220,36 @@ def statement_of(
             certificate=_certificate(certificate) if isinstance(certificate, Certificate) else None,
             why_none="" if isinstance(certificate, Certificate) else certificate,
         ),
-        guarantee=in_words(words, certificate),
+        guarantee=in_words(words, certificate, with_notes=task.algorithm != "precad"),
         date=date,
     )
 
 
 def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
-    """Both views of a record and of a client, each with what is counted. Nothing is claimed of a client against a
-    server, which sees the rounds that it is in."""
-    delta = finished.task.delta
-    unclaimed = PrivacyPart(
-        unit=Unit.CLIENT, view=View.ONE_SERVER, counts=Counted.NONE, kind=None, epsilon=None, delta=delta
-    )
-    return (
-        *(_proved(said, Counted.MOST) for said in finished.views.values()),
-        *(_proved(said, Counted.ALL) for said in finished.levels.values()),
-        unclaimed,
-    )
+    """Both views of what the algorithm protects, and the levels that are accounted beside it; where that is a record,
+    nothing is claimed of a whole client against a server."""
+    privacy = task_privacy(finished.task)
+    rows = [
+        _row(said, Counted.MOST, privacy.rests_on[view], is_proved=privacy.events[view] is not None)
+        for view, said in finished.views.items()
+    ]
+    against_clients = privacy.rests_on[View.CLIENTS_ONLY]
+    rows += [_row(said, Counted.ALL, against_clients, is_proved=True) for said in finished.levels.values()]
+    if privacy.unit is Unit.RECORD:
+        unclaimed = replace(finished.views[View.ONE_SERVER], unit=Unit.CLIENT)
+        rows.append(_row(unclaimed, Counted.NONE, "it is not accounted", is_proved=False))
+    return tuple(rows)
 
 
-def _proved(said: PrivacyStatement, counts: Counted) -> PrivacyPart:
-    epsilon = _upwards(said.epsilon)
+def _row(said: PrivacyStatement, counts: Counted, rests_on: str, *, is_proved: bool) -> PrivacyPart:
     return PrivacyPart(
-        unit=said.unit, view=said.view, counts=counts, kind=said.label, epsilon=epsilon, delta=said.delta
+        unit=said.unit,
+        view=said.view,
+        counts=counts,
+        kind=said.label if is_proved else None,
+        epsilon=_upwards(said.epsilon) if is_proved else None,
+        delta=said.delta,
+        rests_on=rests_on,
     )
 
 

@@ -15,6 +15,7 @@ from deploy.reporting.certificates import AT_MOST, Certificate
 from deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
 from deploy.reporting.runs import Run, Statement
 from dp.accounting import Unit
+from dp.task_privacy import task_privacy
 
 _NEXT_TO_NOTHING: Final = 10.0
 """An epsilon above it rules out almost nothing: e^10 is 22 026."""
@@ -33,7 +34,7 @@ class Guarantee:
 
 def sentence(run: Run, certificate: Certificate | str) -> str:
     """All of it, shortly."""
-    text = in_words(run.statements, certificate, with_notes=run.is_simulation)
+    text = in_words(run.statements, certificate, with_notes=run.is_simulation or run.task.algorithm != "precad")
     if not run.is_simulation:
         return text
     which = "any one of these trainings" if len(run.trainings) > 1 else "this training"
@@ -41,8 +42,8 @@ def sentence(run: Run, certificate: Certificate | str) -> str:
 
 
 def in_words(statements: Sequence[Statement], certificate: Certificate | str, *, with_notes: bool = False) -> str:
-    """The same of these statements. Their notes are for simulations, which take something for granted; of a deployment
-    it is said who is corrupted, and no more."""
+    """The same of these statements. with_notes: what an algorithm takes for granted. Of PRECAD in a deployment it is
+    said who is corrupted, and no more."""
     parts = [_privacy(statements, with_notes=with_notes)]
     if isinstance(certificate, Certificate):
         parts.append(f"against poisoning, {_certified(certificate)}")
@@ -91,10 +92,10 @@ def _certified(certificate: Certificate) -> str:
 def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
     """Row by row."""
     rows = [_of_statement(run, statement) for statement in run.statements]
-    if run.algorithm == "precad":
+    if run.is_validated or run.algorithm == "precad":
         rows.append(_of_norms(run))
     rows.append(_of_poisoning(certificate))
-    if run.is_validated:
+    if run.is_validated and not task_privacy(run.task).is_local:
         rows.append(
             Guarantee(
                 against="both servers together, or a server and the dealer",

@@ -133,7 +133,12 @@ def test_the_statement_is_canonical_and_says_what_the_ledger_holds(exported: Pat
     said = json.loads(content)
     assert content == json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
     task = configuration.load(finished / "config.toml").task
-    assert said["task"] == {"name": "small", "id": "small-0123", "configuration_sha256": task.digest().hex()}
+    assert said["task"] == {
+        "name": "small",
+        "algorithm": "precad",
+        "id": "small-0123",
+        "configuration_sha256": task.digest().hex(),
+    }
     assert said["model"]["sha256"] == hashlib.sha256(TRAINED.astype("<f4").tobytes()).hexdigest()
     assert said["rounds"] == {"committed": 3, "charged": 3, "ended": "3 rounds done"}
     rows = {(row["unit"], row["view"], row["counts"]): row for row in said["privacy"]}
