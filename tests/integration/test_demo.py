@@ -295,6 +295,27 @@ def test_the_run_can_be_certified_from_its_folder(demo: Finished) -> None:
     assert low == 0.0
 
 
+def test_the_run_can_be_exported_and_verified(demo: Finished, tmp_path: Path) -> None:
+    """The model that the runner wrote, with the epsilons of its summary rounded up, signed by both servers."""
+    for command in (
+        ["export", str(demo.folder), "--out", str(tmp_path / "exported")],
+        ["verify-export", str(tmp_path / "exported"), "--authority", str(demo.folder / "pki" / "ca.pem")],
+    ):
+        done = subprocess.run([*PRECAD, *command, "--json"], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["files"] == {"model.pt": ["aggregator-a", "aggregator-b"]}
+    stated = {
+        row["view"]: row["epsilon"] for row in report["statement"]["privacy"] if row["counts"].startswith("rounds")
+    }
+    for view in View:
+        assert demo.summary[f"epsilon_{view}"] <= stated[view] < demo.summary[f"epsilon_{view}"] + 2e-6
+    ours, theirs = (
+        torch.load(p, weights_only=True) for p in (tmp_path / "exported/model.pt", demo.folder / "model.pt")
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def test_epsilon_grows_with_the_rounds_of_the_busiest_client(demo: Finished) -> None:
     """Each line states the privacy after its round, for the client that took part most."""
     seen: Counter[str] = Counter()
