@@ -191,6 +191,7 @@ class Runs:
                 clients=np.array(list(now.participation), dtype=np.str_),
                 participation=np.array(list(now.participation.values()), dtype=np.int64),
                 rule=np.array(() if rule is None else rule.state(), dtype=np.int64),
+                algorithm=np.array(simulation.algorithm.state(), dtype=np.float64),
             )
         os.replace(half_written, self.folder / f"seed-{seed}.npz")
 
@@ -205,6 +206,8 @@ class Runs:
                     simulation.progress = Standing(saved["parameters"], rounds, Counter(counts))
                     if simulation.federation.rule is not None:
                         simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
+                    if "algorithm" in saved or simulation.algorithm.state():
+                        simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []

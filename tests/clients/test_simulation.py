@@ -529,6 +529,20 @@ def test_an_attacker_that_diverges_is_left_out(engine: RecordEngine) -> None:
     assert running.diverged is None
 
 
+@pytest.mark.parametrize("algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "precad"])
+def test_local_training_together_is_what_each_does_alone(engine: RecordEngine, algorithm: str) -> None:
+    """Two rounds with three attackers who share a backdoor, each on poisoned records of its own; stacked, and client by
+    client. Encodings may differ by a step of the grid where float32 rounds to its other side."""
+    attack = AttackSettings(kind="distributed-backdoor", clients=3, parameters={"steps": 6, "rate": 0.2})
+    changes = {"algorithm": algorithm, "local_steps": 4, "local_rate": 0.2, "attack": attack}
+    alone, together = (
+        final(simulation(engine, task(), randomness=Silent(5), batching=batching, **changes))
+        for batching in ("client", "round")
+    )
+    moved = np.linalg.norm(alone - models.initial_parameters("mlp", seed=0))
+    assert np.linalg.norm(alone - together) < 1e-5 * moved + 6 * STEP * math.sqrt(DIM) / (0.8 * 6)
+
+
 @pytest.mark.parametrize("algorithm", ["non-private", "local-dp", "central-record-dp"])
 def test_a_training_that_diverges_keeps_its_last_model(engine: RecordEngine, algorithm: str) -> None:
     """The step overflows float32: the round does not take place, and running once more says the same."""
