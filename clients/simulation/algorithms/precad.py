@@ -29,8 +29,8 @@ class Precad(Deployed):
             raise ArgumentError("simulation.validation: expected false where clients do not clip, found true")
         if self.task.epsilon_budget_client is not None and not settings.client_clipping:
             raise ArgumentError(
-                "task.epsilon_budget_client: expected none where clients do not clip and nothing bounds a whole "
-                f"client, found {self.task.epsilon_budget_client}"
+                "task.epsilon_budget_client: expected none where clients do not clip, which bounds nothing, "
+                f"found {self.task.epsilon_budget_client}"
             )
         if settings.servers == "mpc" and not settings.validation:
             raise ArgumentError("simulation.servers: expected 'cleartext' without validation, found 'mpc'")
