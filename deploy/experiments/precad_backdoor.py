@@ -49,7 +49,7 @@ DEFENCES: Final = (
     Defence("precad-unbounded", "PRECAD, no C", None, {"validation": False, "client_clipping": False}),
     Defence("local-dp-c30", "local DP, C = 30", 30.0, {"algorithm": "local-dp"}),
     Defence(
-        "local-dp-c30-unchecked",
+        "local-dp-unchecked-c30",
         "local DP, C = 30, attackers not bound",
         30.0,
         {"algorithm": "local-dp", "validation": False},
