@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from clients.datasets.records import Records, channels_last, example_of, model_inputs
+from clients.datasets.records import Records, channels_last, example_of, joined, model_inputs
 from clients.errors import (
     ArgumentError,
     ModelInputError,
@@ -140,14 +140,16 @@ class RecordEngine:
         sizes = [len(records) for records in clients]
         if sum(sizes) == 0:
             return sums
-        features = torch.from_numpy(np.concatenate([records.features for records in clients]))
-        labels = torch.from_numpy(np.concatenate([records.labels for records in clients]))
+        everything = joined(clients)
+        features, labels = torch.from_numpy(everything.features), torch.from_numpy(everything.labels)
         for tile, part in _tiles(sizes, self._n_tile):
             gradients = self._gradients(features[tile], labels[tile])
             factors = clip_factors(gradients, clip)
             segments = [segment for _, segment in part]
             parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
-            sums[[client for client, _ in part]] += torch.cat(parts, dim=1).cpu().numpy()
+            first, last = part[0][0], part[-1][0]
+            owners_of_tile = slice(first, last + 1) if last - first < len(part) else [client for client, _ in part]
+            sums[owners_of_tile] += torch.cat(parts, dim=1).cpu().numpy()
         return sums
 
     def gradient_sum(

@@ -26,21 +26,23 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 
+from protos import private_key
 from protos.identity import Identity, IdentityError, Role, parse_certificate
+from protos.private_key import PrivateKeyError
 
-TlsField = Literal["certificate", "key", "authority", "pinned"]
+TlsField = Literal["certificate", "key", "key_passphrase_file", "authority", "pinned"]
 
+ENVIRONMENT_VARIABLE = "PRECAD_KEY_PASSPHRASE"
 CONNECT_TIMEOUT_S = 5
 """Limit on one attempt to connect, handshake included."""
 PING_TIME_S = 4
@@ -81,13 +83,13 @@ class TransportError(Exception):
 class TlsFileError(TransportError):
     """A certificate or key file cannot be used. Never quotes what is in a file."""
 
-    def __init__(self, tls_field: TlsField, path: Path, *, expected: str, found: str) -> None:
+    def __init__(self, tls_field: TlsField, path: Path | str, *, expected: str, found: str) -> None:
         super().__init__(f"{tls_field}: expected {expected}, found {found} ({path})")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Who we are, and the proof: read and validated by `TlsFiles.load`."""
+    """Who we are, and the proof: read and validated by `TlsFiles.load`. The key is in the clear here."""
 
     identity: Identity
     certificate: bytes
@@ -102,9 +104,12 @@ class TlsFiles:
     certificate: Path
     """Our certificate, issued by the authority, with our identity."""
     key: Path
-    """Its private key, unencrypted, out of reach of other users (mode 0600; a group may read it where it must)."""
+    """Its private key, out of reach of other users (mode 0600; a group may read it where it must)."""
     authority: Path
     """The authority's own certificate. Every peer that is not pinned must be signed by it."""
+    key_passphrase_file: Path | None = None
+    """What the key is encrypted under, as closed as the key. Without one, PRECAD_KEY_PASSPHRASE of the environment. A
+    key in the clear needs neither, and is refused where a file is named."""
 
     def load(self) -> TlsMaterial:
         """What the files hold, once it all fits together now. Raises: TlsFileError."""
@@ -112,8 +117,7 @@ class TlsFiles:
         certificate = _parse_valid("certificate", self.certificate, certificate_pem)
         authority_pem = _read("authority", self.authority)
         authority = _parse_valid("authority", self.authority, authority_pem)
-        key_pem = _read("key", self.key)
-        _require_own_key(self.key, key_pem, certificate)
+        key_pem = self._own_key(certificate)
         _require_issuer(self.certificate, certificate, self.authority, authority)
         try:
             identity = Identity.from_certificate(certificate_pem)
@@ -121,13 +125,50 @@ class TlsFiles:
             raise TlsFileError("certificate", self.certificate, expected="an identity", found=str(error)) from None
         return TlsMaterial(identity, certificate_pem, key_pem, authority_pem)
 
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """What `context` shows from now on: our certificate, with its key. Raises: TlsFileError."""
+        self.load()
+        context.load_cert_chain(self.certificate, self.key, password=self._passphrase())
+
+    def _passphrase(self) -> bytes | None:
+        """Of the key, if there is any. Raises: TlsFileError."""
+        return read_passphrase(self.key_passphrase_file)
+
+    def _own_key(self, certificate: x509.Certificate) -> bytes:
+        """As PEM in the clear; it is the certificate's."""
+        pem = _read("key", self.key)
+        if self.key_passphrase_file is not None and not private_key.is_encrypted(pem):
+            raise TlsFileError("key", self.key, expected="an encrypted PEM private key", found="something else")
+        if (passphrase := self._passphrase()) is None and private_key.is_encrypted(pem):
+            expected = f"key_passphrase_file or {ENVIRONMENT_VARIABLE} for an encrypted key"
+            raise TlsFileError("key", self.key, expected=expected, found="neither")
+        try:
+            key = private_key.open_private_key(pem, passphrase)
+        except PrivateKeyError as error:
+            raise TlsFileError("key", self.key, expected=error.expected, found=error.found) from None
+        if key.public_key() != certificate.public_key():
+            raise TlsFileError(
+                "key", self.key, expected="the certificate's key", found="the key of another certificate"
+            )
+        return private_key.to_pem(key)
+
+
+def read_passphrase(path: Path | None, environment: Mapping[bytes, bytes] = os.environb) -> bytes | None:
+    """From the file or, without one, from the environment; None where neither is. Raises: TlsFileError."""
+    content = environment.get(ENVIRONMENT_VARIABLE.encode()) if path is None else _read("key_passphrase_file", path)
+    try:
+        return None if content is None else private_key.parse_passphrase(content)
+    except PrivateKeyError as error:
+        source = ENVIRONMENT_VARIABLE if path is None else path
+        raise TlsFileError("key_passphrase_file", source, expected=error.expected, found=error.found) from None
+
 
 def _read(tls_field: TlsField, path: Path) -> bytes:
-    """The file's bytes; of a key file, only when other users cannot read them too."""
+    """The file's bytes; of a secret one, only when other users cannot read them too."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            if tls_field == "key" and mode & 0o007:
+            if tls_field in ("key", "key_passphrase_file") and mode & 0o007:
                 raise TlsFileError(tls_field, path, expected="a file closed to other users", found=f"mode {mode:04o}")
             return file.read()
     except OSError as error:
@@ -147,15 +188,6 @@ def _parse_valid(tls_field: TlsField, path: Path, pem: bytes) -> x509.Certificat
         )
         raise TlsFileError(tls_field, path, expected=f"one valid at {now:%Y-%m-%d %H:%M} UTC", found=f"valid {period}")
     return certificate
-
-
-def _require_own_key(path: Path, pem: bytes, certificate: x509.Certificate) -> None:
-    try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
-        raise TlsFileError("key", path, expected="an unencrypted PEM private key", found="something else") from None
-    if key.public_key() != certificate.public_key():
-        raise TlsFileError("key", path, expected="the certificate's key", found="the key of another certificate")
 
 
 def _require_issuer(
@@ -226,10 +258,9 @@ def tls_context(tls: TlsFiles, role: Role, pinned: Path, *, server_side: bool) -
     """For a TLS connection outside gRPC with whoever holds `role`: TLS 1.3, both show a certificate, and the peer's
     must be the pinned one. Raises: TlsFileError.
     """
-    tls.load()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(tls.certificate, tls.key)
+    tls.load_into(context)
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a leaf is a trust anchor, for itself alone
     context.load_verify_locations(cadata=read_pinned(pinned, role).decode())

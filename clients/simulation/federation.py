@@ -19,7 +19,8 @@ from clients.descent import descend, descend_together
 from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates
 from clients.model_stack import ModelByModel, OwnModels
-from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.per_record import RecordClip, RecordEngine
+from clients.round_update import record_clip
 from clients.simulation.config import SimulationSettings
 from clients.simulation.randomness import Randomness
 from clients.submission import encode_update
@@ -61,7 +62,7 @@ class Federation:
 
     def record_clip(self) -> RecordClip:
         """R, as the task says."""
-        return RecordClip(self.task.record_clip, Clipping(self.task.record_clipping))
+        return record_clip(self.task)
 
     def gradients(
         self, t: int, parameters: NDArray[np.float32], chosen: Sequence[str], *, clip: RecordClip, bound: float

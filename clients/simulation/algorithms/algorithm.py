@@ -35,8 +35,16 @@ class Algorithm(ABC):
     clips_updates: ClassVar[bool] = False
     """Whether `simulation.update_clipping` means something here."""
 
+    is_of_any_task: ClassVar[bool] = False
+    """Whether it runs what `task.algorithm` says. All others take the task's parameters as those of `precad`."""
+
     def __init__(self, federation: Federation) -> None:
         """Raises ArgumentError for settings that mean nothing here."""
+        if not self.is_of_any_task and federation.task.algorithm != "precad":
+            raise ArgumentError(
+                f"simulation.algorithm: expected 'deployed' for a task of {federation.task.algorithm!r}, "
+                f"found {federation.settings.algorithm!r}"
+            )
         self.federation = federation
         self.task = federation.task
         self.settings = federation.settings
