@@ -42,6 +42,7 @@ from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, Split
 from clients.per_record import RecordEngine, resolve_device
 from clients.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
+from clients.simulation.algorithms import Deployed
 from clients.simulation.simulation import Progress as Standing
 from deploy.config import parse_section
 from deploy.errors import ConfigError
@@ -92,6 +93,8 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r}")
     sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
     task, client = sections["task"], sections["client"]
+    if task.get("algorithm", "precad") != "precad":
+        sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
     nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
     config = parse_section(ClientConfig, {**nowhere, **client}, "client", base=Path().absolute())
@@ -188,6 +191,7 @@ class Runs:
                 clients=np.array(list(now.participation), dtype=np.str_),
                 participation=np.array(list(now.participation.values()), dtype=np.int64),
                 rule=np.array(() if rule is None else rule.state(), dtype=np.int64),
+                algorithm=np.array(simulation.algorithm.state(), dtype=np.float64),
             )
         os.replace(half_written, self.folder / f"seed-{seed}.npz")
 
@@ -202,6 +206,8 @@ class Runs:
                     simulation.progress = Standing(saved["parameters"], rounds, Counter(counts))
                     if simulation.federation.rule is not None:
                         simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
+                    if "algorithm" in saved or simulation.algorithm.state():
+                        simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
@@ -271,6 +277,7 @@ def run_plan(
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
+        "task_algorithm": plan.task.algorithm,
         "model": plan.task.model,
         "dim": plan.task.dim,
         "clients": len(plan.task.clients),
@@ -329,7 +336,9 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("training", f"{summary['algorithm']}, {summary['clients']} clients, {summary['model']}")
+    name = summary["algorithm"]
+    name = f"{summary['task_algorithm']} as deployed" if name == Deployed.name else name
+    table.add_row("training", f"{name}, {summary['clients']} clients, {summary['model']}")
     for run in summary["seeds"]:
         attack = "" if run["attack_success"] is None else f", attack success {run['attack_success']:.3f}"
         speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"

@@ -126,7 +126,7 @@ class TlsFiles:
         authority_pem = _read("authority", self.authority)
         authority = _parse_valid("authority", self.authority, authority_pem)
         key_pem = self._own_key(certificate)
-        _require_issuer(self.certificate, certificate, self.authority, authority)
+        require_issuer(self.certificate, certificate, self.authority, authority)
         try:
             identity = Identity.from_certificate(certificate_pem)
         except IdentityError as error:
@@ -198,10 +198,10 @@ def _parse_valid(tls_field: TlsField, path: Path, pem: bytes) -> x509.Certificat
     return certificate
 
 
-def _require_issuer(
+def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authority: x509.Certificate
 ) -> None:
-    """`authority` is one, and signed `certificate`."""
+    """`authority` is one, and signed `certificate`; the paths are for the message. Raises: TlsFileError."""
     try:
         is_authority = authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

@@ -135,7 +135,7 @@ class Aggregator:
         spool = Spool(
             spool_path(config.state_dir),
             slot_bytes=WORD_BYTES * task.dim,
-            memory_bytes=memory.for_uploads(config.memory_budget_mb, task.dim),
+            memory_bytes=memory.of_server(config, task),
             max_memory_upload=config.max_upload_in_memory_mb * memory.MIB,
         )
         self._telemetry = Telemetry(ROLES[party])
@@ -169,7 +169,8 @@ class Aggregator:
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         gate, engine = await asyncio.gather(
-            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
+            asyncio.to_thread(make_gate, self.task.gate),
+            asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
         )
         async with AsyncExitStack() as stack:
             server, port = self._bind()
@@ -187,6 +188,8 @@ class Aggregator:
             self._telemetry.is_listening = True
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
+            if self.task.algorithm == "non-private":
+                log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
             tools = _Tools(peer_servicer, peer_pin, gate, engine, mpc_thread)
             goodbye = common_pb2.Goodbye(finished=False)
             try:
@@ -454,9 +457,9 @@ async def stays(link: PeerLink) -> None:
         raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")
 
 
-def _ready_engine(name: str) -> Engine:
+def _ready_engine(name: str, n_threads: int) -> Engine:
     """Compiled, or with its context on the device, and with what follows it. Raises EngineUnavailableError."""
-    engine = engines.make_engine(name)
+    engine = engines.make_engine(name, n_threads=n_threads)
     engine.warm_up()
     compiled.warm_up()
     return engine

@@ -138,9 +138,18 @@ class AggregatorConfig(ServerConfig):
     """Clients that download the model at once; further ones are told to come back."""
     engine: Literal["cpu", "cuda"] = "cpu"
     """Where the check computes what grows with the model (`mpc.engines`). `cuda` needs a GPU and is refused without."""
+    check_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """How many cores the engine `cpu` may use for it. The result is the same integers. Each core beyond the first costs
+    16 KiB per enrolled client of the budget."""
 
     lane_listen: Annotated[str, Field(min_length=1)] | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
+
+    @model_validator(mode="after")
+    def _check_threads(self) -> Self:
+        if self.engine == "cpu" or self.check_threads == 1:
+            return self
+        raise ValueError(f"check_threads: expected 1 with engine = {self.engine!r}, found {self.check_threads}")
 
 
 class DealerConfig(ServerConfig):
