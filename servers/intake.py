@@ -1,7 +1,8 @@
 """One round's uploads at one server: who may submit what, and when the round has all that it will get.
 
 A submission is bound to its task, round, client, model and content, and it is taken at most once, at its exact length.
-A client has one try per round: a refused or broken upload leaves it out of this round, and nobody else. In the `masked`
+A client has one try per round, unless its upload was cut off to make room for others: a refused or broken upload leaves
+it out of this round, and nobody else. In the `masked`
 form server A receives the masked vector and hands it to the link to B before it counts as complete, so it arrives
 before the lock that covers it. With it comes the client's statement to B, made with B's half of the mask seed, so a
 vector that A (or the way) changed, or made, is not active. B sees no call of the client; A's close of the round tells
