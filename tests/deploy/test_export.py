@@ -38,7 +38,9 @@ from deploy.config import read_toml
 from deploy.errors import ConfigError, exit_code_of
 from deploy.exporting import formats
 from deploy.exporting.export import export, source_of
+from deploy.exporting.finished import read_finished
 from deploy.exporting.formats import Format, module_of, write_files
+from deploy.exporting.statement import statement_of
 from deploy.exporting.verify import verify_export
 from dp.accounting import View
 from protos import convert
@@ -200,6 +202,34 @@ def test_what_only_one_server_knows_is_in_its_own_file(exported: Path, finished:
             said["ledger_chain"]
             == json.loads((finished / letter / "ledger.jsonl").read_text().splitlines()[-1])["chain"]
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "words"),
+    [
+        (
+            {"algorithm": "user-dp-fedavg"},
+            [("client", "one_server", "bound"), *2 * [("client", "clients_only", "bound")]],
+            "for one client, added or removed, it is proved that",
+        ),
+        (
+            {"algorithm": "non-private", "noise_multiplier": 0.0},
+            [("record", "one_server", None), ("record", "clients_only", None), ("client", "one_server", None)],
+            "for one record nothing is guaranteed",
+        ),
+    ],
+)
+def test_other_algorithms_state_what_they_prove(
+    finished: Path, tmp_path: Path, changes: dict[str, Any], rows: list[tuple[str, str, str | None]], words: str
+) -> None:
+    """A whole client's bounds where that is the unit; no epsilon at all where nobody adds noise."""
+    task = Task.model_validate(configuration.load(finished / "config.toml").task.model_dump() | changes)
+    write_state(tmp_path / "state", task)
+    said = statement_of(read_finished(tmp_path / "state", task), ["weight"], "none was asked for")
+    assert [(row.unit, row.view, row.kind) for row in said.privacy] == rows
+    assert all((row.epsilon is None) is (row.kind is None) for row in said.privacy)
+    assert words in said.guarantee
+    assert said.task.algorithm == changes["algorithm"]
 
 
 # -- two operators -----------------------------------------------------------------------------------------------------
