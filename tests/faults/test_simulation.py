@@ -8,6 +8,7 @@ run. That the oracle sees what it is there for is shown by faults that are plant
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,10 +22,12 @@ from hypothesis import strategies as st
 
 from dp.ledger import Ledger
 from mpc.channel import Channel
+from mpc.dealer import deal
+from mpc.joint_coin import CoinShare
 from protos.identity import Role
 from servers import audit_log
+from servers import dealer as dealer_module
 from servers import round as round_module
-from servers.intake import Intake
 from servers.round import RoundRunner
 from servers.state_dir import store_path
 from servers.task_store import TaskStore
@@ -104,7 +107,7 @@ PLANS = st.builds(
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 
 
-@settings(max_examples=5, suppress_health_check=UNHURRIED)
+@settings(max_examples=4, suppress_health_check=UNHURRIED)
 @given(plan=PLANS)
 def test_a_few_generated_programs(place: Path, pki: Pki, plan: Plan) -> None:
     """The same as below, in the default suite."""
@@ -229,16 +232,13 @@ def two_models(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(round_module, "updated", differs)
 
 
-def stale_uploads(patch: pytest.MonkeyPatch) -> None:
-    """What the last round's clients sent is still there in the next one."""
-    kept: dict[tuple[int, str], Any] = {}
-    vector = Intake.vector
+def the_same_batch_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dealer_module, "deal", functools.partial(deal, random_bytes=bytes))
 
-    def old_vector(self: Intake, client: str) -> Any:
-        return kept.setdefault((self._party, client), vector(self, client))
 
-    patch.setattr(Intake, "vector", old_vector)
-    patch.setattr(Intake, "forget", lambda self: None)
+def the_same_coin_again(patch: pytest.MonkeyPatch) -> None:
+    draw = CoinShare.draw
+    patch.setattr(CoinShare, "draw", lambda party, context, random_bytes: draw(party, "coin", bytes))
 
 
 CRASH = Plan(seed=3, deaths=(Death(A, 9, after=True),))
@@ -256,7 +256,8 @@ CRASH = Plan(seed=3, deaths=(Death(A, 9, after=True),))
         (an_update_lost, Plan(), "its sum holds set"),
         (the_same_noise_again, Plan(), "'noise'|other noise"),
         (two_models, Plan(), "has another model"),
-        (stale_uploads, Plan(), "holds"),
+        (the_same_batch_again, Plan(), r"twice: \('key'"),
+        (the_same_coin_again, Plan(), r"twice: \('coin'"),
     ],
 )
 def test_a_planted_fault_is_found(

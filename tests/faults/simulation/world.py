@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import gc
 import random
 import shutil
 from collections import Counter
@@ -251,7 +250,6 @@ class World:
                 self.loop.run_until_complete(asyncio.wait(left, timeout=30.0))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
-        gc.collect()
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 
