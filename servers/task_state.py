@@ -23,7 +23,7 @@ from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.errors import SetupError
 from servers.resumption import Standing
-from servers.round import keep
+from servers.round import keep, pay
 from servers.state_dir import (
     open_checkpoints,
     open_ledger,
@@ -113,7 +113,7 @@ class TaskState:
         """
         for number in sorted(theirs.keys() - self.ledger.rounds):
             self.store.charged_by_peer(number, theirs[number])
-            self.ledger.charge(number, theirs[number])
+            pay(self.ledger, number, theirs[number])
 
     def attempt(self, number: int) -> Attempt:
         """The round that the other server has committed and we have not. Raises PeerMismatchError."""

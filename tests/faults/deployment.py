@@ -95,7 +95,12 @@ class Processes:
 
     def logs(self) -> str:
         """For a test that fails."""
-        return "\n".join(f"{role}:\n{(self.folder / f'{role}.log').read_text()[-3000:]}" for role in self.addresses)
+        return "\n".join(f"{role}:\n{self.log(role)[-3000:]}" for role in self.addresses)
+
+    def log(self, role: Role) -> str:
+        """What its processes have said so far."""
+        path = self.folder / f"{role}.log"
+        return path.read_text() if path.exists() else ""
 
     def update(self, client: str) -> RingArray:
         """What this client uploads in every round it is in: no two clients', and no two sums of them, are alike."""
