@@ -102,6 +102,12 @@ class Processes:
         path = self.folder / f"{role}.log"
         return path.read_text() if path.exists() else ""
 
+    def marks(self, role: Role) -> list[tuple[str, float]]:
+        """What its processes have marked so far, with the time."""
+        path = self.folder / f"{role}.marks"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(name, float(seconds)) for name, _, seconds in (line.rpartition(" ") for line in lines)]
+
     def update(self, client: str) -> RingArray:
         """What this client uploads in every round it is in: no two clients', and no two sums of them, are alike."""
         index = sorted(self.task.clients).index(client)

@@ -12,6 +12,7 @@ that hundreds of restarts are a matter of minutes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -19,6 +20,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +77,8 @@ def main(folder: Path, role: Role, point: str | None) -> None:
         _arm(point)
     deployment = json.loads((folder / "deployment.json").read_text())
     task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    marks = Marks(folder / f"{role}.marks")
+    marks.write("started")
     server: Dealer | Aggregator
     if role is Role.DEALER:
         server = Dealer(
@@ -89,12 +93,28 @@ def main(folder: Path, role: Role, point: str | None) -> None:
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
             noise=lambda std, dim: np.zeros(dim, dtype=np.int64),
+            on_state=lambda state: marks.write("in a round"),
         )
     try:
         with exit_codes():
             asyncio.run(server.run())
+        marks.write("over")
     except typer.Exit as error:
         sys.exit(error.exit_code)
+
+
+class Marks:
+    """When a process first was where, for whoever started it: a line `NAME SECONDS` each, by the system's clock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._written = path, set[str]()
+
+    def write(self, name: str) -> None:
+        """The first time that it happens in this process. A full disk has no room for it, and that is fine."""
+        if name not in self._written:
+            self._written.add(name)
+            with contextlib.suppress(OSError), self._path.open("a") as file:
+                file.write(f"{name} {time.time()}\n")
 
 
 def _log_through_a_pipe() -> None:
