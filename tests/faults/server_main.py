@@ -5,8 +5,8 @@ zero, so that the final model says exactly which updates are in it, and how ofte
 the process there: `before-` or `after-` a call of the tables below it kills itself with SIGKILL, `full-` lets its files
 grow no more from that call on, or from the `start`, as a full disk does. It ends with the exit code that the command line would give.
 
-The processes are forked from one that has imported everything and done nothing (`multiprocessing`'s fork server), so
-that hundreds of restarts are a matter of minutes.
+The processes are forked from one that has imported everything, compiled the check's loops and done nothing
+(`multiprocessing`'s fork server), so that hundreds of restarts are a matter of minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ import typer
 
 from deploy.commands.common import exit_codes
 from dp.ledger import Ledger
-from mpc import validation
+from mpc import (
+    field_kernels,  # noqa: F401 - compiled here, once
+    gate_kernels,  # noqa: F401
+    kernels,  # noqa: F401
+    validation,
+)
 from protos.identity import Role
 from protos.task import Task
 from servers import aggregator as aggregator_module

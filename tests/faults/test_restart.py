@@ -1,8 +1,8 @@
 """A server is killed at each transition that it writes down, started again, and the task goes on.
 
 What counts as failure is in `tests.faults.deployment`, and a restart that hangs. How long it takes until the server is
-in a round again (or ends, where none is left) is printed, not asserted: without the imports, which the test's processes
-share and every other process makes once, and which are measured and printed for themselves.
+in a round again (or ends, where none is left) is printed, not asserted: without imports and compiling, which the test's
+processes share and every other process does once, and which are measured and printed for themselves.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ def durations(pytestconfig: pytest.Config) -> Iterator[dict[str, float]]:
         median = statistics.median(seconds.values())
         text = (
             f"\n{len(seconds)} restarts: in a round again after {median:.2f} s (median), at most "
-            f"{seconds[slowest]:.2f} s ({slowest}); imports of a process of its own: {seconds_of_imports():.2f} s"
+            f"{seconds[slowest]:.2f} s ({slowest}); imports and compiling of a process of its own: {seconds_of_loading():.2f} s"
         )
         with capture.global_and_fixture_disabled():
             print(text)
 
 
-def seconds_of_imports() -> float:
-    """An interpreter that imports what an aggregator's does, and ends."""
+def seconds_of_loading() -> float:
+    """An interpreter that imports and compiles what an aggregator's does, and ends."""
+    program = "import servers.aggregator, mpc.kernels, mpc.gate_kernels, mpc.field_kernels"
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import servers.aggregator"], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
     return time.monotonic() - started
 
 
