@@ -9,6 +9,7 @@ run. That the oracle sees what it is there for is shown by faults that are plant
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -116,7 +117,7 @@ def test_a_few_generated_programs(place: Path, pki: Pki, plan: Plan) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=600, suppress_health_check=UNHURRIED)
+@settings(max_examples=int(os.environ.get("PRECAD_SIMULATED_PROGRAMS", "600")), suppress_health_check=UNHURRIED)
 @given(plan=PLANS)
 def test_hundreds_of_generated_programs(place: Path, pki: Pki, plan: Plan) -> None:
     """Whatever happens, in whatever order."""
