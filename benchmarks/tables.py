@@ -67,6 +67,22 @@ def print_noise(console: Console, report: Mapping[str, Any]) -> None:
     _print(console, table)
 
 
+def print_threads(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per number of threads."""
+    table = _table(["threads", "d", "clients", "ms", "q1..q3", "ns/coord", "/ one thread"])
+    for row in report["rows"]:
+        table.add_row(
+            str(row["threads"]),
+            f"{row['d']:,}",
+            str(row["clients"]),
+            f"{row['ms']:.4g}",
+            f"{row['ms_q1']:.4g}..{row['ms_q3']:.4g}",
+            f"{row['ns_per_coordinate']:.3g}",
+            f"{row['ratio']:.3g}",
+        )
+    _print(console, table)
+
+
 def print_scale(console: Console, report: Mapping[str, Any]) -> None:
     """One line per size, then the fitted exponents."""
     sizes, costs = ["along", "d", "clients"], ["validate s", "aggregate s", "peak MB/server", "link B/client"]
@@ -123,6 +139,29 @@ def print_training(console: Console, report: Mapping[str, Any]) -> None:
             f"{row['samples_per_s']:,.0f}",
             "" if row["relative_error"] is None else f"{row['relative_error']:.1e}",
             *(f"{row['ratio'][name]:.3g}" for name in others),
+        )
+    _print(console, table)
+
+
+def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per model, kind of step, number of clients and way; `*` is the way that a simulation takes."""
+    row = report["rows"][0]
+    size = f"{row['steps']} steps of {row['records_per_step']} records, {row['threads']} thread(s), {row['device']}"
+    console.print(size, highlight=False)
+    table = _table(
+        ["model", "kind", "clients", "way", "ms/round", "CPU ms/round", "samples/s", "x loop", "error / f64"]
+    )
+    for row in report["rows"]:
+        table.add_row(
+            row["model"],
+            row["kind"],
+            str(row["clients"]),
+            row["implementation"] + (" *" if row["is_chosen"] else ""),
+            f"{row['ms_per_round']:.4g}",
+            f"{row['cpu_ms_per_round']:.4g}",
+            f"{row['samples_per_s']:,.0f}",
+            f"{row['ratio']['loop']:.3g}",
+            f"{row['relative_error']:.1e}",
         )
     _print(console, table)
 

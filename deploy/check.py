@@ -6,16 +6,16 @@ have to compare by another channel: the digest of the task, the certificates' fi
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from clients.config import ClientConfig
 from deploy.config import Deployment
 from deploy.errors import ConfigError
 from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role, fingerprint, parse_certificate
 from protos.task import Task
-from protos.transport import TlsFiles, read_pinned
+from protos.transport import read_pinned
 from servers import memory
 from servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from servers.operations.access import load_token
@@ -36,7 +36,7 @@ def check(deployment: Deployment) -> dict[str, Any]:
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:
-        report["clients"] = _clients(task, deployment.client.certificates, deployment.client.authority)
+        report["clients"] = _clients(task, deployment.client)
     return report
 
 
@@ -59,7 +59,7 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
         ],
         "authority": _expiry(config.authority.read_bytes()),
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
-        "mib_for_uploads": memory.for_uploads(config.memory_budget_mb, task.dim) // memory.MIB,
+        "mib_for_uploads": memory.of_server(config, task) // memory.MIB,
     }
 
 
@@ -76,19 +76,18 @@ def _dealer(config: DealerConfig) -> dict[str, Any]:
     }
 
 
-def _clients(task: Task, certificates: Path, authority: Path) -> dict[str, Any]:
+def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
     """Those of the task's clients whose folder is here."""
+    certificates = config.certificates
     here = [client for client in task.clients if (certificates / client).is_dir()]
     if not here:
         raise ConfigError(f"client.certificates: expected a folder of one of the task's clients, found {certificates}")
     for client in here:
-        folder = certificates / client
-        tls = TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=authority)
-        if (found := tls.load().identity) != Identity(Role.CLIENT, client):
+        if (found := config.tls(client).load().identity) != Identity(Role.CLIENT, client):
             raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")
     return {
         "certificates": [_shown((certificates / client / "cert.pem").read_bytes()) for client in here],
-        "authority": _expiry(authority.read_bytes()),
+        "authority": _expiry(config.authority.read_bytes()),
     }
 
 

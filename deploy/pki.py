@@ -19,8 +19,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,15 +26,13 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from deploy.whole_folder import appearing
+from protos import private_key
 from protos.identity import Identity, IdentityError, Role, parse_certificate
+from protos.private_key import PrivateKeyError
 from protos.transport import TlsFiles
 
 CLOCK_SKEW = dt.timedelta(minutes=5)
@@ -56,16 +52,21 @@ class PkiError(Exception):
 
 
 def create_authority(
-    directory: Path, *, name: str = "precad", days: int = 3650, now: dt.datetime | None = None
+    directory: Path,
+    *,
+    name: str = "precad",
+    days: int = 3650,
+    passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
 ) -> Path:
     """Make a new authority in `directory` and return its certificate's path. Raises: PkiError.
 
-    It may sign end certificates only (path length 0). `now` is for tests.
+    It may sign end certificates only (path length 0). passphrase: what its key is encrypted under. `now` is for tests.
     """
     if not 1 <= len(name) <= 64:  # ub-common-name, RFC 5280 appendix A.1
         raise PkiError(f"name must have 1 to 64 characters, got {len(name)}")
     issued_at = now or dt.datetime.now(dt.UTC)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, key_pem = _new_key(passphrase)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
         _unsigned(subject, subject, key.public_key(), issued_at, days)
@@ -77,7 +78,7 @@ def create_authority(
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as undo:
-            _write_new(key_path, _private_pem(key), mode=0o600)
+            _write_new(key_path, key_pem, mode=0o600)
             undo.callback(key_path.unlink)
             _write_new(path, certificate.public_bytes(Encoding.PEM), mode=0o644)
             undo.pop_all()
@@ -86,28 +87,37 @@ def create_authority(
     return path
 
 
-def issue(directory: Path, identity: Identity, *, days: int = 365, now: dt.datetime | None = None) -> TlsFiles:
+def issue(
+    directory: Path,
+    identity: Identity,
+    *,
+    days: int = 365,
+    passphrase: bytes | None = None,
+    authority_passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
+) -> TlsFiles:
     """Issue a key and a certificate to `identity` by the authority in `directory`. Raises: PkiError.
 
     One certificate for each identity: to renew, move the old folder away first, then let the peers pin the new one.
-    `now` is for tests.
+    passphrase: what the new key is encrypted under; authority_passphrase: what opens ca.key. `now` is for tests.
     """
-    authority, authority_key = _open_authority_for(directory, identity)
+    authority, authority_key = _open_authority_for(directory, identity, authority_passphrase)
     issued_at = now or dt.datetime.now(dt.UTC)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, key_pem = _new_key(passphrase)
     certificate = _certify(identity, key.public_key(), authority, authority_key, issued_at, days)
-    made = (("key.pem", _private_pem(key), 0o600), ("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644))
+    made = (("key.pem", key_pem, 0o600), ("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644))
     folder = _new_folder(directory, identity, made)
     return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=directory / "ca.pem")
 
 
-def request(directory: Path, identity: Identity) -> Path:
+def request(directory: Path, identity: Identity, *, passphrase: bytes | None = None) -> Path:
     """Make a key for `identity` in `directory`/<name>, and the request to sign it (PKCS #10), whose path is returned.
 
-    Run by whoever will hold the certificate; key.pem stays there, request.pem goes to the authority. Raises: PkiError.
+    Run by whoever will hold the certificate; key.pem stays there, request.pem goes to the authority.
+    passphrase: what the key is encrypted under. Raises: PkiError.
     """
     _require_new(directory / identity.name)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, key_pem = _new_key(passphrase)
     asked = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(_subject(identity))
@@ -118,19 +128,25 @@ def request(directory: Path, identity: Identity) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise PkiError(f"cannot write {directory}: {error.strerror}") from None
-    made = (("key.pem", _private_pem(key), 0o600), ("request.pem", asked.public_bytes(Encoding.PEM), 0o644))
+    made = (("key.pem", key_pem, 0o600), ("request.pem", asked.public_bytes(Encoding.PEM), 0o644))
     return _new_folder(directory, identity, made) / "request.pem"
 
 
 def sign(
-    directory: Path, request_path: Path, identity: Identity, *, days: int = 365, now: dt.datetime | None = None
+    directory: Path,
+    request_path: Path,
+    identity: Identity,
+    *,
+    days: int = 365,
+    authority_passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
 ) -> Path:
     """Sign a request by the authority in `directory` and return the certificate's path there. Raises: PkiError.
 
     `identity` is what the authority's operator has agreed to; a request that asks for another one is refused. Of the
-    request, the certificate takes the public key alone. `now` is for tests.
+    request, the certificate takes the public key alone. authority_passphrase: what opens ca.key. `now` is for tests.
     """
-    authority, authority_key = _open_authority_for(directory, identity)
+    authority, authority_key = _open_authority_for(directory, identity, authority_passphrase)
     public_key = _requested_key(request_path, identity)
     certificate = _certify(identity, public_key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
     made = (("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644),)
@@ -157,10 +173,12 @@ def _requested_key(path: Path, identity: Identity) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _open_authority_for(directory: Path, identity: Identity) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _open_authority_for(
+    directory: Path, identity: Identity, passphrase: bytes | None
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority, where it has issued nothing to `identity` yet."""
     _require_new(directory / identity.name)
-    return _open_authority(directory)
+    return _open_authority(directory, passphrase)
 
 
 def _require_new(folder: Path) -> None:
@@ -172,13 +190,9 @@ def _new_folder(directory: Path, identity: Identity, files: Sequence[tuple[str, 
     """`directory`/<name> with these files (name, content, mode); it appears complete or not at all."""
     folder = directory / identity.name
     try:
-        with contextlib.ExitStack() as undo:
-            staging = Path(tempfile.mkdtemp(prefix=f".{identity.name}.", dir=directory))  # mode 0700
-            undo.callback(shutil.rmtree, staging, ignore_errors=True)
+        with appearing(folder) as staging:
             for name, content, mode in files:
                 _write_new(staging / name, content, mode=mode)
-            staging.rename(folder)  # fails where somebody made a folder of this name meanwhile
-            undo.pop_all()
     except OSError as error:
         raise PkiError(f"cannot write {folder}: {error.strerror}") from None
     return folder
@@ -256,25 +270,30 @@ def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
     )
 
 
-def _open_authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _open_authority(directory: Path, passphrase: bytes | None) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority's certificate and its key, given that they belong together."""
     path, key_path = directory / "ca.pem", directory / "ca.key"
     try:
         certificate = parse_certificate(path.read_bytes())
-        key = load_pem_private_key(key_path.read_bytes(), password=None)
+        key = private_key.open_private_key(key_path.read_bytes(), passphrase)
     except OSError as error:
         raise PkiError(f"no authority in {directory}: cannot read {error.filename}: {error.strerror}") from None
     except IdentityError as error:
         raise PkiError(f"{path}: {error}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
-        raise PkiError(f"{key_path}: expected an unencrypted PEM private key") from None
+    except PrivateKeyError as error:
+        raise PkiError(f"{key_path}: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise PkiError(f"{key_path} is not the key of {path}")
     return certificate, key
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+def _new_key(passphrase: bytes | None) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
+    """A key on P-256, and its file's content."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    try:
+        return key, private_key.to_pem(key, passphrase)
+    except PrivateKeyError as error:
+        raise PkiError(str(error)) from None
 
 
 def _write_new(path: Path, content: bytes, *, mode: int) -> None:

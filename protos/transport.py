@@ -26,21 +26,23 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 
+from protos import private_key
 from protos.identity import Identity, IdentityError, Role, parse_certificate
+from protos.private_key import PrivateKeyError
 
-TlsField = Literal["certificate", "key", "authority", "pinned"]
+TlsField = Literal["certificate", "key", "key_passphrase_file", "authority", "pinned"]
 
+ENVIRONMENT_VARIABLE = "PRECAD_KEY_PASSPHRASE"
 CONNECT_TIMEOUT_S = 5
 """Limit on one attempt to connect, handshake included."""
 PING_TIME_S = 4
@@ -49,6 +51,10 @@ PING_TIMEOUT_S = 8
 """How long a server or the operator waits for a ping's answer until it takes the link for dead."""
 CLIENT_PING_TIMEOUT_S = 30
 """Likewise on links of clients: on a slow line, a ping queues behind the upload that is under way."""
+IDLE_TIME_S = 60
+"""A server hangs up on a connection without a call after so long: nobody parks connections."""
+RETRY_HINT = "grpc-retry-pushback-ms"
+"""The trailer of a call that is refused for now: milliseconds until it may be made again, in decimal (gRFC A6)."""
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 1000 * PING_TIME_S),
@@ -63,6 +69,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 16),  # of one connection: nobody parks thousands of calls
+    ("grpc.max_connection_idle_ms", 1000 * IDLE_TIME_S),
+    ("grpc.per_message_decompression", 0),  # nothing here is compressed: a small message stays small
     ("grpc.so_reuseport", 0),  # gRPC's default lets a second process take a share of our port's connections
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000 * PING_TIME_S // 2),  # half: timers are not exact
@@ -81,13 +89,13 @@ class TransportError(Exception):
 class TlsFileError(TransportError):
     """A certificate or key file cannot be used. Never quotes what is in a file."""
 
-    def __init__(self, tls_field: TlsField, path: Path, *, expected: str, found: str) -> None:
+    def __init__(self, tls_field: TlsField, path: Path | str, *, expected: str, found: str) -> None:
         super().__init__(f"{tls_field}: expected {expected}, found {found} ({path})")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Who we are, and the proof: read and validated by `TlsFiles.load`."""
+    """Who we are, and the proof: read and validated by `TlsFiles.load`. The key is in the clear here."""
 
     identity: Identity
     certificate: bytes
@@ -102,9 +110,12 @@ class TlsFiles:
     certificate: Path
     """Our certificate, issued by the authority, with our identity."""
     key: Path
-    """Its private key, unencrypted, out of reach of other users (mode 0600; a group may read it where it must)."""
+    """Its private key, out of reach of other users (mode 0600; a group may read it where it must)."""
     authority: Path
     """The authority's own certificate. Every peer that is not pinned must be signed by it."""
+    key_passphrase_file: Path | None = None
+    """What the key is encrypted under, as closed as the key. Without one, PRECAD_KEY_PASSPHRASE of the environment. A
+    key in the clear needs neither, and is refused where a file is named."""
 
     def load(self) -> TlsMaterial:
         """What the files hold, once it all fits together now. Raises: TlsFileError."""
@@ -112,22 +123,58 @@ class TlsFiles:
         certificate = _parse_valid("certificate", self.certificate, certificate_pem)
         authority_pem = _read("authority", self.authority)
         authority = _parse_valid("authority", self.authority, authority_pem)
-        key_pem = _read("key", self.key)
-        _require_own_key(self.key, key_pem, certificate)
-        _require_issuer(self.certificate, certificate, self.authority, authority)
+        key_pem = self._own_key(certificate)
+        require_issuer(self.certificate, certificate, self.authority, authority)
         try:
             identity = Identity.from_certificate(certificate_pem)
         except IdentityError as error:
             raise TlsFileError("certificate", self.certificate, expected="an identity", found=str(error)) from None
         return TlsMaterial(identity, certificate_pem, key_pem, authority_pem)
 
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """What `context` shows from now on: our certificate, with its key. Raises: TlsFileError."""
+        self.load()
+        context.load_cert_chain(self.certificate, self.key, password=self._passphrase())
+
+    def _passphrase(self) -> bytes | None:
+        """Of the key, if there is any. Raises: TlsFileError."""
+        return read_passphrase(self.key_passphrase_file)
+
+    def _own_key(self, certificate: x509.Certificate) -> bytes:
+        """As PEM in the clear; it is the certificate's."""
+        pem = _read("key", self.key)
+        if self.key_passphrase_file is not None and not private_key.is_encrypted(pem):
+            raise TlsFileError("key", self.key, expected="an encrypted PEM private key", found="something else")
+        if (passphrase := self._passphrase()) is None and private_key.is_encrypted(pem):
+            expected = f"key_passphrase_file or {ENVIRONMENT_VARIABLE} for an encrypted key"
+            raise TlsFileError("key", self.key, expected=expected, found="neither")
+        try:
+            key = private_key.open_private_key(pem, passphrase)
+        except PrivateKeyError as error:
+            raise TlsFileError("key", self.key, expected=error.expected, found=error.found) from None
+        if key.public_key() != certificate.public_key():
+            raise TlsFileError(
+                "key", self.key, expected="the certificate's key", found="the key of another certificate"
+            )
+        return private_key.to_pem(key)
+
+
+def read_passphrase(path: Path | None, environment: Mapping[bytes, bytes] = os.environb) -> bytes | None:
+    """From the file or, without one, from the environment; None where neither is. Raises: TlsFileError."""
+    content = environment.get(ENVIRONMENT_VARIABLE.encode()) if path is None else _read("key_passphrase_file", path)
+    try:
+        return None if content is None else private_key.parse_passphrase(content)
+    except PrivateKeyError as error:
+        source = ENVIRONMENT_VARIABLE if path is None else path
+        raise TlsFileError("key_passphrase_file", source, expected=error.expected, found=error.found) from None
+
 
 def _read(tls_field: TlsField, path: Path) -> bytes:
-    """The file's bytes; of a key file, only when other users cannot read them too."""
+    """The file's bytes; of a secret one, only when other users cannot read them too."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            if tls_field == "key" and mode & 0o007:
+            if tls_field in ("key", "key_passphrase_file") and mode & 0o007:
                 raise TlsFileError(tls_field, path, expected="a file closed to other users", found=f"mode {mode:04o}")
             return file.read()
     except OSError as error:
@@ -149,19 +196,10 @@ def _parse_valid(tls_field: TlsField, path: Path, pem: bytes) -> x509.Certificat
     return certificate
 
 
-def _require_own_key(path: Path, pem: bytes, certificate: x509.Certificate) -> None:
-    try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
-        raise TlsFileError("key", path, expected="an unencrypted PEM private key", found="something else") from None
-    if key.public_key() != certificate.public_key():
-        raise TlsFileError("key", path, expected="the certificate's key", found="the key of another certificate")
-
-
-def _require_issuer(
+def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authority: x509.Certificate
 ) -> None:
-    """`authority` is one, and signed `certificate`."""
+    """`authority` is one, and signed `certificate`; the paths are for the message. Raises: TlsFileError."""
     try:
         is_authority = authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -226,10 +264,9 @@ def tls_context(tls: TlsFiles, role: Role, pinned: Path, *, server_side: bool) -
     """For a TLS connection outside gRPC with whoever holds `role`: TLS 1.3, both show a certificate, and the peer's
     must be the pinned one. Raises: TlsFileError.
     """
-    tls.load()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(tls.certificate, tls.key)
+    tls.load_into(context)
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a leaf is a trust anchor, for itself alone
     context.load_verify_locations(cadata=read_pinned(pinned, role).decode())
@@ -275,15 +312,21 @@ def dial(address: str, role: Role, tls: TlsFiles, pinned: Path | None = None) ->
 
 
 def bind_server(
-    address: str, tls: TlsFiles, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    address: str,
+    tls: TlsFiles,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    *,
+    max_connections: int | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """A server on the running event loop that holds its port, and the port (of the system's choice where it was 0).
 
-    The caller adds its servicers, then starts it. Raises: TlsFileError, TransportError.
+    Whoever connects beyond max_connections is hung up on before the handshake. The caller adds its servicers, then
+    starts it. Raises: TlsFileError, TransportError.
     """
     credentials = server_credentials(tls.load())
     require_free(address)
-    server = grpc.aio.server(interceptors=tuple(interceptors), options=SERVER_OPTIONS)
+    limits = () if max_connections is None else (("grpc.max_allowed_incoming_connections", max_connections),)
+    server = grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *limits))
     try:
         return server, server.add_secure_port(address, credentials)
     except RuntimeError:

@@ -24,6 +24,8 @@ from protos.identity import Role, fingerprint, require_pinned, require_role
 from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from protos.task import Task
 from protos.transport import bind_server, read_pinned
+from servers.admission import Admission
+from servers.calls import Context, refusing
 from servers.config import DealerConfig, require_own_role
 from servers.deal_ledger import DealLedger
 from servers.drain import Drain
@@ -34,7 +36,8 @@ from servers.operations.port import operations_port
 from servers.operations.snapshot import of_dealer
 from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
-from servers.servicers import Context, check_hello, refusing
+from servers.private_files import private_folder
+from servers.servicers import check_hello
 from servers.supervision import until_stopped
 
 log = structlog.get_logger(__name__)
@@ -74,15 +77,19 @@ class Dealer:
         self._drain.request(is_busy=self._servicer is not None and self._servicer.n_connected > 0)
 
     async def run(self) -> None:
-        """Raises: TlsFileError, TransportError, SetupError, PeerUnreachableError when an aggregator is lost, StoreError,
-        StoppedError."""
+        """Raises: TlsFileError, TransportError, SetupError, StoreError, PeerUnreachableError when an aggregator is
+        lost, StoppedError."""
         logs.bind(self._log_context)
         require_own_role(self.config.tls, Role.DEALER)
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         fingerprints = tuple(fingerprint(read_pinned(p, role)) for p, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
-            server, port = bind_server(self.config.listen, self.config.tls)
+            admission = Admission(self.config, (), self._telemetry)
+            server, port = bind_server(
+                self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
+            )
+            private_folder(self.config.state_dir)
             ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
             servicer = self._servicer = DealerServicer(
                 self.task, fingerprints, ledger, self._telemetry, self._note_departure
@@ -216,9 +223,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
     ) -> AsyncIterator[dealer_pb2.DealReply]:
         """Hello, then a batch per request, until the goodbye."""
-        requests = aiter(request_iterator)
         async with refusing("Deal", context):
             party = self._authenticate(context)
+            requests = aiter(request_iterator)
             first = await anext(requests, None)
             if first is None or first.WhichOneof("request") != "hello":
                 raise MalformedMessageError("the stream starts with a hello")
@@ -288,7 +295,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         return part
 
     async def _record(self, party: Party, shape: BatchShape) -> None:
-        """On disk: this part leaves. What cannot be recorded ends the dealer. Raises what `DealLedger.record` raises."""
+        """This part leaves. What cannot be recorded ends the dealer. Raises what `DealLedger.record` raises."""
         try:
             await asyncio.to_thread(self._ledger.record, party, shape)
         except StoreError as error:

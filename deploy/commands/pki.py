@@ -16,6 +16,8 @@ pki_app = typer.Typer(help="A private authority and the certificates that it iss
 AuthorityFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")]
 RoleName = Annotated[str, typer.Option("--role", help="aggregator-a, aggregator-b, dealer, client or operator.")]
 ClientId = Annotated[str | None, typer.Option("--name", help="The client's id.")]
+PassphraseFile = Annotated[Path | None, typer.Option(help="Encrypts the new key under the one line of this file.")]
+AuthorityPassphraseFile = Annotated[Path | None, typer.Option(help="What ca.key is encrypted under, if it is.")]
 Days = Annotated[int, typer.Option(help="Validity of the certificate.", min=1)]
 
 
@@ -23,21 +25,36 @@ Days = Annotated[int, typer.Option(help="Validity of the certificate.", min=1)]
 def pki_init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder for the authority.")],
     days: Annotated[int, typer.Option(help="Validity of the authority's certificate.", min=1)] = 3650,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Create a private authority."""
     with exit_codes():
         from deploy import pki
 
-        people.print(f"authority: {pki.create_authority(directory, days=days)}", soft_wrap=True)
+        path = pki.create_authority(directory, days=days, passphrase=_passphrase(authority_passphrase_file))
+        people.print(f"authority: {path}", soft_wrap=True)
 
 
 @pki_app.command("issue")
-def pki_issue(directory: AuthorityFolder, role: RoleName, name: ClientId = None, days: Days = 365) -> None:
+def pki_issue(
+    directory: AuthorityFolder,
+    role: RoleName,
+    name: ClientId = None,
+    days: Days = 365,
+    passphrase_file: PassphraseFile = None,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
+) -> None:
     """Issue a certificate and its key, where one operator runs every role."""
     with exit_codes():
         from deploy import pki
 
-        files = pki.issue(directory, _identity(role, name), days=days)
+        files = pki.issue(
+            directory,
+            _identity(role, name),
+            days=days,
+            passphrase=_passphrase(passphrase_file),
+            authority_passphrase=_passphrase(authority_passphrase_file),
+        )
         people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
 
 
@@ -46,12 +63,13 @@ def pki_request(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the key is made, and stays.")],
     role: RoleName,
     name: ClientId = None,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make a key, and the request for its certificate that goes to the authority."""
     with exit_codes():
         from deploy import pki
 
-        path = pki.request(directory, _identity(role, name))
+        path = pki.request(directory, _identity(role, name), passphrase=_passphrase(passphrase_file))
         people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
 
 
@@ -62,14 +80,23 @@ def pki_sign(
     role: RoleName,
     name: ClientId = None,
     days: Days = 365,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Sign a request; the key stays with whoever asked."""
     with exit_codes():
         from deploy import pki
         from protos.identity import fingerprint
 
-        path = pki.sign(directory, request, _identity(role, name), days=days)
+        opens = _passphrase(authority_passphrase_file)
+        path = pki.sign(directory, request, _identity(role, name), days=days, authority_passphrase=opens)
         people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+
+
+def _passphrase(path: Path | None) -> bytes | None:
+    """Of a file that was named; keys are encrypted when it is asked for. Raises TlsFileError."""
+    from protos.transport import read_passphrase
+
+    return None if path is None else read_passphrase(path)
 
 
 def _identity(role: str, name: str | None) -> Identity:

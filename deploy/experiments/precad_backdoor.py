@@ -4,7 +4,8 @@ MNIST: the pixel pattern; CIFAR-10: the semantic backdoor. The attackers replace
 the first round on, within whatever bound somebody enforces. Of each number of attackers, one training for each seed of
 
     PRECAD      C = 20, C = 30, and without any bound on a client (its form with only privacy, Sec. 7)
-    local DP    C = 30, enforced after the clients' noise, of which attackers add none; and without any bound
+    local DP    C = 30, enforced after the clients' noise, of which attackers add none; C = 30 for honest clients alone;
+                and without any bound
     non-private nothing is bounded
 
 Backdoor accuracy is counted on images that are not of the target class anyway (`clients.attacks`), where the paper
@@ -47,6 +48,12 @@ DEFENCES: Final = (
     Defence("precad-c30", "PRECAD, C = 30", 30.0, {"algorithm": "precad"}),
     Defence("precad-unbounded", "PRECAD, no C", None, {"validation": False, "client_clipping": False}),
     Defence("local-dp-c30", "local DP, C = 30", 30.0, {"algorithm": "local-dp"}),
+    Defence(
+        "local-dp-unchecked-c30",
+        "local DP, C = 30, attackers not bound",
+        30.0,
+        {"algorithm": "local-dp", "validation": False},
+    ),
     Defence("local-dp-unbounded", "local DP, no C", None, {"algorithm": "local-dp", "client_clipping": False}),
     Defence("non-private", "non-private", None, {"algorithm": "non-private", "client_clipping": False}),
 )
@@ -113,15 +120,11 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in DEFENCES]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
-    report: dict[str, Any] = {
-        "experiment": "precad-backdoor",
-        "dataset": experiment.dataset,
+    report = runner.report_of("precad-backdoor", experiment, folder)
+    report |= {
+        "attackers": experiment.numbers,
         "model": cases[0].config["task"]["model"],
         "attack": experiment.attack,
-        "sigma": experiment.sigma,
-        "rounds": experiment.rounds,
-        "seeds": experiment.seeds,
-        "output": str(folder),
         "cases": [_of_case(outcome) for outcome in outcomes],
     }
     report["paragraph"] = paragraph(report)
@@ -200,6 +203,4 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         rejected = f"{case['rejected']['mean']:.0f}"
         shares = (_share(case["accuracy"]), _share(case["backdoor"]))
         table.add_row(str(case["attackers"]), case["defence"], *shares, rejected)
-    console.print(table, highlight=False)
-    console.print(report["paragraph"], highlight=False, markup=False)
-    console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
+    runner.print_result(console, table, report)

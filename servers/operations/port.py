@@ -103,10 +103,9 @@ async def operations_port(
 
 
 def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
-    tls.load()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(tls.certificate, tls.key)
+    tls.load_into(context)
     return context
 
 

@@ -318,6 +318,7 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
     rounds = 7
     expected = {
         "precad": [epsilon_of(View.ONE_SERVER, 5), epsilon_of(View.CLIENTS_ONLY, 5)],
+        "deployed": [epsilon_of(View.ONE_SERVER, 5), epsilon_of(View.CLIENTS_ONLY, 5)],
         "non-private": [None],  # of the record; a rule's own would follow
         "local-dp": [epsilon_of(View.ONE_SERVER, 5)],
         "distributed-dp": [epsilon_of(View.ONE_SERVER, 5)],
@@ -329,7 +330,8 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
     assert set(expected) == set(ALGORITHMS)
     for name, epsilons in expected.items():
         made = task(epsilon_budget_clients_only=100.0)
-        algorithm = simulation(engine, made, algorithm=name, local_steps=2).algorithm
+        steps = {} if name == "deployed" else {"local_steps": 2}  # there the task says it
+        algorithm = simulation(engine, made, algorithm=name, **steps).algorithm
         found = algorithm.guarantees(rounds, participation)
         assert [guarantee.epsilon for guarantee in found] == epsilons, name
         assert {g.unit for g in found} == ({"client"} if name in ("user-dp-fedavg", "central-dp") else {"record"})
@@ -453,6 +455,19 @@ def test_local_dp_refuses_what_is_longer_than_the_bound(engine: RecordEngine) ->
     assert metrics.rejected == ("client-5",)
 
 
+def test_local_dp_that_checks_nothing_takes_what_attackers_send(engine: RecordEngine) -> None:
+    """C = 0.5 bounds the five honest ones, whose sum is then far shorter than what the attacker alone adds."""
+    attack = AttackSettings(kind="scaled", clients=1, parameters={"gamma": 1000.0})
+    made = task(client_rate=1.0, rounds=1, client_clip=0.5)
+    running = simulation(engine, made, randomness=Silent(5), algorithm="local-dp", attack=attack, validation=False)
+    (metrics,) = running.run()
+    assert (metrics.rejected, metrics.n_accepted) == ((), 6)
+    start = models.initial_parameters("mlp", seed=0)
+    sent = -1000.0 * clipped_sum(start, sample_of("client-5", 0), 1.0) / made.divisor
+    assert np.linalg.norm(running.progress.parameters - start - sent) < 1.01 * 5 * 0.5 / made.divisor
+    assert np.linalg.norm(sent) > 100 * 5 * 0.5 / made.divisor
+
+
 class NotANumber(Attack):
     """Uploads NaN."""
 
@@ -525,6 +540,20 @@ def test_an_attacker_that_diverges_is_left_out(engine: RecordEngine) -> None:
     (metrics,) = running.run()
     assert (metrics.n_chosen, metrics.n_accepted) == (6, 5)
     assert running.diverged is None
+
+
+@pytest.mark.parametrize("algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "precad"])
+def test_local_training_together_is_what_each_does_alone(engine: RecordEngine, algorithm: str) -> None:
+    """Two rounds with three attackers who share a backdoor, each on poisoned records of its own; stacked, and client by
+    client. Encodings may differ by a step of the grid where float32 rounds to its other side."""
+    attack = AttackSettings(kind="distributed-backdoor", clients=3, parameters={"steps": 6, "rate": 0.2})
+    changes = {"algorithm": algorithm, "local_steps": 4, "local_rate": 0.2, "attack": attack}
+    alone, together = (
+        final(simulation(engine, task(), randomness=Silent(5), batching=batching, **changes))
+        for batching in ("client", "round")
+    )
+    moved = np.linalg.norm(alone - models.initial_parameters("mlp", seed=0))
+    assert np.linalg.norm(alone - together) < 1e-5 * moved + 6 * STEP * math.sqrt(DIM) / (0.8 * 6)
 
 
 @pytest.mark.parametrize("algorithm", ["non-private", "local-dp", "central-record-dp"])

@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,24 @@ FORK_SERVER.set_forkserver_preload(["tests.faults.server_main"])
 class Processes:
     """The three servers, and the clients as sessions of this process."""
 
-    def __init__(self, folder: Path, task: Task, *, training_s: float = 0.0) -> None:
-        """training_s: how long a client takes for its update."""
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        *,
+        own: Mapping[str, Any] | None = None,
+        training_s: float = 0.0,
+        **changes: Any,
+    ) -> None:
+        """changes: of both aggregators' configurations; own: of one's, by role. training_s: how long a client takes for
+        its update."""
         self.folder, self.task, self._training_s = folder, task, training_s
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self.pki = Pki.create(folder / "pki", task.clients)
         roles = (*AGGREGATORS, Role.DEALER)
         self.addresses = dict(zip(roles, free_addresses(3), strict=True))
         deployment = {"task": task.model_dump(), "pki": str(self.pki.directory), "addresses": self.addresses}
+        deployment |= {"changes": changes, "own": own or {}}
         (folder / "deployment.json").write_text(json.dumps(deployment))
         np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
         self.running: dict[Role, ForkServerProcess] = {}

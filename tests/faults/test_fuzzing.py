@@ -170,7 +170,7 @@ class Fuzzer:
             code = grpc.StatusCode.OK
         except grpc.aio.AioRpcError as error:
             code = error.code()
-        except (asyncio.InvalidStateError, grpc.aio.UsageError):
+        except (asyncio.InvalidStateError, grpc.aio.BaseError):
             code = await call.code()
         self.longest_s = max(self.longest_s, time.monotonic() - started)
         self.codes[code.name] += 1

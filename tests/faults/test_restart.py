@@ -49,7 +49,8 @@ def durations(pytestconfig: pytest.Config) -> Iterator[dict[str, float]]:
         median = statistics.median(seconds.values())
         text = (
             f"\n{len(seconds)} restarts: in a round again after {median:.2f} s (median), at most "
-            f"{seconds[slowest]:.2f} s ({slowest}); imports and compiling of a process of its own: {seconds_of_loading():.2f} s"
+            f"{seconds[slowest]:.2f} s ({slowest}); imports and compiling of a process of its own: "
+            f"{seconds_of_loading():.2f} s"
         )
         with capture.global_and_fixture_disabled():
             print(text)

@@ -35,7 +35,7 @@ from servers.task_store import TaskStore
 from servers.tuple_ledger import TupleLedger
 from tests.faults.deployment import assert_ledgers, assert_tuples_used_once, committed
 from tests.faults.simulation.network import Mishap
-from tests.faults.simulation.oracle import Violation
+from tests.faults.simulation.oracle import ViolationError
 from tests.faults.simulation.world import SERVERS, Accident, Death, Plan, World
 from tests.integration.harness import small_task
 from tests.integration.pki import AGGREGATORS, Pki
@@ -139,7 +139,9 @@ def test_a_death_at_every_transition(place: Path, pki: Pki, role: Role, after: b
 
 def test_the_same_plan_gives_the_same_run(place: Path, pki: Pki) -> None:
     """Transition by transition, at the same times; so a failure can be looked at again."""
-    plan = Plan(seed=7, deaths=(Death(B, 9, after=True),), accidents=(Accident(0.6, A, B),), mishaps=((3, Mishap.TWICE),))
+    plan = Plan(
+        seed=7, deaths=(Death(B, 9, after=True),), accidents=(Accident(0.6, A, B),), mishaps=((3, Mishap.TWICE),)
+    )
     first, second = (played(place, pki, plan) for _ in range(2))
     assert first.trace == second.trace
     assert first.lives[B] == 1
@@ -214,7 +216,8 @@ def two_models(patch: pytest.MonkeyPatch) -> None:
     async def unnoticed(self: RoundRunner, state: Any) -> Any:
         class Echo:
             def exchange(self, label: str, payload: bytes) -> bytes:
-                return payload if channel.exchange(label, payload) else payload
+                channel.exchange(label, payload)
+                return payload
 
         channel: Channel = type(self)._channel(self, state.round)
         self._channel = lambda t: Echo()  # type: ignore[method-assign, assignment, return-value]
@@ -271,5 +274,5 @@ def test_a_planted_fault_is_found(
 ) -> None:
     """By the oracle, not by a server that stumbles over it."""
     plant(monkeypatch)
-    with pytest.raises(Violation, match=words):
+    with pytest.raises(ViolationError, match=words):
         played(place, pki, plan)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+SHORTEST_STEP_S = 1e-9
 LONGEST_BLOCKING_S = 0.01
 """Of a database's transaction or a computation, on the clock."""
 
@@ -40,7 +41,7 @@ class Clock(selectors.SelectSelector):
         """See `selectors.BaseSelector`. Raises StuckError, LateError."""
         if timeout is None:
             raise StuckError(f"at {self.now_s:.3f} s")
-        self.now_s += max(0.0, timeout)
+        self.now_s += max(SHORTEST_STEP_S, timeout)  # what rounding leaves of a timeout passes, too
         if self.now_s > self.limit_s:
             raise LateError(f"{self.now_s:.0f} s have passed")
         return []

@@ -45,8 +45,14 @@ class Mallory(Honest):
 
     async def _take_part(self, stubs: Any, invitation: RoundInvitation) -> None:
         attacks: list[Callable[[Any, RoundInvitation], Awaitable[None]]] = [
-            self._two_vectors, self._replay, self._too_large, self._as_another, self._cut, self._silence, self._as_asked,
-        ]  # fmt: skip
+            self._two_vectors,
+            self._replay,
+            self._too_large,
+            self._as_another,
+            self._cut,
+            self._silence,
+            self._as_asked,
+        ]
         await self.draw.choice(attacks)(stubs, invitation)
 
     def _forge(self, invitation: RoundInvitation) -> Submission:
@@ -80,9 +86,7 @@ class Mallory(Honest):
 
     async def _as_another(self, stubs: Any, invitation: RoundInvitation) -> None:
         victim = next(client for client in sorted(self.task.clients) if client != self.client)
-        await self._send(
-            stubs, make_submission(self._vector(value_of(0)), invitation, task=self.task, client=victim)
-        )
+        await self._send(stubs, make_submission(self._vector(value_of(0)), invitation, task=self.task, client=victim))
 
     async def _cut(self, stubs: Any, invitation: RoundInvitation) -> None:
         whole = self._forge(invitation)

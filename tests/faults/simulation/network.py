@@ -420,8 +420,8 @@ class Network:
         """See `protos.transport.dial`."""
         return Channel(self, self.here(), address, tls.certificate.read_bytes())
 
-    def bind_server(self, address: str, tls: TlsFiles) -> tuple[Server, int]:
-        """See `protos.transport.bind_server`."""
+    def bind_server(self, address: str, tls: TlsFiles, *_: Any, **__: Any) -> tuple[Server, int]:
+        """See `protos.transport.bind_server`. Nothing intercepts the calls."""
         return Server(self, self.here(), address), 1
 
     def lane_listener(self, address: str, tls: TlsFiles, pinned: Path) -> LaneListener:

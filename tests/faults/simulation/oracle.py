@@ -4,8 +4,8 @@
   twice, or by two dealers.
 - A mask seed that leaves before its tuple is burnt, a round that begins before its number is reserved, a noisy share
   that leaves before the round is charged for everybody who was invited.
-- A release (the sum of both noisy shares) in which an update is missing that was accepted, is there twice, is of another
-  round or nobody's, or whose noise is not the one draw that each server made for it.
+- A release (the sum of both noisy shares) in which an update is missing that was accepted, is there twice, is of
+  another round or nobody's, or whose noise is not the one draw that each server made for it.
 - A commit of what was not released, or of another model than the releases so far make in the clear.
 
 The coordinates of an update tell who made it for which round, those of a server's noise which draw it is.
@@ -37,7 +37,7 @@ N_NOISE = 2
 HONEST = 1_000
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """Something of the above has happened."""
 
 
@@ -51,7 +51,7 @@ class Oracle:
 
     def __init__(self, task: Task) -> None:
         self._task, self._clients = task, sorted(task.clients)
-        self.violations: list[Violation] = []
+        self.violations: list[ViolationError] = []
         self.forgeries: dict[int, set[int]] = {}
         """What the malicious client uploaded in a round, within the bound."""
         self._lane_of: dict[int, int] = {}
@@ -64,7 +64,7 @@ class Oracle:
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:
-            self.violations.append(Violation(what))
+            self.violations.append(ViolationError(what))
             raise self.violations[-1]
 
     def _require_once(self, *key: Any) -> None:
@@ -80,7 +80,9 @@ class Oracle:
         self._require_once("slot", role, t, invitation.slot)
         self._require_once("mask seed", invitation.mask_seed)
         rows = _rows(disk / "tuples.sqlite", "SELECT slot, client FROM burnt WHERE round = ? AND use = 'mask'", t)
-        self._require((invitation.slot, client) in rows, f"{role} invites {client} to round {t}, its tuple is not burnt")
+        self._require(
+            (invitation.slot, client) in rows, f"{role} invites {client} to round {t}, its tuple is not burnt"
+        )
         self._invited.setdefault((role, t), set()).add(client)
 
     def deals(self, dealer: str, to: str, key: dealer_pb2.BatchKey) -> None:

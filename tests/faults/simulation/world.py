@@ -1,10 +1,11 @@
 """Both servers, the dealer and the clients of one task, with the code that they run in production, in one thread.
 
 `Aggregator.run`, `Dealer.run` and `ClientSession.run` work on a simulated loop, over a simulated network, with their
-databases, ledgers and checkpoints in real files. A process that dies leaves its folder as it is at that moment, which
-is what the one that is started in its place finds; whatever the dead one's code still does is done to a copy that nobody
-reads, and nothing of it reaches the network. (What the system had not written out yet is not lost with it: this is
-`kill -9`, not a power cut.) A seed decides everything that can come in one order or another.
+databases, ledgers and checkpoints in real files; only admission control, which knows gRPC's insides, is left out. A
+process that dies leaves its folder as it is at that moment, which is what the one that is started in its place finds;
+whatever the dead one's code still does is done to a copy that nobody reads, and nothing of it reaches the network.
+(What the system had not written out yet is not lost with it: this is `kill -9`, not a power cut.) A seed decides all
+that can come in one order or another; in another interpreter, PYTHONHASHSEED does as well.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from unittest.mock import patch
 import numpy as np
 import structlog
 
+from clients import patience as patience_module
 from clients import session as session_module
 from clients.errors import ServerUnreachableError
 from mpc import joint_coin
@@ -132,7 +134,7 @@ class World:
     # -- a run ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """To the end of the task. Raises Violation; whatever ended a process that should have gone on; StuckError."""
+        """To the end of the task. Raises ViolationError; whatever ended a process that should have gone on."""
         with self._patched():
             try:
                 self.loop.run_until_complete(self._run())
@@ -302,7 +304,8 @@ class World:
                 (aggregator_module, {"time": clock, "ThreadPoolExecutor": self._new_strand, **self._transport}),
                 (dealer_module, {"bind_server": self.network.bind_server}),
                 (meeting_module, {"os": SimpleNamespace(urandom=self.draw.randbytes), **self._lanes}),
-                (session_module, {"time": clock, "random": self.draw, "dial": self.network.dial}),
+                (session_module, {"time": clock, "dial": self.network.dial}),
+                (patience_module, {"time": clock, "random": self.draw}),
                 (joint_coin, {"toss": toss}),
             ):
                 stack.enter_context(patch.multiple(module, **changes))
@@ -349,4 +352,3 @@ def _owned(loop: asyncio.AbstractEventLoop, work: Any, context: contextvars.Cont
         if process.is_dead:
             loop.call_soon(task.cancel)
     return task
-
