@@ -182,18 +182,14 @@ def the_same_number_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_update_twice(patch: pytest.MonkeyPatch) -> None:
-    add_noise = RoundRunner._add_noise
-    patch.setattr(RoundRunner, "_add_noise", lambda self, share_sum: add_noise(self, 2 * share_sum))
+    release = RoundRunner._release
+    patch.setattr(RoundRunner, "_release", lambda self, share_sum, n: release(self, 2 * share_sum, n))
 
 
 def an_update_lost(patch: pytest.MonkeyPatch) -> None:
     """Accepted, and not in the sum."""
-
-    def add_noise(self: RoundRunner, share_sum: Any) -> Any:
-        return self._add_noise_for_all(0 * share_sum)  # type: ignore[attr-defined] # put there below
-
-    patch.setattr(RoundRunner, "_add_noise_for_all", RoundRunner._add_noise, raising=False)
-    patch.setattr(RoundRunner, "_add_noise", add_noise)
+    release = RoundRunner._release
+    patch.setattr(RoundRunner, "_release", lambda self, share_sum, n: release(self, 0 * share_sum, n))
 
 
 def the_same_noise_again(patch: pytest.MonkeyPatch) -> None:
