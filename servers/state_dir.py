@@ -148,7 +148,9 @@ def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: ND
         with open(state_dir / "rounds.jsonl", "a", opener=private) as lines:
             lines.write(_line(record))
     except OSError as error:
-        raise StoreError(f"record of round {record.round}: nothing was recorded: {error.strerror}") from error
+        raise StoreError(
+            f"record of round {record.round}, which is committed: not written: {error.strerror}"
+        ) from error
 
 
 def restore_records(

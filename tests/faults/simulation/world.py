@@ -42,9 +42,10 @@ from servers.dealer import Dealer
 from servers.errors import PeerUnreachableError
 from servers.task_store import TaskStore
 from tests.faults.server_main import AGGREGATOR_POINTS, DEALER_POINTS
+from tests.faults.simulation.lane import SimulatedLane
 from tests.faults.simulation.loop import LateError, SimulatedLoop, Strand, StuckError
 from tests.faults.simulation.malice import Honest, Mallory
-from tests.faults.simulation.network import Call, Mishap, Network, SimulatedLane
+from tests.faults.simulation.network import Call, Mishap, Network
 from tests.faults.simulation.oracle import Oracle
 from tests.integration.pki import AGGREGATORS, Pki
 
