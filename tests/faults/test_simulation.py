@@ -147,6 +147,13 @@ def test_the_same_plan_gives_the_same_run(place: Path, pki: Pki) -> None:
     assert first.lives[B] == 1
 
 
+def test_an_a_that_dies_between_link_and_lane_is_not_waited_for(place: Path, pki: Pki) -> None:
+    """B has greeted it and waits for its lane; the next A comes on another link, within B's patience."""
+    for moment in range(10):
+        world = played(place, pki, Plan(seed=487, accidents=(Accident(0.02 + 0.002 * moment, A),)))
+        assert world.lives[A] == 1
+
+
 # -- planted faults ----------------------------------------------------------------------------------------------------
 
 

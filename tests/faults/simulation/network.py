@@ -46,7 +46,7 @@ class Call:
         self.up, self.down = (Pipe(self._loop, queue.put_nowait) for queue in (self._requests, self._replies))
         self.twin: Call | None = None
         """Gets every request as well."""
-        self.loses_reply = False
+        self.loses_reply = self.is_served = False
         self._outcome: tuple[grpc.StatusCode, str] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -74,6 +74,7 @@ class Call:
         except Exception as error:  # noqa: BLE001 - as gRPC's server does
             code, text = grpc.StatusCode.UNKNOWN, repr(error)
         finally:
+            self.is_served = True
             if self.loses_reply:
                 self.cut()
             elif not self.server.is_dead:
@@ -184,6 +185,8 @@ class ServerContext:
 
     async def write(self, message: Any) -> None:
         await asyncio.sleep(0)
+        if self._call.is_served:
+            raise asyncio.InvalidStateError("the call is over")
         self._call.reply(message)
 
     def auth_context(self) -> dict[str, list[bytes]]:
