@@ -18,7 +18,7 @@ import structlog
 from mpc.dealer import deal
 from mpc.errors import MalformedMessageError, PeerMismatchError
 from mpc.sharing import Party
-from mpc.tuples import Dealt
+from mpc.tuples import BatchShape, Dealt
 from protos import convert
 from protos.identity import Role, fingerprint, require_pinned, require_role
 from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
@@ -29,7 +29,7 @@ from servers.calls import Context, refusing
 from servers.config import DealerConfig, require_own_role
 from servers.deal_ledger import DealLedger
 from servers.drain import Drain
-from servers.errors import PeerUnreachableError
+from servers.errors import PeerUnreachableError, StoreError
 from servers.operations import logs
 from servers.operations.health import add_health
 from servers.operations.port import operations_port
@@ -77,8 +77,8 @@ class Dealer:
         self._drain.request(is_busy=self._servicer is not None and self._servicer.n_connected > 0)
 
     async def run(self) -> None:
-        """Raises: TlsFileError, TransportError, SetupError, PeerUnreachableError when an aggregator is lost,
-        StoppedError."""
+        """Raises: TlsFileError, TransportError, SetupError, StoreError, PeerUnreachableError when an aggregator is
+        lost, StoppedError."""
         logs.bind(self._log_context)
         require_own_role(self.config.tls, Role.DEALER)
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
@@ -153,6 +153,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self._hung_up = asyncio.Event()
         self._latest: dict[Party, int] = {}
         self._why_lost = ""
+        self._cannot_record: StoreError | None = None
 
     @property
     def n_connected(self) -> int:
@@ -166,15 +167,22 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
 
     async def deal_until_over(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
         """Returns when both aggregators have finished the task. Raises PeerUnreachableError when one does not come, or
-        is lost and does not come back in time."""
+        is lost and does not come back in time; StoreError when a part could not be recorded, and so did not leave."""
         await self._until_all_here(connect_timeout_s, f"not both aggregators came within {connect_timeout_s:g} s")
         while len(self._finished) < 2:
             if self._is_one_missing():
                 why = self._why_lost
                 await self._until_all_here(reconnect_timeout_s, why)
             else:
-                self._changed.clear()
-                await self._changed.wait()
+                await self._news()
+
+    async def _news(self) -> None:
+        """Returns when an aggregator has come or gone. Raises StoreError."""
+        self._changed.clear()
+        if self._cannot_record is None:
+            await self._changed.wait()
+        if self._cannot_record is not None:
+            raise self._cannot_record
 
     def _is_one_missing(self) -> bool:
         return len(self._streams.keys() | self._finished) < 2
@@ -184,8 +192,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         try:
             async with asyncio.timeout(timeout_s):
                 while self._is_one_missing():
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self._news()
         except TimeoutError:
             raise PeerUnreachableError(why_not) from None
 
@@ -273,7 +280,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
         if shape.round not in self._batches and len(self._batches) >= MAX_WAITING:
             raise MalformedMessageError(f"the other server is more than {MAX_WAITING} batches behind")
-        await asyncio.to_thread(self._ledger.record, party, shape)
+        await self._record(party, shape)
         self._latest[party] = shape.round
         self._forget_before(min(self._latest.values()) if len(self._latest) == 2 else 0)
         batch = self._batches.get(shape.round)
@@ -286,6 +293,15 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         part = (await asyncio.shield(batch.dealt))[party]  # a server that hangs up does not take it from the other
         self._telemetry.batch_dealt(AGGREGATORS[party])
         return part
+
+    async def _record(self, party: Party, shape: BatchShape) -> None:
+        """This part leaves. What cannot be recorded ends the dealer. Raises what `DealLedger.record` raises."""
+        try:
+            await asyncio.to_thread(self._ledger.record, party, shape)
+        except StoreError as error:
+            self._cannot_record = error
+            self._changed.set()
+            raise
 
     def _forget_before(self, round: int) -> None:
         """Both servers are past these rounds: the other half of what one of them has is never asked for."""

@@ -24,13 +24,16 @@ from mpc.sharing import Party
 from protos.identity import Role
 from protos.precad.v1 import common_pb2
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import dial, with_port
+from protos.transport import CONNECT_TIMEOUT_S, dial, with_port
 from servers.config import AggregatorConfig
 from servers.lane import Lane, LaneListener, open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.resumption import Agreement, Standing, agree
 from servers.servicers import PeerServicer
 from servers.task_state import TaskState
+
+LANE_TIMEOUT_S = 2.0 * CONNECT_TIMEOUT_S
+"""How long B waits for the lane of a link that stands. An A that died in between is back on another link, not on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ async def meet(
     if listener is None:
         lane = await open_lane(peer_address, theirs.lane_port, config.tls, config.peer_certificate, timeout_s)
     else:
-        lane = await listener.accept(timeout_s)
+        lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
     state.store.begin(agreement.task_id)
     state.store.joined(agreement.next_round, peer_pin)

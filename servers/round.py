@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
@@ -36,6 +36,7 @@ from protos.model_update import updated
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
+from servers.errors import StoreError
 from servers.intake import Intake, RelayedUploads
 from servers.lane import CountedChannel
 from servers.peer import PeerLink
@@ -265,7 +266,7 @@ class RoundRunner:
 
     def _pay(self, t: int, chosen: tuple[str, ...]) -> dict[View, float]:
         """Charges the round, durably. The bounds that the task has reached with it, largest over clients."""
-        self._ledger.charge(t, chosen)
+        pay(self._ledger, t, chosen)
         return {view: self._ledger.statement(view).epsilon for view in View}
 
     async def open_sum(self, state: Charged) -> Opened:
@@ -350,6 +351,15 @@ def keep(
     for tile in ring.tiles(noisy_sum.size):
         digest.update(ring.to_bytes(noisy_sum[tile]))
     store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=ledger.chain)
+
+
+def pay(ledger: Ledger, number: int, chosen: Collection[str]) -> None:
+    """Charges the round, durably. Raises StoreError when the ledger cannot be written, and what `Ledger.charge` raises;
+    then nothing of the round may leave."""
+    try:
+        ledger.charge(number, chosen)
+    except OSError as error:
+        raise StoreError(f"ledger: the charge of round {number} was not recorded: {error.strerror or error}") from error
 
 
 def _look_at(task: asyncio.Task[ServerTuples]) -> None:

@@ -29,7 +29,7 @@ from protos import convert
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
-from servers.errors import SetupError
+from servers.errors import SetupError, StoreError
 from servers.private_files import private, require_unshared
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
@@ -76,8 +76,10 @@ def ledger_path(state_dir: Path) -> Path:
 
 
 def open_ledger(state_dir: Path, task: Task) -> Ledger:
-    """The task's ledger, for both views and every level, in a folder that is made where there is none."""
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """The task's ledger, for both views and every level, in a folder that is made where there is none.
+
+    Raises SetupError when it cannot be written, DpError when it is not one of this task.
+    """
     privacy = task_privacy(task)
     limits: dict[View | Level, float | None] = {
         View.ONE_SERVER: task.epsilon_budget_one_server,
@@ -85,15 +87,20 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
         Level.CLIENT: task.epsilon_budget_client,
     }
     budgets = {key: limit for key, limit in limits.items() if limit is not None}
-    return Ledger(
-        ledger_path(state_dir),
-        events=privacy.events,
-        delta=task.delta,
-        budgets=budgets,
-        every_round=privacy.every_round,
-        unit=privacy.unit,
-        steps_per_round=privacy.steps_per_round,
-    )
+    path = ledger_path(state_dir)
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Ledger(
+            path,
+            events=privacy.events,
+            delta=task.delta,
+            budgets=budgets,
+            every_round=privacy.every_round,
+            unit=privacy.unit,
+            steps_per_round=privacy.steps_per_round,
+        )
+    except OSError as error:
+        raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None
 
 
 def open_tuple_ledger(state_dir: Path) -> TupleLedger:
@@ -132,10 +139,18 @@ def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
 
 
 def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: NDArray[np.float32]) -> None:
-    """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs."""
-    _write_model(state_dir, parameters)
-    with open(state_dir / "rounds.jsonl", "a", opener=private) as lines:
-        lines.write(_line(record))
+    """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs.
+
+    Raises StoreError; the round is committed all the same, and the next start writes both.
+    """
+    try:
+        _write_model(state_dir, parameters)
+        with open(state_dir / "rounds.jsonl", "a", opener=private) as lines:
+            lines.write(_line(record))
+    except OSError as error:
+        raise StoreError(
+            f"record of round {record.round}, which is committed: not written: {error.strerror}"
+        ) from error
 
 
 def restore_records(
@@ -143,8 +158,17 @@ def restore_records(
 ) -> list[control_pb2.RoundRecord]:
     """The records of all committed rounds; rounds.jsonl is made to hold exactly these, and model.npy the last model.
 
-    A record that a crash kept from being written has no timings and no bytes.
+    A record that a crash kept from being written has no timings and no bytes. Raises SetupError.
     """
+    try:
+        return _restore_records(state_dir, committed, parameters)
+    except OSError as error:
+        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
+
+
+def _restore_records(
+    state_dir: Path, committed: Sequence[CommittedRound], parameters: NDArray[np.float32]
+) -> list[control_pb2.RoundRecord]:
     if committed:
         _write_model(state_dir, parameters)
     path = state_dir / "rounds.jsonl"

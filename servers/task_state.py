@@ -24,7 +24,7 @@ from servers.checkpoints import Checkpoints
 from servers.errors import SetupError
 from servers.private_files import private_folder
 from servers.resumption import Standing
-from servers.round import keep
+from servers.round import keep, pay
 from servers.state_dir import (
     open_checkpoints,
     open_ledger,
@@ -115,7 +115,7 @@ class TaskState:
         """
         for number in sorted(theirs.keys() - self.ledger.rounds):
             self.store.charged_by_peer(number, theirs[number])
-            self.ledger.charge(number, theirs[number])
+            pay(self.ledger, number, theirs[number])
 
     def attempt(self, number: int) -> Attempt:
         """The round that the other server has committed and we have not. Raises PeerMismatchError."""

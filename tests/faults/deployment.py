@@ -14,6 +14,8 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from multiprocessing.context import ForkServerProcess
@@ -43,11 +45,21 @@ FORK_SERVER.set_forkserver_preload(["tests.faults.server_main"])
 
 
 class Processes:
-    """The three servers."""
+    """The three servers, and the clients as sessions of this process."""
 
-    def __init__(self, folder: Path, task: Task, *, own: Mapping[str, Any] | None = None, **changes: Any) -> None:
-        """changes: of both aggregators' configurations; own: of one's, by role."""
-        self.folder, self.task = folder, task
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        *,
+        own: Mapping[str, Any] | None = None,
+        training_s: float = 0.0,
+        **changes: Any,
+    ) -> None:
+        """changes: of both aggregators' configurations; own: of one's, by role. training_s: how long a client takes for
+        its update."""
+        self.folder, self.task, self._training_s = folder, task, training_s
+        self._sessions: dict[str, asyncio.Task[None]] = {}
         self.pki = Pki.create(folder / "pki", task.clients)
         roles = (*AGGREGATORS, Role.DEALER)
         self.addresses = dict(zip(roles, free_addresses(3), strict=True))
@@ -97,7 +109,18 @@ class Processes:
 
     def logs(self) -> str:
         """For a test that fails."""
-        return "\n".join(f"{role}:\n{(self.folder / f'{role}.log').read_text()[-3000:]}" for role in self.addresses)
+        return "\n".join(f"{role}:\n{self.log(role)[-3000:]}" for role in self.addresses)
+
+    def log(self, role: Role) -> str:
+        """What its processes have said so far."""
+        path = self.folder / f"{role}.log"
+        return path.read_text() if path.exists() else ""
+
+    def marks(self, role: Role) -> list[tuple[str, float]]:
+        """What its processes have marked so far, with the time."""
+        path = self.folder / f"{role}.marks"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(name, float(seconds)) for name, _, seconds in (line.rpartition(" ") for line in lines)]
 
     def update(self, client: str) -> RingArray:
         """What this client uploads in every round it is in: no two clients', and no two sums of them, are alike."""
@@ -106,29 +129,46 @@ class Processes:
         vector[index] = self.task.client_clip / 2
         return fixed_point.encode(vector, self.task.frac_bits)
 
+    def signal(self, number: int, *roles: Role) -> None:
+        """To those of them that run."""
+        for role in roles:
+            process = self.running[role]
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, number)
+
     @contextlib.asynccontextmanager
     async def clients(self) -> AsyncIterator[None]:
         """All of them, until the task is finished; they come back to servers that come back."""
-        sessions = [
-            asyncio.create_task(
-                ClientSession(
-                    client=client,
-                    task=self.task,
-                    addresses=(self.addresses[AGGREGATORS[0]], self.addresses[AGGREGATORS[1]]),
-                    tls=self.pki.tls(client),
-                    train=lambda parameters, client=client: self.update(client),
-                    reconnect_timeout_s=60.0,
-                ).run()
-            )
-            for client in self.task.clients
-        ]
+        for client in self.task.clients:
+            self._start_client(client)
         try:
             yield
-            await asyncio.gather(*sessions)
+            await asyncio.gather(*self._sessions.values())
         finally:
-            for session in sessions:
+            for session in self._sessions.values():
                 session.cancel()
-            await asyncio.gather(*sessions, return_exceptions=True)
+            await asyncio.gather(*self._sessions.values(), return_exceptions=True)
+
+    def restart_client(self, client: str) -> None:
+        """It hangs up in the middle of whatever it does; another one begins with nothing."""
+        if not self._sessions[client].done():
+            self._sessions[client].cancel()
+            self._start_client(client)
+
+    def _start_client(self, client: str) -> None:
+        def train(parameters: NDArray[np.float32]) -> RingArray:
+            time.sleep(self._training_s)
+            return self.update(client)
+
+        session = ClientSession(
+            client=client,
+            task=self.task,
+            addresses=(self.addresses[AGGREGATORS[0]], self.addresses[AGGREGATORS[1]]),
+            tls=self.pki.tls(client),
+            train=train,
+            reconnect_timeout_s=60.0,
+        )
+        self._sessions[client] = asyncio.create_task(session.run())
 
     def close(self) -> None:
         """Leaves nobody behind."""

@@ -2,30 +2,44 @@
 
 The folder holds deployment.json (the task, the three addresses, where the certificates are, what is not usual in the
 aggregators' configurations) and initial.npy. Noise is zero, so that the final model says exactly which updates are in
-it, and how often. With a point the process kills itself there with SIGKILL: a name of `POINTS`, before or after the
-call.
+it, and how often. With a point, something happens to the process there: `before-` or `after-` a call of the tables
+below it kills itself with SIGKILL, `full-` lets its files grow no more from that call on, or from the `start`, as a
+full disk does. It ends with the exit code that the command line would give.
 
-The processes are forked from one that has imported everything and done nothing (`multiprocessing`'s fork server), so
-that hundreds of restarts are a matter of minutes.
+The processes are forked from one that has imported everything, compiled the check's loops and done nothing
+(`multiprocessing`'s fork server), so that hundreds of restarts are a matter of minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
+import resource
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import typer
 
+from deploy.commands.common import exit_codes
 from dp.ledger import Ledger
-from mpc import validation
+from mpc import (
+    field_kernels,  # noqa: F401 - compiled here, once
+    gate_kernels,  # noqa: F401
+    kernels,  # noqa: F401
+    validation,
+)
 from protos.identity import Role
 from protos.task import Task
+from servers import aggregator as aggregator_module
 from servers import round as round_module
 from servers.aggregator import Aggregator
 from servers.checkpoints import Checkpoints
@@ -48,6 +62,7 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "open": (round_module, "open_in_place", 2),
     "checkpoint": (Checkpoints, "save", 2),
     "commit": (TaskStore, "commit", 2),
+    "record": (aggregator_module, "write_round", 2),
     "last-checkpoint": (Checkpoints, "save", 4),
     "last-commit": (TaskStore, "commit", 4),
     "finished": (TaskStore, "finished", 1),
@@ -63,9 +78,13 @@ def main(folder: Path, role: Role, point: str | None) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     if point is not None:
-        _die_at(point)
+        if point.startswith("full-"):
+            _log_through_a_pipe()
+        _arm(point)
     deployment = json.loads((folder / "deployment.json").read_text())
     task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    marks = Marks(folder / f"{role}.marks")
+    marks.write("started")
     server: Dealer | Aggregator
     if role is Role.DEALER:
         server = Dealer(
@@ -83,12 +102,43 @@ def main(folder: Path, role: Role, point: str | None) -> None:
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
             noise=lambda std, dim: np.zeros(dim, dtype=np.int64),
+            on_state=lambda state: marks.write("in a round"),
         )
-    asyncio.run(server.run())
+    try:
+        with exit_codes():
+            asyncio.run(server.run())
+        marks.write("over")
+    except typer.Exit as error:
+        sys.exit(error.exit_code)
 
 
-def _die_at(point: str) -> None:
+class Marks:
+    """When a process first was where, for whoever started it: a line `NAME SECONDS` each, by the system's clock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._written = path, set[str]()
+
+    def write(self, name: str) -> None:
+        """The first time that it happens in this process. A full disk has no room for it, and that is fine."""
+        if name not in self._written:
+            self._written.add(name)
+            with contextlib.suppress(OSError), self._path.open("a") as file:
+                file.write(f"{name} {time.time()}\n")
+
+
+def _log_through_a_pipe() -> None:
+    """To a process whose files may grow."""
+    pipe = subprocess.Popen(["cat"], stdin=subprocess.PIPE).stdin
+    assert pipe is not None  # it was asked for
+    for stream in (1, 2):
+        os.dup2(pipe.fileno(), stream)
+
+
+def _arm(point: str) -> None:
     when, _, name = point.partition("-")
+    if name == "start":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        return
     owner, function, call = {**AGGREGATOR_POINTS, **DEALER_POINTS}[name]
     original: Callable[..., Any] = getattr(owner, function)
     n_calls = 0
@@ -99,6 +149,8 @@ def _die_at(point: str) -> None:
         n_calls += 1
         if when == "before" and n_calls == call:
             os.kill(os.getpid(), signal.SIGKILL)
+        if when == "full" and n_calls == call:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         result = original(*args, **kwargs)
         if when == "after" and n_calls == call:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,87 +1,106 @@
-"""Servers are killed with SIGKILL at random moments, one or several at once, hundreds of times in one task.
+"""Servers that are killed, frozen and cut off at random moments, on good networks and on bad ones.
 
-What counts as failure is in `tests.faults.deployment`. The seed of the draws is in a failure's text; the moments that
-they hit are the machine's.
+What counts as failure is in `tests.faults.deployment`, and a task that does not come to its end. The numbers of kills
+and rounds of the long run are PRECAD_CHAOS_KILLS and PRECAD_CHAOS_ROUNDS.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import random
-from collections import Counter
+import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from protos.identity import Role
+from protos.transport import PING_TIME_S, PING_TIMEOUT_S
 from servers import audit_log
 from servers.state_dir import store_path
+from tests.faults.chaos import run
 from tests.faults.deployment import Processes, assert_nothing_wrong
 from tests.integration.harness import small_task
 from tests.integration.pki import AGGREGATORS
 
 N_KILLS = int(os.environ.get("PRECAD_CHAOS_KILLS", "500"))
-N_ROUNDS = int(os.environ.get("PRECAD_CHAOS_ROUNDS", "3000"))
-VICTIMS: tuple[tuple[tuple[Role, ...], float], ...] = (
-    ((AGGREGATORS[0],), 0.35),
-    ((AGGREGATORS[1],), 0.35),
-    ((Role.DEALER,), 0.1),
-    (AGGREGATORS, 0.1),
-    ((*AGGREGATORS, Role.DEALER), 0.1),
-)
-LONGEST_LIFE_S, LONGEST_DEATH_S, LONGEST_WAIT_S = 0.5, 0.5, 20.0
-
-
-async def chaos(processes: Processes, n_kills: int, draw: random.Random) -> Counter[Role]:
-    """Kills until there were enough, or the task is over. How often each role died."""
-    kills: Counter[Role] = Counter()
-    processes.start(*processes.addresses)
-    async with processes.clients():
-        while kills.total() < n_kills:
-            if draw.random() < 0.5:  # in the middle of rounds; else while the servers may still be on their way up
-                await processes.until_next_round(limit_s=LONGEST_WAIT_S)
-            await asyncio.sleep(draw.uniform(0.0, LONGEST_LIFE_S))
-            if processes.n_committed >= processes.task.rounds - 5:
-                break
-            (victims,) = draw.choices([roles for roles, _ in VICTIMS], [weight for _, weight in VICTIMS])
-            processes.kill(*victims)
-            kills.update(victims)
-            await asyncio.sleep(draw.uniform(0.0, LONGEST_DEATH_S))
-            processes.start(*victims)
-        await processes.finish()
-    return kills
-
-
-def run(folder: Path, *, n_rounds: int, n_kills: int, limit_s: float) -> Counter[Role]:
-    """A task under fire, and what it left."""
-    seed = random.SystemRandom().randrange(2**32)
-    processes = Processes(
-        folder, small_task(("alice", "bob", "carol"), rounds=n_rounds, client_rate=0.7, gate="native")
-    )
-    try:
-        kills = asyncio.run(asyncio.wait_for(chaos(processes, n_kills, random.Random(seed)), limit_s))
-        assert_nothing_wrong(processes)
-    except BaseException as error:
-        error.add_note(f"seed {seed}\n{processes.logs()}")
-        raise
-    finally:
-        processes.close()
-    return kills
+N_ROUNDS = int(os.environ.get("PRECAD_CHAOS_ROUNDS", "1000"))
+BAD_LINES = {
+    "delayed and lossy": "netem delay 5ms 3ms loss 1%",
+    "narrow, with a short queue": "tbf rate 2mbit burst 4kb latency 15ms",
+}
+"""Queueing disciplines of Linux's tc: both delay, and drop what comes at the wrong moment."""
+A, B = AGGREGATORS
 
 
 def test_a_few_random_kills(tmp_path: Path) -> None:
     """The same program as below, in the default suite."""
-    kills = run(tmp_path, n_rounds=60, n_kills=5, limit_s=120.0)
-    assert kills.total() >= 3
+    assert run(tmp_path, n_rounds=30, n_kills=5, limit_s=240.0)["kills"] >= 3
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_hundreds_of_random_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every invariant is checked from the databases, ledgers and audit logs of both servers."""
-    kills = run(tmp_path, n_rounds=N_ROUNDS, n_kills=N_KILLS, limit_s=3500.0)
-    log = audit_log.read(store_path(tmp_path / AGGREGATORS[0]))
+    done = run(tmp_path, n_rounds=N_ROUNDS, n_kills=N_KILLS, limit_s=3500.0)
     with capsys.disabled():
-        n_interrupted = sum(entry.kind == "interrupted" for entry in log)
-        print(f"\n{kills.total()} kills ({dict(kills)}), {N_ROUNDS} rounds, {n_interrupted} interruptions noted by A")
+        print(f"\n{json.dumps(done)}")
+    assert done["kills"] >= N_KILLS
+
+
+def inside_a_network(line: str, command: list[str]) -> list[str]:
+    """The command, in a network of its own that has only loopback, and that with this queueing discipline."""
+    setup = f"ip link set lo up mtu 1500 && tc qdisc add dev lo root {line} && exec {shlex.join(command)}"
+    return ["unshare", "--map-root-user", "--net", "sh", "-c", setup]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES.keys())
+def test_kills_on_a_bad_line(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Between all processes, clients included."""
+    try:
+        probe = subprocess.run(inside_a_network(line, ["true"]), capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    if probe.returncode != 0:
+        pytest.skip(f"no `tc qdisc ... {line}` in a network namespace here: {probe.stderr.strip()}")
+    chaos = [sys.executable, "-m", "tests.faults.chaos", str(tmp_path / "run"), "--kills=20", "--rounds=60"]
+    done = subprocess.run(
+        inside_a_network(line, [*chaos, "--limit-s=1700"]),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    with capsys.disabled():
+        print(f"\n{line}: {done.stdout.splitlines()[-1]}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [A, B, Role.DEALER])
+def test_a_server_that_sleeps_for_longer_than_its_links_live(tmp_path: Path, victim: Role) -> None:
+    """The others take it for lost. When it wakes up, in the middle of whatever it was in, the task goes on."""
+    task = small_task(("alice", "bob"), rounds=40, client_rate=0.8, gate="native", submit_timeout_s=1.0)
+    processes = Processes(tmp_path, task, training_s=0.05)
+
+    async def sleeps() -> None:
+        processes.start(*processes.addresses)
+        async with processes.clients():
+            await processes.until_next_round(limit_s=60.0)
+            processes.signal(signal.SIGSTOP, victim)
+            await asyncio.sleep(2 * (PING_TIME_S + PING_TIMEOUT_S))
+            processes.signal(signal.SIGCONT, victim)
+            await processes.finish()
+
+    try:
+        asyncio.run(asyncio.wait_for(sleeps(), 240.0))
+        assert_nothing_wrong(processes)
+    finally:
+        processes.close()
+    logs = [audit_log.read(store_path(tmp_path / role)) for role in AGGREGATORS]
+    assert all(any(entry.kind == "interrupted" for entry in log) for log in logs)

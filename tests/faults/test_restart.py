@@ -1,12 +1,18 @@
 """A server is killed at each transition that it writes down, started again, and the task goes on.
 
-What counts as failure is in `tests.faults.deployment`.
+What counts as failure is in `tests.faults.deployment`, and a restart that hangs. How long it takes until the server is
+in a round again (or ends, where none is left) is printed, not asserted: without imports and compiling, which the test's
+processes share and every other process does once, and which are measured and printed for themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,24 +38,54 @@ def cases() -> list[object]:
     ]
 
 
+@pytest.fixture(scope="module")
+def durations(pytestconfig: pytest.Config) -> Iterator[dict[str, float]]:
+    """Seconds by case; what they come to is printed after the last one."""
+    seconds: dict[str, float] = {}
+    yield seconds
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    if seconds and capture is not None:
+        slowest = max(seconds, key=seconds.__getitem__)
+        median = statistics.median(seconds.values())
+        text = (
+            f"\n{len(seconds)} restarts: in a round again after {median:.2f} s (median), at most "
+            f"{seconds[slowest]:.2f} s ({slowest}); imports and compiling of a process of its own: "
+            f"{seconds_of_loading():.2f} s"
+        )
+        with capture.global_and_fixture_disabled():
+            print(text)
+
+
+def seconds_of_loading() -> float:
+    """An interpreter that imports and compiles what an aggregator's does, and ends."""
+    program = "import servers.aggregator, mpc.kernels, mpc.gate_kernels, mpc.field_kernels"
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
+    return time.monotonic() - started
+
+
 async def scenario(processes: Processes, victim: Role, point: str) -> float:
-    """Seconds from the restart to the end of the task."""
+    """Seconds from the restart until the server is in a round, or has ended."""
     for role in processes.addresses:
         processes.start(role, point=point if role is victim else None)
     async with processes.clients():
         assert await processes.wait(victim) == -9, processes.logs()
-        restarted = time.monotonic()
+        n_before, restarted = len(processes.marks(victim)), time.time()
         processes.start(victim)
         await processes.finish()
-        return time.monotonic() - restarted
+    reached = [seconds for name, seconds in processes.marks(victim)[n_before:] if name != "started"]
+    return min(reached) - restarted
 
 
 @pytest.mark.parametrize(("victim", "point"), cases())
-def test_killed_at_a_transition_and_started_again(tmp_path: Path, victim: Role, point: str) -> None:
+def test_killed_at_a_transition_and_started_again(
+    tmp_path: Path, victim: Role, point: str, durations: dict[str, float]
+) -> None:
     """The round in flight is completed with the same content, or given up on both servers and followed by another."""
     processes = Processes(tmp_path, TASK)
     try:
-        asyncio.run(asyncio.wait_for(scenario(processes, victim, point), SCENARIO_S))
+        seconds = asyncio.run(asyncio.wait_for(scenario(processes, victim, point), SCENARIO_S))
+        durations[f"{victim} {point}"] = seconds
         assert_nothing_wrong(processes)
     finally:
         processes.close()

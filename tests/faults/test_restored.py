@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from deploy.errors import REFUSED
 from protos.identity import Role
 from tests.faults.deployment import Processes, assert_nothing_wrong
 from tests.integration.harness import small_task
@@ -42,7 +43,7 @@ async def commits(processes: Processes, n: int) -> None:
 
 async def is_refused(processes: Processes, *roles: Role) -> None:
     """These servers end, and not in peace."""
-    assert {await processes.wait(role) for role in roles} == {1}, processes.logs()
+    assert {await processes.wait(role) for role in roles} == {REFUSED}, processes.logs()
     raise OverError
 
 

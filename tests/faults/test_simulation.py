@@ -1,0 +1,281 @@
+"""Whole tasks on a simulated clock and network: generated deaths, broken connections, lost and repeated messages.
+
+The servers', the dealer's and the honest clients' code is production's (`tests.faults.simulation.world`); one client is
+malicious. What counts as failure: anything that `tests.faults.simulation.oracle` names, a task that does not go on, a
+process that ends in error, and on disk in the end what `tests.faults.deployment` names. The same plan gives the same
+run. That the oracle sees what it is there for is shown by faults that are planted in the servers.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dp.ledger import Ledger
+from mpc.channel import Channel
+from mpc.dealer import deal
+from mpc.joint_coin import CoinShare
+from protos.identity import Role
+from servers import audit_log
+from servers import dealer as dealer_module
+from servers import round as round_module
+from servers.round import RoundRunner
+from servers.state_dir import store_path
+from servers.task_store import TaskStore
+from servers.tuple_ledger import TupleLedger
+from tests.faults.deployment import assert_ledgers, assert_tuples_used_once, committed
+from tests.faults.simulation.network import Mishap
+from tests.faults.simulation.oracle import ViolationError
+from tests.faults.simulation.world import SERVERS, Accident, Death, Plan, World
+from tests.integration.harness import small_task
+from tests.integration.pki import AGGREGATORS, Pki
+
+CLIENTS = ("alice", "bob", "mallory")
+TASK = small_task(CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6)
+A, B = AGGREGATORS
+MOST_TRANSITIONS = 60
+"""More than a server goes through in a task that is interrupted twice."""
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """In memory where there is a file system for it: each transition is synchronized to disk."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="precad-simulation-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def pki(place: Path) -> Pki:
+    return Pki.create(place / "pki", TASK.clients)
+
+
+def played(place: Path, pki: Pki, plan: Plan) -> World:
+    """A world whose task is over; its folder is gone again. Raises what was found wrong."""
+    folder = Path(tempfile.mkdtemp(dir=place))
+    try:
+        world = World(folder, TASK, pki, plan)
+        world.run()
+        assert_sound(world)
+        return world
+    finally:
+        shutil.rmtree(folder)
+
+
+def assert_sound(world: World) -> None:
+    """What both servers have on disk in the end is what the oracle saw leave them."""
+    a, b = (committed(world.folder, world.task, role) for role in AGGREGATORS)
+    assert [(r.number, r.chosen, r.accepted, r.rejected) for r in a] == [
+        (r.number, r.chosen, r.accepted, r.rejected) for r in b
+    ]
+    assert len(a) == world.task.rounds
+    rounds = {round.number: round for round in a}
+    assert rounds.keys() == world.oracle.commits[A].keys() == world.oracle.commits[B].keys()
+    expected = world.oracle.in_the_clear(rounds)
+    for role in AGGREGATORS:
+        assert np.load(world.folder / role / "model.npy").tobytes() == expected.tobytes()
+    assert_ledgers(world, a)
+    assert_tuples_used_once(world)
+    logs = [audit_log.read(store_path(world.folder / role)) for role in AGGREGATORS]
+    assert audit_log.compare(*logs) == world.task.rounds
+
+
+# -- generated programs ------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from([*SERVERS, *CLIENTS])
+DEATHS = st.builds(
+    Death, st.sampled_from(SERVERS), transition=st.integers(0, MOST_TRANSITIONS - 1), after=st.booleans()
+)
+ACCIDENTS = st.builds(Accident, at_s=st.floats(0.0, 6.0), name=NAMES, other=st.just("") | NAMES)
+MISHAPS = st.tuples(st.integers(0, 40), st.sampled_from(Mishap))
+PLANS = st.builds(
+    Plan,
+    seed=st.integers(0, 2**32 - 1),
+    deaths=st.lists(DEATHS, max_size=4).map(tuple),
+    accidents=st.lists(ACCIDENTS, max_size=4).map(tuple),
+    mishaps=st.lists(MISHAPS, max_size=6).map(tuple),
+)
+UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
+
+
+@settings(max_examples=4, derandomize=True, suppress_health_check=UNHURRIED)
+@given(plan=PLANS)
+def test_a_few_generated_programs(place: Path, pki: Pki, plan: Plan) -> None:
+    """The same as below, in the default suite: the same programs each time."""
+    played(place, pki, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(max_examples=int(os.environ.get("PRECAD_SIMULATED_PROGRAMS", "600")), suppress_health_check=UNHURRIED)
+@given(plan=PLANS)
+def test_hundreds_of_generated_programs(place: Path, pki: Pki, plan: Plan) -> None:
+    """Whatever happens, in whatever order."""
+    played(place, pki, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_death_at_every_transition(place: Path, pki: Pki, role: Role, after: bool) -> None:
+    """Of an uninterrupted task, one run for each: none is left out because nobody thought of it."""
+    n_transitions = played(place, pki, Plan()).transitions[role]
+    assert n_transitions >= 2 * TASK.rounds
+    for transition in range(n_transitions):
+        world = played(place, pki, Plan(deaths=(Death(role, transition, after),)))
+        assert world.lives[role] == 1
+
+
+def test_the_same_plan_gives_the_same_run(place: Path, pki: Pki) -> None:
+    """Transition by transition, at the same times; so a failure can be looked at again."""
+    plan = Plan(
+        seed=7, deaths=(Death(B, 9, after=True),), accidents=(Accident(0.6, A, B),), mishaps=((3, Mishap.TWICE),)
+    )
+    first, second = (played(place, pki, plan) for _ in range(2))
+    assert first.trace == second.trace
+    assert first.lives[B] == 1
+
+
+def test_an_a_that_dies_between_link_and_lane_is_not_waited_for(place: Path, pki: Pki) -> None:
+    """B has greeted it and waits for its lane; the next A comes on another link, within B's patience."""
+    for moment in range(10):
+        world = played(place, pki, Plan(seed=487, accidents=(Accident(0.02 + 0.002 * moment, A),)))
+        assert world.lives[A] == 1
+
+
+# -- planted faults ----------------------------------------------------------------------------------------------------
+
+
+def no_burn(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TupleLedger, "burn", lambda *_: None)
+
+
+def no_charge(patch: pytest.MonkeyPatch) -> None:
+    """In memory, and not on disk."""
+    append = Ledger._append
+    patch.setattr(Ledger, "_append", lambda self, fields: None if "round" in fields else append(self, fields))
+
+
+def a_free_client(patch: pytest.MonkeyPatch) -> None:
+    charge = Ledger.charge
+    patch.setattr(Ledger, "charge", lambda self, t, clients: charge(self, t, sorted(clients)[1:]))
+
+
+def no_reservation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TaskStore, "reserve", lambda self, number: None)
+
+
+def the_same_number_again(patch: pytest.MonkeyPatch) -> None:
+    """After a crash a server goes on with the round that it was in."""
+
+    def reserve(self: TaskStore, number: int) -> None:
+        with self.transaction() as run:
+            run("INSERT OR IGNORE INTO round (number, state) VALUES (?, 'reserved')", (number,))
+
+    next_round: Any = TaskStore.next_round
+    patch.setattr(TaskStore, "reserve", reserve)
+    patch.setattr(TaskStore, "next_round", property(lambda self: max(0, next_round.fget(self) - 1)))
+
+
+def every_update_twice(patch: pytest.MonkeyPatch) -> None:
+    release = RoundRunner._release
+    patch.setattr(RoundRunner, "_release", lambda self, share_sum, n: release(self, 2 * share_sum, n))
+
+
+def an_update_lost(patch: pytest.MonkeyPatch) -> None:
+    """Accepted, and not in the sum."""
+    release = RoundRunner._release
+    patch.setattr(RoundRunner, "_release", lambda self, share_sum, n: release(self, 0 * share_sum, n))
+
+
+def the_same_noise_again(patch: pytest.MonkeyPatch) -> None:
+    """A server keeps its first draw."""
+    first: dict[int, Any] = {}
+
+    def noise(self: World, process: Any, party: int, std: float, dim: int) -> Any:
+        if party not in first:
+            first[party] = draw(self, process, party, std, dim)
+        return first[party].copy()
+
+    draw = World.noise
+    patch.setattr(World, "noise", noise)
+
+
+def two_models(patch: pytest.MonkeyPatch) -> None:
+    """One server computes another one, and neither looks at the other's digest."""
+    commit, updated = RoundRunner.commit, round_module.updated
+
+    async def unnoticed(self: RoundRunner, state: Any) -> Any:
+        class Echo:
+            def exchange(self, label: str, payload: bytes) -> bytes:
+                channel.exchange(label, payload)
+                return payload
+
+        channel: Channel = type(self)._channel(self, state.round)
+        self._channel = lambda t: Echo()  # type: ignore[method-assign, assignment, return-value]
+        try:
+            return await commit(self, state)
+        finally:
+            del self._channel
+
+    calls: list[None] = []
+
+    def differs(parameters: Any, noisy_sum: Any, task: Any) -> Any:
+        calls.append(None)
+        return updated(parameters, noisy_sum, task) + np.float32(len(calls) % 2)
+
+    patch.setattr(RoundRunner, "commit", unnoticed)
+    patch.setattr(round_module, "updated", differs)
+
+
+def the_same_batch_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dealer_module, "deal", functools.partial(deal, random_bytes=bytes))
+
+
+def the_same_coin_again(patch: pytest.MonkeyPatch) -> None:
+    draw = CoinShare.draw
+    patch.setattr(CoinShare, "draw", lambda party, context, random_bytes: draw(party, "coin", bytes))
+
+
+CRASH = Plan(seed=3, deaths=(Death(A, 9, after=True),))
+
+
+@pytest.mark.parametrize(
+    ("plant", "plan", "words"),
+    [
+        (no_burn, Plan(), "its tuple is not burnt"),
+        (no_charge, Plan(), "which its ledger does not hold"),
+        (a_free_client, Plan(), "without a charge for"),
+        (no_reservation, Plan(), "which it has not reserved"),
+        (the_same_number_again, CRASH, "on two lanes"),
+        (every_update_twice, Plan(), "holds 2000 of|holds 2001 of"),
+        (an_update_lost, Plan(), "its sum holds set"),
+        (the_same_noise_again, Plan(), "'noise'|other noise"),
+        (two_models, Plan(), "has another model"),
+        (the_same_batch_again, Plan(), r"twice: \('key'"),
+        (the_same_coin_again, Plan(), r"twice: \('coin'"),
+    ],
+)
+def test_a_planted_fault_is_found(
+    place: Path,
+    pki: Pki,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    plan: Plan,
+    words: str,
+) -> None:
+    """By the oracle, not by a server that stumbles over it."""
+    plant(monkeypatch)
+    with pytest.raises(ViolationError, match=words):
+        played(place, pki, plan)
