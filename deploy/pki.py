@@ -37,7 +37,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from protos.identity import Identity, IdentityError, Role, parse_certificate
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 
 CLOCK_SKEW = dt.timedelta(minutes=5)
 """How far a peer's clock may lag behind the operator's: certificates are valid from that long before their issue."""

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from protos.config_path import ConfigPath
 from protos.identity import Role
-from protos.transport import TlsFiles, TransportError, split_address
+from protos.tls_files import TlsFiles, TransportError
+from protos.transport import split_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Patience = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]

@@ -35,7 +35,8 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from protos.transport import TlsFiles, TransportError, split_address
+from protos.tls_files import TlsContext, TransportError, switching
+from protos.transport import split_address
 from servers.config import ServerConfig, is_loopback
 from servers.operations.access import SESSION_LIFETIME_S, BrowserSessions, FailureLimit, Token, load_token
 from servers.operations.metrics import CONTENT_TYPE, StatusCollector, expose
@@ -95,19 +96,15 @@ async def operations_port(
         yield
         return
     token = load_token(config.operations_token)
-    tls = _tls_context(config.tls) if config.operations_tls else None
+    tls = switching(_contexts(config).renewable()) if config.operations_tls else None
     telemetry.registry.register(StatusCollector(snapshot))
     port = OperationsPort(token, telemetry, snapshot, state_dir, is_tls=tls is not None)
     async with port.listening(config.operations_listen, tls):
         yield
 
 
-def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
-    tls.load()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(tls.certificate, tls.key)
-    return context
+def _contexts(config: ServerConfig) -> TlsContext:
+    return TlsContext(tls=config.tls, pinned=None, server_side=True)
 
 
 class OperationsPort:

@@ -23,7 +23,7 @@ from dp import errors as dp_errors
 from mpc import errors as mpc_errors
 from protos import identity, transport
 from protos.identity import Identity, Role
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 from servers import errors as server_errors
 from servers.errors import RefusalReason, SubmissionRefusedError
 

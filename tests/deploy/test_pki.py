@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from deploy import pki
 from deploy.pki import PkiError, create_authority, issue, request, sign
 from protos.identity import Identity, Role, parse_certificate
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 
 SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 CLIENT = Identity(Role.CLIENT, "client-3")

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from deploy.pki import create_authority, issue
 from protos.identity import Identity, Role
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 from servers.config import AggregatorConfig, DealerConfig
 
 AGGREGATORS = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)

@@ -40,7 +40,8 @@ from protos.precad.v1 import (
     peer_pb2_grpc,
 )
 from protos.task import PROTOCOL_VERSION
-from protos.transport import TlsFiles, dial, explain
+from protos.tls_files import TlsFiles
+from protos.transport import dial, explain
 from servers.aggregator import Aggregator
 from servers.errors import PeerUnreachableError, TaskRefusedError
 from tests.integration.harness import (

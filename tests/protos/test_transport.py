@@ -44,16 +44,13 @@ from protos.identity import (
     require_pinned,
     require_role,
 )
+from protos.tls_files import PinFile, TlsFileError, TlsFiles, TransportError
 from protos.transport import (
     CHANNEL_OPTIONS,
     CONNECT_TIMEOUT_S,
     PING_TIME_S,
     PING_TIMEOUT_S,
-    TlsFileError,
-    TlsFiles,
-    TransportError,
     bind_server,
-    channel_credentials,
     dial,
     explain,
     split_address,
@@ -131,7 +128,7 @@ class Desk:
         try:
             identity = require_role(context, *self.allowed)
             if self.pinned is not None:
-                require_pinned(context, self.pinned)
+                require_pinned(context, (self.pinned,))
         except (RoleRefusedError, PinRefusedError) as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except IdentityError as error:
@@ -206,7 +203,8 @@ def test_each_pair_that_must_talk_talks_and_knows_the_peer(pki: Pki) -> None:
             (pki.dealer, Role.DEALER, pki.b, pki.dealer.certificate, Desk((Role.AGGREGATOR_A, Role.AGGREGATOR_B))),
         ):
             async with running(desk, server) as port:
-                answer = await ask(dial(f"127.0.0.1:{port}", role, caller, pinned))
+                pins = None if pinned is None else PinFile(pinned, role)
+                answer = await ask(dial(f"127.0.0.1:{port}", role, caller, pins))
             assert answer.decode() == caller.load().identity.uri
             assert desk.n_served == 1
 
@@ -387,7 +385,8 @@ def test_an_impostor_is_not_spoken_to(pki: Pki, impostor: str) -> None:
         (certificate, key, authority), pinned, reason = impostors(pki)[impostor]
         desk = Desk(allowed=tuple(Role))
         async with running_as(desk, certificate, key, authority) as port:
-            error = await refusal(dial(f"127.0.0.1:{port}", Role.AGGREGATOR_B, pki.a, pinned))
+            pins = None if pinned is None else PinFile(pinned, Role.AGGREGATOR_B)
+            error = await refusal(dial(f"127.0.0.1:{port}", Role.AGGREGATOR_B, pki.a, pins))
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             assert reason in explain(error, Role.AGGREGATOR_B, f"127.0.0.1:{port}")
         assert desk.n_served == 0
@@ -396,7 +395,7 @@ def test_an_impostor_is_not_spoken_to(pki: Pki, impostor: str) -> None:
 
 
 def test_a_pinned_certificate_expires_too(pki: Pki) -> None:
-    """Being the trust anchor does not prolong a certificate: TLS itself refuses it, beside `read_pinned`."""
+    """Being the trust anchor does not prolong a certificate: TLS itself refuses it, beside `PinFile`."""
 
     async def scenario() -> None:
         desk = Desk(allowed=tuple(Role))
@@ -625,7 +624,7 @@ def test_a_pin_must_be_a_server_certificate_of_the_role_dialled(pki: Pki, tmp_pa
         (tmp_path / "absent.pem", "found No such file"),
     ):
         with pytest.raises(TlsFileError, match=f"^pinned: .*{message}"):
-            channel_credentials(pki.a.load(), Role.AGGREGATOR_B, pinned)
+            PinFile(pinned, Role.AGGREGATOR_B).load()
 
 
 def test_loaded_material_does_not_show_its_key(pki: Pki) -> None:
