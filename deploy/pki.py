@@ -8,8 +8,8 @@ request (`sign`): then no key but its own is ever in the authority's hands, and 
 
 A certificate says who its holder is (`precad://<role>/<name>`), under which name it may be dialled (servers only) and
 in which direction it may be used. Which role may do what is decided by the peer that is called; the extended key
-usage only ensures that a client's certificate can never run a server. Nothing is revoked: certificates expire, and
-servers pin each other.
+usage only ensures that a client's certificate can never run a server. Nothing is revoked here: certificates expire,
+servers pin each other, and each server has a list of clients' certificates that it refuses (`servers.revocation`).
 
 Source: RFC 5280 for the fields; ECDSA over P-256 because every TLS library takes it.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -89,7 +90,7 @@ def create_authority(
 def issue(directory: Path, identity: Identity, *, days: int = 365, now: dt.datetime | None = None) -> TlsFiles:
     """Issue a key and a certificate to `identity` by the authority in `directory`. Raises: PkiError.
 
-    One certificate for each identity: to renew, move the old folder away first, then let the peers pin the new one.
+    One certificate for each identity, until it is renewed.
     `now` is for tests.
     """
     authority, authority_key = _open_authority_for(directory, identity)
@@ -131,29 +132,78 @@ def sign(
     request, the certificate takes the public key alone. `now` is for tests.
     """
     authority, authority_key = _open_authority_for(directory, identity)
-    public_key = _requested_key(request_path, identity)
+    public_key = _requested_key(_read_request(request_path), str(request_path), identity)
     certificate = _certify(identity, public_key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
     made = (("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644),)
     return _new_folder(directory, identity, made) / "cert.pem"
 
 
-def _requested_key(path: Path, identity: Identity) -> ec.EllipticCurvePublicKey:
-    """The key of a request that proves to hold it and asks for `identity`."""
+def renew(
+    directory: Path,
+    identity: Identity,
+    *,
+    request_path: Path | None = None,
+    days: int = 365,
+    now: dt.datetime | None = None,
+) -> Path:
+    """Certify `identity` once more and return the certificate's path. Raises: PkiError.
+
+    The key is the present certificate's or, if there is a request, that one's. The certificate takes the place of the
+    present one at once, which stays beside it as previous.pem, for whoever pins both. `now` is for tests.
+    """
+    path = directory / identity.name / "cert.pem"
     try:
-        asked = x509.load_pem_x509_csr(path.read_bytes())
+        present = path.read_bytes()
+        key = parse_certificate(present).public_key()
+        found = Identity.from_certificate(present)
+    except OSError as error:
+        raise PkiError(f"{path}: expected the certificate to renew, found: {error.strerror}") from None
+    except IdentityError as error:
+        raise PkiError(f"{path}: {error}") from None
+    if found != identity or not isinstance(key, ec.EllipticCurvePublicKey):
+        raise PkiError(f"{path}: expected the certificate of {identity.uri}, found one of {found.uri}")
+    if request_path is not None:
+        key = _requested_key(_read_request(request_path), str(request_path), identity)
+    authority, authority_key = _open_authority(directory)
+    renewed = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
+    replace_file(path.with_name("previous.pem"), present)
+    replace_file(path, renewed.public_bytes(Encoding.PEM))
+    return path
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """A file that appears with all its content, in the place of an older one if there is one. Raises: PkiError."""
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        _write_new(staging, content, mode=mode)
+        staging.replace(path)
+    except OSError as error:
+        staging.unlink(missing_ok=True)
+        raise PkiError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _read_request(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PkiError(f"{path}: expected a readable request, found: {error.strerror}") from None
+
+
+def _requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCurvePublicKey:
+    """The key of a request that proves to hold it and asks for `identity`. source: where it came from."""
+    try:
+        asked = x509.load_pem_x509_csr(pem)
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris, is_proved = names.get_values_for_type(x509.UniformResourceIdentifier), asked.is_signature_valid
         key = asked.public_key()
-    except OSError as error:
-        raise PkiError(f"{path}: expected a readable request, found: {error.strerror}") from None
     except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, x509.DuplicateExtension):
-        raise PkiError(f"{path}: expected a PEM request of `precad pki request`") from None
+        raise PkiError(f"{source}: expected a PEM request of `precad pki request`") from None
     if uris != [identity.uri]:
-        raise PkiError(f"{path}: expected a request for {identity.uri}, found one for {', '.join(uris) or 'nobody'}")
+        raise PkiError(f"{source}: expected a request for {identity.uri}, found one for {', '.join(uris) or 'nobody'}")
     if not is_proved:
-        raise PkiError(f"{path}: expected a request that its key has signed")
+        raise PkiError(f"{source}: expected a request that its key has signed")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise PkiError(f"{path}: expected a key on P-256")
+        raise PkiError(f"{source}: expected a key on P-256")
     return key
 
 

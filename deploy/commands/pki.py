@@ -72,6 +72,25 @@ def pki_sign(
         people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
+@pki_app.command("renew")
+def pki_renew(
+    directory: AuthorityFolder,
+    role: RoleName,
+    name: ClientId = None,
+    days: Days = 365,
+    request: Annotated[
+        Path | None, typer.Option(help="A request for a new key; without one, the certificate's own stays.")
+    ] = None,
+) -> None:
+    """Certify a holder once more; the certificate before stays beside it as previous.pem."""
+    with exit_codes():
+        from deploy import pki
+        from protos.identity import fingerprint
+
+        path = pki.renew(directory, _identity(role, name), request_path=request, days=days)
+        people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+
+
 def _identity(role: str, name: str | None) -> Identity:
     """Raises ConfigError, IdentityError."""
     if role not in set(Role):
