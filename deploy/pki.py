@@ -131,11 +131,69 @@ def sign(
     `identity` is what the authority's operator has agreed to; a request that asks for another one is refused. Of the
     request, the certificate takes the public key alone. `now` is for tests.
     """
+    asked = _read_request(request_path)
+    return file_certificate(
+        directory, identity, certify_request(directory, asked, str(request_path), identity, days=days, now=now)
+    )
+
+
+def certify_request(
+    directory: Path, asked: bytes, source: str, identity: Identity, *, days: int, now: dt.datetime | None = None
+) -> bytes:
+    """The certificate for a request, in PEM, not filed yet. Raises: PkiError."""
     authority, authority_key = _open_authority_for(directory, identity)
-    public_key = _requested_key(_read_request(request_path), str(request_path), identity)
-    certificate = _certify(identity, public_key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
-    made = (("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644),)
-    return _new_folder(directory, identity, made) / "cert.pem"
+    key = requested_key(asked, source, identity)
+    certificate = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def file_certificate(directory: Path, identity: Identity, certificate: bytes) -> Path:
+    """Puts a certificate in the authority's folder, unless it is there. Raises: PkiError where another one is."""
+    path = directory / identity.name / "cert.pem"
+    if path.is_file() and path.read_bytes() == certificate:
+        return path
+    require_open_name(directory, identity)
+    return _new_folder(directory, identity, (("cert.pem", certificate, 0o644),)) / "cert.pem"
+
+
+def issue_for_host(directory: Path, host: str, *, days: int) -> tuple[bytes, bytes]:
+    """Certificate and key, in PEM, of a TLS server that has no role. Kept nowhere. Raises: PkiError."""
+    authority, authority_key = _open_authority(directory)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad")])
+    certificate = (
+        _unsigned(subject, authority.subject, key.public_key(), dt.datetime.now(dt.UTC), days)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(is_authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return certificate.public_bytes(Encoding.PEM), _private_pem(key)
+
+
+def require_authority(directory: Path) -> None:
+    """Its certificate and key are here and fit. Raises: PkiError."""
+    _open_authority(directory)
+
+
+def require_open_name(directory: Path, identity: Identity) -> None:
+    """A certificate may be made for it: it has none, and is not revoked. Raises: PkiError."""
+    _require_new(directory / identity.name)
+    require_not_revoked(directory, identity)
+
+
+def require_not_revoked(directory: Path, identity: Identity) -> None:
+    """Its name is not in the authority's revoked-names.txt: a name a line, `#` begins a comment. Raises: PkiError."""
+    try:
+        lines = (directory / "revoked-names.txt").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError):
+        raise PkiError(f"{directory / 'revoked-names.txt'}: expected a readable text file") from None
+    if identity.name in {line.partition("#")[0].strip() for line in lines}:
+        raise PkiError(f"{identity.uri} is revoked, by revoked-names.txt of the authority")
 
 
 def renew(
@@ -163,7 +221,8 @@ def renew(
     if found != identity or not isinstance(key, ec.EllipticCurvePublicKey):
         raise PkiError(f"{path}: expected the certificate of {identity.uri}, found one of {found.uri}")
     if request_path is not None:
-        key = _requested_key(_read_request(request_path), str(request_path), identity)
+        key = requested_key(_read_request(request_path), str(request_path), identity)
+    require_not_revoked(directory, identity)
     authority, authority_key = _open_authority(directory)
     renewed = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
     replace_file(path.with_name("previous.pem"), present)
@@ -189,7 +248,7 @@ def _read_request(path: Path) -> bytes:
         raise PkiError(f"{path}: expected a readable request, found: {error.strerror}") from None
 
 
-def _requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCurvePublicKey:
+def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCurvePublicKey:
     """The key of a request that proves to hold it and asks for `identity`. source: where it came from."""
     try:
         asked = x509.load_pem_x509_csr(pem)
@@ -209,7 +268,7 @@ def _requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCu
 
 def _open_authority_for(directory: Path, identity: Identity) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority, where it has issued nothing to `identity` yet."""
-    _require_new(directory / identity.name)
+    require_open_name(directory, identity)
     return _open_authority(directory)
 
 

@@ -94,8 +94,8 @@ class AggregatorConfig(ServerConfig):
     """One aggregation server."""
 
     peer_certificate: ConfigPath
-    """The other aggregator's certificate, or two of them while it is renewed. No other is trusted on the link between the
-    two. This file, like those above, may be replaced while the server runs."""
+    """The other aggregator's certificate, or two of them while it is renewed. No other is trusted on the link between
+    the two. This file, like those above, may be replaced while the server runs."""
     dealer_certificate: ConfigPath
     """The dealer's certificate, pinned likewise."""
     initial_model: ConfigPath

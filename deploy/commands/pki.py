@@ -37,7 +37,7 @@ def pki_issue(directory: AuthorityFolder, role: RoleName, name: ClientId = None,
     with exit_codes():
         from deploy import pki
 
-        files = pki.issue(directory, _identity(role, name), days=days)
+        files = pki.issue(directory, identity_of(role, name), days=days)
         people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
 
 
@@ -51,7 +51,7 @@ def pki_request(
     with exit_codes():
         from deploy import pki
 
-        path = pki.request(directory, _identity(role, name))
+        path = pki.request(directory, identity_of(role, name))
         people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
 
 
@@ -68,7 +68,7 @@ def pki_sign(
         from deploy import pki
         from protos.identity import fingerprint
 
-        path = pki.sign(directory, request, _identity(role, name), days=days)
+        path = pki.sign(directory, request, identity_of(role, name), days=days)
         people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
@@ -87,12 +87,12 @@ def pki_renew(
         from deploy import pki
         from protos.identity import fingerprint
 
-        path = pki.renew(directory, _identity(role, name), request_path=request, days=days)
+        path = pki.renew(directory, identity_of(role, name), request_path=request, days=days)
         people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
-def _identity(role: str, name: str | None) -> Identity:
-    """Raises ConfigError, IdentityError."""
+def identity_of(role: str, name: str | None) -> Identity:
+    """Whom the flags name. Raises ConfigError, IdentityError."""
     if role not in set(Role):
         raise errors.ConfigError(f"--role: expected one of {', '.join(Role)}, found {role!r}")
     if name is None and role == Role.CLIENT:

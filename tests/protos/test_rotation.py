@@ -21,11 +21,23 @@ import grpc
 import pytest
 import structlog
 
+from clients.links import Links
 from deploy.pki import create_authority, issue, renew
 from protos import last_good
-from protos.identity import Identity, PinRefusedError, Role, fingerprint, peer_identity, require_pinned
+from protos.identity import (
+    Identity,
+    PinRefusedError,
+    Role,
+    fingerprint,
+    peer_certificate,
+    peer_identity,
+    require_pinned,
+)
+from protos.precad.v1 import common_pb2, peer_pb2_grpc
 from protos.tls_files import TlsContext, TlsFileError, TlsFiles, renewable, renewable_pins, switching
 from protos.transport import bind_server, dial, explain
+from servers.peer import dial_peer
+from servers.servicers import PeerServicer
 from tests.integration.pki import Pki
 
 A, B, ALICE = Identity(Role.AGGREGATOR_A, "aggregator-a"), Identity(Role.AGGREGATOR_B, "aggregator-b"), "alice"
@@ -58,9 +70,12 @@ async def desk(tls: TlsFiles) -> AsyncIterator[str]:
     async def answer(_request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return peer_identity(context).uri.encode()
 
+    async def who(_request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return fingerprint(peer_certificate(context)).encode()
+
     server, port = bind_server("127.0.0.1:0", tls)
-    handler = grpc.unary_unary_rpc_method_handler(answer)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("desk", {"Answer": handler}),))
+    handlers = {name: grpc.unary_unary_rpc_method_handler(f) for name, f in (("Answer", answer), ("Who", who))}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("desk", handlers),))
     await server.start()
     try:
         yield f"127.0.0.1:{port}"
@@ -315,6 +330,59 @@ def test_renewing_keeps_name_and_key_and_the_certificate_before(pki: Pki) -> Non
     assert after.certificate != before.certificate == path.with_name("previous.pem").read_bytes()
     with pytest.raises(Exception, match="expected the certificate to renew"):
         renew(pki.directory, Identity(Role.CLIENT, "nobody"))
+
+
+def test_a_client_that_lost_a_server_comes_back_with_its_renewed_certificate(pki: Pki, tmp_path: Path) -> None:
+    """A channel shows what it was made with; `Links.renew` makes another one, and none where nothing has changed."""
+    renewed = another(pki, Identity(Role.CLIENT, ALICE), tmp_path / "next")
+
+    async def scenario() -> None:
+        async with desk(pki.tls("aggregator-a")) as a, desk(pki.tls("aggregator-b")) as b:
+            links = Links((a, b), pki.tls(ALICE), (None, pki.tls("aggregator-b").certificate))
+            first = list(links.stubs)
+            await links.renew(0)
+            assert links.stubs == first
+            put(renewed.key, pki.tls(ALICE).key)
+            put(renewed.certificate, pki.tls(ALICE).certificate)
+            for server in (0, 1):
+                await links.renew(server)
+                shown = await links._channels[server].unary_unary("/desk/Who")(b"", timeout=10)
+                assert shown.decode() == fingerprint(renewed.certificate.read_bytes())
+            assert not set(links.stubs) & set(first)
+            await links.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_waits_for_a_peer_that_renews_meanwhile(pki: Pki, tmp_path: Path) -> None:
+    """B comes up with another certificate than A had pinned when it began to dial; A's operator then replaces the pin."""
+    renewed, pin = another(pki, B, tmp_path / "next"), tmp_path / "b.pem"
+    shutil.copy(pki.tls("aggregator-b").certificate, pin)
+    pins = renewable_pins(pin, Role.AGGREGATOR_B)
+    hello = common_pb2.Hello(protocol_version="1", nonce=b"n")
+
+    async def scenario() -> None:
+        server, port = bind_server("127.0.0.1:0", renewed)
+        servicer = PeerServicer(renewable_pins(pki.tls("aggregator-a").certificate, Role.AGGREGATOR_A))
+        peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
+        await server.start()
+        address = f"127.0.0.1:{port}"
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(server.stop, 0)
+            stack.callback(servicer.release)
+            dialling = asyncio.create_task(
+                dial_peer(
+                    stack, lambda: dial(address, Role.AGGREGATOR_B, pki.tls("aggregator-a"), pins), hello, address, 20
+                )
+            )
+            answering = asyncio.create_task(servicer.wait_for_peer(hello, 20))
+            await asyncio.sleep(0.5)
+            assert not dialling.done()
+            put(renewed.certificate, pin)
+            assert (await dialling)[1] == hello
+            assert (await answering)[1] == hello
+
+    asyncio.run(scenario())
 
 
 def test_a_replaced_certificate_must_fit_at_the_start(pki: Pki) -> None:
