@@ -355,7 +355,7 @@ def test_a_client_that_lost_a_server_comes_back_with_its_renewed_certificate(pki
 
 
 def test_a_waits_for_a_peer_that_renews_meanwhile(pki: Pki, tmp_path: Path) -> None:
-    """B comes up with another certificate than A had pinned when it began to dial; A's operator then replaces the pin."""
+    """B shows another certificate than A has pinned when it begins to dial; then A's operator replaces the pin."""
     renewed, pin = another(pki, B, tmp_path / "next"), tmp_path / "b.pem"
     shutil.copy(pki.tls("aggregator-b").certificate, pin)
     pins = renewable_pins(pin, Role.AGGREGATOR_B)
