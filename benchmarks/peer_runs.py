@@ -21,7 +21,6 @@ from deploy.processes import Children
 
 CRYPTEN_TTP, SPU_SEMI2K, SPU_CHEETAH, OPENDP = "crypten-ttp", "spu-semi2k", "spu-cheetah", "opendp"
 OPACUS = "opacus"
-PEERS_PYTHON = Path(".venv-peers/bin/python")
 SCRIPTS = Path(__file__).parent / "peers"
 TIMEOUT_S = 3600.0
 

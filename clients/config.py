@@ -16,7 +16,15 @@ from protos.tls_files import TlsFiles
 
 DatasetName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets"]
 AttackName: TypeAlias = Literal[
-    "none", "scaled", "wrap", "label-flip", "random-labels", "sign-flip", "gradient-noise", "feature-noise"
+    "none",
+    "scaled",
+    "wrap",
+    "label-flip",
+    "random-labels",
+    "sign-flip",
+    "gradient-noise",
+    "feature-noise",
+    "gaussian-features",
 ]
 """Those of `clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
@@ -29,6 +37,9 @@ class ClientConfig(BaseModel):
 
     certificates: ConfigPath
     """Folder with one sub-folder per client id, holding `cert.pem` and `key.pem`."""
+    key_passphrase_file: ConfigPath | None = None
+    """File with the passphrase that all these keys are encrypted under (mode 0600). Without one, it is in the
+    environment, in PRECAD_KEY_PASSPHRASE; keys in the clear need neither."""
     authority: ConfigPath
     """The authority's certificate (PEM)."""
     aggregator_a_certificate: ConfigPath | None = None
@@ -78,4 +89,9 @@ class ClientConfig(BaseModel):
     def tls(self, client: str) -> TlsFiles:
         """What this client shows and trusts."""
         folder = self.certificates / client
-        return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=self.authority)
+        return TlsFiles(
+            certificate=folder / "cert.pem",
+            key=folder / "key.pem",
+            authority=self.authority,
+            key_passphrase_file=self.key_passphrase_file,
+        )

@@ -11,13 +11,14 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from clients.config import ClientConfig
 from deploy.config import Deployment
 from deploy.errors import ConfigError
 from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
 from protos.task import Task
-from protos.tls_files import PinFile, TlsFiles
+from protos.tls_files import PinFile
 from servers import memory
 from servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from servers.operations.access import load_token
@@ -38,7 +39,7 @@ def check(deployment: Deployment) -> dict[str, Any]:
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:
-        report["clients"] = _clients(task, deployment.client.certificates, deployment.client.authority)
+        report["clients"] = _clients(task, deployment.client)
     return report
 
 
@@ -79,19 +80,18 @@ def _dealer(config: DealerConfig) -> dict[str, Any]:
     }
 
 
-def _clients(task: Task, certificates: Path, authority: Path) -> dict[str, Any]:
+def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
     """Those of the task's clients whose folder is here."""
+    certificates = config.certificates
     here = [client for client in task.clients if (certificates / client).is_dir()]
     if not here:
         raise ConfigError(f"client.certificates: expected a folder of one of the task's clients, found {certificates}")
     for client in here:
-        folder = certificates / client
-        tls = TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=authority)
-        if (found := tls.load().identity) != Identity(Role.CLIENT, client):
+        if (found := config.tls(client).load().identity) != Identity(Role.CLIENT, client):
             raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")
     return {
         "certificates": [_shown((certificates / client / "cert.pem").read_bytes()) for client in here],
-        "authority": _authorities(authority),
+        "authority": _authorities(config.authority),
     }
 
 

@@ -70,11 +70,18 @@ class OperatorConfig(BaseModel):
     certificate: ConfigPath
     key: ConfigPath
     authority: ConfigPath
+    key_passphrase_file: ConfigPath | None = None
+    """As a server's."""
 
     @property
     def tls(self) -> TlsFiles:
         """What the operator's tools show and trust."""
-        return TlsFiles(certificate=self.certificate, key=self.key, authority=self.authority)
+        return TlsFiles(
+            certificate=self.certificate,
+            key=self.key,
+            authority=self.authority,
+            key_passphrase_file=self.key_passphrase_file,
+        )
 
 
 class LocalhostConfig(BaseModel):

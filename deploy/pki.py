@@ -29,15 +29,12 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from protos import private_key
 from protos.identity import Identity, IdentityError, Role, parse_certificate
+from protos.private_key import PrivateKeyError
 from protos.tls_files import TlsFiles
 
 CLOCK_SKEW = dt.timedelta(minutes=5)
@@ -57,16 +54,21 @@ class PkiError(Exception):
 
 
 def create_authority(
-    directory: Path, *, name: str = "precad", days: int = 3650, now: dt.datetime | None = None
+    directory: Path,
+    *,
+    name: str = "precad",
+    days: int = 3650,
+    passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
 ) -> Path:
     """Make a new authority in `directory` and return its certificate's path. Raises: PkiError.
 
-    It may sign end certificates only (path length 0). `now` is for tests.
+    It may sign end certificates only (path length 0). passphrase: what its key is encrypted under. `now` is for tests.
     """
     if not 1 <= len(name) <= 64:  # ub-common-name, RFC 5280 appendix A.1
         raise PkiError(f"name must have 1 to 64 characters, got {len(name)}")
     issued_at = now or dt.datetime.now(dt.UTC)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, key_pem = _new_key(passphrase)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
         _unsigned(subject, subject, key.public_key(), issued_at, days)
@@ -78,7 +80,7 @@ def create_authority(
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as undo:
-            _write_new(key_path, _private_pem(key), mode=0o600)
+            _write_new(key_path, key_pem, mode=0o600)
             undo.callback(key_path.unlink)
             _write_new(path, certificate.public_bytes(Encoding.PEM), mode=0o644)
             undo.pop_all()
@@ -87,28 +89,37 @@ def create_authority(
     return path
 
 
-def issue(directory: Path, identity: Identity, *, days: int = 365, now: dt.datetime | None = None) -> TlsFiles:
+def issue(
+    directory: Path,
+    identity: Identity,
+    *,
+    days: int = 365,
+    passphrase: bytes | None = None,
+    authority_passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
+) -> TlsFiles:
     """Issue a key and a certificate to `identity` by the authority in `directory`. Raises: PkiError.
 
-    One certificate for each identity, until it is renewed.
-    `now` is for tests.
+    One certificate for each identity, until it is renewed. passphrase: what the new key is encrypted under;
+    authority_passphrase: what opens ca.key. `now` is for tests.
     """
-    authority, authority_key = _open_authority_for(directory, identity)
+    authority, authority_key = _open_authority_for(directory, identity, authority_passphrase)
     issued_at = now or dt.datetime.now(dt.UTC)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, key_pem = _new_key(passphrase)
     certificate = _certify(identity, key.public_key(), authority, authority_key, issued_at, days)
-    made = (("key.pem", _private_pem(key), 0o600), ("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644))
+    made = (("key.pem", key_pem, 0o600), ("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644))
     folder = _new_folder(directory, identity, made)
     return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=directory / "ca.pem")
 
 
-def request(directory: Path, identity: Identity) -> Path:
+def request(directory: Path, identity: Identity, *, passphrase: bytes | None = None) -> Path:
     """Make a key for `identity` in `directory`/<name>, and the request to sign it (PKCS #10), whose path is returned.
 
-    Run by whoever will hold the certificate; key.pem stays there, request.pem goes to the authority. Raises: PkiError.
+    Run by whoever will hold the certificate; key.pem stays there, request.pem goes to the authority.
+    passphrase: what the key is encrypted under. Raises: PkiError.
     """
     _require_new(directory / identity.name)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key, key_pem = _new_key(passphrase)
     asked = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(_subject(identity))
@@ -119,29 +130,49 @@ def request(directory: Path, identity: Identity) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise PkiError(f"cannot write {directory}: {error.strerror}") from None
-    made = (("key.pem", _private_pem(key), 0o600), ("request.pem", asked.public_bytes(Encoding.PEM), 0o644))
+    made = (("key.pem", key_pem, 0o600), ("request.pem", asked.public_bytes(Encoding.PEM), 0o644))
     return _new_folder(directory, identity, made) / "request.pem"
 
 
 def sign(
-    directory: Path, request_path: Path, identity: Identity, *, days: int = 365, now: dt.datetime | None = None
+    directory: Path,
+    request_path: Path,
+    identity: Identity,
+    *,
+    days: int = 365,
+    authority_passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
 ) -> Path:
     """Sign a request by the authority in `directory` and return the certificate's path there. Raises: PkiError.
 
     `identity` is what the authority's operator has agreed to; a request that asks for another one is refused. Of the
-    request, the certificate takes the public key alone. `now` is for tests.
+    request, the certificate takes the public key alone. authority_passphrase: what opens ca.key. `now` is for tests.
     """
     asked = _read_request(request_path)
-    return file_certificate(
-        directory, identity, certify_request(directory, asked, str(request_path), identity, days=days, now=now)
+    certificate = certify_request(
+        directory,
+        asked,
+        str(request_path),
+        identity,
+        days=days,
+        authority_passphrase=authority_passphrase,
+        now=now,
     )
+    return file_certificate(directory, identity, certificate)
 
 
 def certify_request(
-    directory: Path, asked: bytes, source: str, identity: Identity, *, days: int, now: dt.datetime | None = None
+    directory: Path,
+    asked: bytes,
+    source: str,
+    identity: Identity,
+    *,
+    days: int,
+    authority_passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
 ) -> bytes:
-    """The certificate for a request, in PEM, not filed yet. Raises: PkiError."""
-    authority, authority_key = _open_authority_for(directory, identity)
+    """The certificate for a request, in PEM, not filed yet. source: where the request came from. Raises: PkiError."""
+    authority, authority_key = _open_authority_for(directory, identity, authority_passphrase)
     key = requested_key(asked, source, identity)
     certificate = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
     return certificate.public_bytes(Encoding.PEM)
@@ -156,10 +187,12 @@ def file_certificate(directory: Path, identity: Identity, certificate: bytes) ->
     return _new_folder(directory, identity, (("cert.pem", certificate, 0o644),)) / "cert.pem"
 
 
-def issue_for_host(directory: Path, host: str, *, days: int) -> tuple[bytes, bytes]:
+def issue_for_host(
+    directory: Path, host: str, *, days: int, authority_passphrase: bytes | None = None
+) -> tuple[bytes, bytes]:
     """Certificate and key, in PEM, of a TLS server that has no role. Kept nowhere. Raises: PkiError."""
-    authority, authority_key = _open_authority(directory)
-    key = ec.generate_private_key(ec.SECP256R1())
+    authority, authority_key = _open_authority(directory, authority_passphrase)
+    key, key_pem = _new_key(None)
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad")])
     certificate = (
         _unsigned(subject, authority.subject, key.public_key(), dt.datetime.now(dt.UTC), days)
@@ -170,12 +203,12 @@ def issue_for_host(directory: Path, host: str, *, days: int) -> tuple[bytes, byt
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return certificate.public_bytes(Encoding.PEM), _private_pem(key)
+    return certificate.public_bytes(Encoding.PEM), key_pem
 
 
-def require_authority(directory: Path) -> None:
+def require_authority(directory: Path, passphrase: bytes | None = None) -> None:
     """Its certificate and key are here and fit. Raises: PkiError."""
-    _open_authority(directory)
+    _open_authority(directory, passphrase)
 
 
 def require_open_name(directory: Path, identity: Identity) -> None:
@@ -202,12 +235,14 @@ def renew(
     *,
     request_path: Path | None = None,
     days: int = 365,
+    authority_passphrase: bytes | None = None,
     now: dt.datetime | None = None,
 ) -> Path:
     """Certify `identity` once more and return the certificate's path. Raises: PkiError.
 
     The key is the present certificate's or, if there is a request, that one's. The certificate takes the place of the
-    present one at once, which stays beside it as previous.pem, for whoever pins both. `now` is for tests.
+    present one at once, which stays beside it as previous.pem, for whoever pins both. authority_passphrase: what opens
+    ca.key. `now` is for tests.
     """
     path = directory / identity.name / "cert.pem"
     try:
@@ -223,7 +258,7 @@ def renew(
     if request_path is not None:
         key = requested_key(_read_request(request_path), str(request_path), identity)
     require_not_revoked(directory, identity)
-    authority, authority_key = _open_authority(directory)
+    authority, authority_key = _open_authority(directory, authority_passphrase)
     renewed = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
     replace_file(path.with_name("previous.pem"), present)
     replace_file(path, renewed.public_bytes(Encoding.PEM))
@@ -266,10 +301,12 @@ def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCur
     return key
 
 
-def _open_authority_for(directory: Path, identity: Identity) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _open_authority_for(
+    directory: Path, identity: Identity, passphrase: bytes | None
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority, where it has issued nothing to `identity` yet."""
     require_open_name(directory, identity)
-    return _open_authority(directory)
+    return _open_authority(directory, passphrase)
 
 
 def _require_new(folder: Path) -> None:
@@ -365,25 +402,30 @@ def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
     )
 
 
-def _open_authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _open_authority(directory: Path, passphrase: bytes | None) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority's certificate and its key, given that they belong together."""
     path, key_path = directory / "ca.pem", directory / "ca.key"
     try:
         certificate = parse_certificate(path.read_bytes())
-        key = load_pem_private_key(key_path.read_bytes(), password=None)
+        key = private_key.open_private_key(key_path.read_bytes(), passphrase)
     except OSError as error:
         raise PkiError(f"no authority in {directory}: cannot read {error.filename}: {error.strerror}") from None
     except IdentityError as error:
         raise PkiError(f"{path}: {error}") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
-        raise PkiError(f"{key_path}: expected an unencrypted PEM private key") from None
+    except PrivateKeyError as error:
+        raise PkiError(f"{key_path}: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise PkiError(f"{key_path} is not the key of {path}")
     return certificate, key
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+def _new_key(passphrase: bytes | None) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
+    """A key on P-256, and its file's content."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    try:
+        return key, private_key.to_pem(key, passphrase)
+    except PrivateKeyError as error:
+        raise PkiError(str(error)) from None
 
 
 def _write_new(path: Path, content: bytes, *, mode: int) -> None:

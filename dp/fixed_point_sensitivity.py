@@ -26,7 +26,6 @@ _CLIENT_STEPS: Final = {
     "stochastic_shared": 1.0,
     "stochastic_independent": 1.0,
 }
-ROUNDINGS: Final = tuple(_RECORD_STEPS)
 """Rules by which a coordinate is put on the grid. Submissions use `toward_zero`, under which no norm grows."""
 
 

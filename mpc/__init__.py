@@ -16,6 +16,7 @@ In reading order:
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
     projection   64 ternary rows against modular wrap-around
     local_step   what a server computes from vectors of length d, in one pass over the uploads
+    encrypted_region bytes on disk that only this process can read
     spool        a vector on disk, read and written tile by tile
     engines      where the local step runs
     cpu_engine   on one core

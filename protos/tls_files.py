@@ -9,20 +9,24 @@ from __future__ import annotations
 import datetime as dt
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 
+from protos import private_key
 from protos.identity import Identity, IdentityError, Role, fingerprint, parse_certificates
 from protos.last_good import LastGood
+from protos.private_key import PrivateKeyError
 
-TlsField = Literal["certificate", "key", "authority", "pinned"]
+TlsField = Literal["certificate", "key", "key_passphrase_file", "authority", "pinned"]
+
+ENVIRONMENT_VARIABLE = "PRECAD_KEY_PASSPHRASE"
 
 
 class TransportError(Exception):
@@ -32,13 +36,13 @@ class TransportError(Exception):
 class TlsFileError(TransportError):
     """A certificate or key file cannot be used. Never quotes what is in a file."""
 
-    def __init__(self, tls_field: TlsField, path: Path, *, expected: str, found: str) -> None:
+    def __init__(self, tls_field: TlsField, path: Path | str, *, expected: str, found: str) -> None:
         super().__init__(f"{tls_field}: expected {expected}, found {found} ({path})")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Who we are, and the proof: read and validated by `TlsFiles.load`."""
+    """Who we are, and the proof: read and validated by `TlsFiles.load`. The key is in the clear here."""
 
     identity: Identity
     certificate: bytes
@@ -53,25 +57,28 @@ class TlsFiles:
     certificate: Path
     """Our certificate (one PEM object), issued by the authority, with our identity."""
     key: Path
-    """Its private key, unencrypted, out of reach of other users (mode 0600; a group may read it where it must)."""
+    """Its private key, out of reach of other users (mode 0600; a group may read it where it must)."""
     authority: Path
     """The authority's own certificate; two of them, one after the other, while a new authority takes an old one's
     place. Every peer that is not pinned must be signed by one of them."""
+    key_passphrase_file: Path | None = None
+    """What the key is encrypted under, as closed as the key. Without one, PRECAD_KEY_PASSPHRASE of the environment. A
+    key in the clear needs neither, and is refused where a file is named."""
     holder: Identity | None = None
     """Whose certificate it must be, where that is known."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """All files."""
-        return self.certificate, self.key, self.authority
+        secret = () if self.key_passphrase_file is None else (self.key_passphrase_file,)
+        return self.certificate, self.key, self.authority, *secret
 
     def load(self) -> TlsMaterial:
         """What the files hold, once it all fits together now. Raises: TlsFileError."""
         certificate_pem = _read("certificate", self.certificate)
         certificate = _parse_valid("certificate", self.certificate, certificate_pem)
         authorities = _read_authorities(self.authority)
-        key_pem = _read("key", self.key)
-        _require_own_key(self.key, key_pem, certificate)
+        key_pem = self._own_key(certificate)
         _require_issuer(self.certificate, certificate, self.authority, authorities)
         try:
             identity = Identity.from_certificate(certificate_pem)
@@ -82,6 +89,46 @@ class TlsFiles:
                 "certificate", self.certificate, expected=f"one of {self.holder.uri}", found=f"one of {identity.uri}"
             )
         return TlsMaterial(identity, certificate_pem, key_pem, b"".join(map(_pem, authorities)))
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """What `context` shows from now on: our certificate, with its key. Raises: TlsFileError."""
+        self.load()
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=self._passphrase())
+        except (OSError, ssl.SSLError):  # they were replaced since the line above
+            raise TlsFileError("key", self.key, expected="the certificate's key", found="another one") from None
+
+    def _passphrase(self) -> bytes | None:
+        """Of the key, if there is any. Raises: TlsFileError."""
+        return read_passphrase(self.key_passphrase_file)
+
+    def _own_key(self, certificate: x509.Certificate) -> bytes:
+        """As PEM in the clear; it is the certificate's."""
+        pem = _read("key", self.key)
+        if self.key_passphrase_file is not None and not private_key.is_encrypted(pem):
+            raise TlsFileError("key", self.key, expected="an encrypted PEM private key", found="something else")
+        if (passphrase := self._passphrase()) is None and private_key.is_encrypted(pem):
+            expected = f"key_passphrase_file or {ENVIRONMENT_VARIABLE} for an encrypted key"
+            raise TlsFileError("key", self.key, expected=expected, found="neither")
+        try:
+            key = private_key.open_private_key(pem, passphrase)
+        except PrivateKeyError as error:
+            raise TlsFileError("key", self.key, expected=error.expected, found=error.found) from None
+        if key.public_key() != certificate.public_key():
+            raise TlsFileError(
+                "key", self.key, expected="the certificate's key", found="the key of another certificate"
+            )
+        return private_key.to_pem(key)
+
+
+def read_passphrase(path: Path | None, environment: Mapping[bytes, bytes] = os.environb) -> bytes | None:
+    """From the file or, without one, from the environment; None where neither is. Raises: TlsFileError."""
+    content = environment.get(ENVIRONMENT_VARIABLE.encode()) if path is None else _read("key_passphrase_file", path)
+    try:
+        return None if content is None else private_key.parse_passphrase(content)
+    except PrivateKeyError as error:
+        source = ENVIRONMENT_VARIABLE if path is None else path
+        raise TlsFileError("key_passphrase_file", source, expected=error.expected, found=error.found) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +211,9 @@ class TlsContext:
 
     def load(self) -> ssl.SSLContext:
         """A new one, for connections to come. Raises: TlsFileError."""
-        self.tls.load()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self.server_side else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        try:
-            context.load_cert_chain(self.tls.certificate, self.tls.key)
-        except (OSError, ssl.SSLError):  # they were replaced since the line above
-            raise TlsFileError("key", self.tls.key, expected="the certificate's key", found="another one") from None
+        self.tls.load_into(context)
         if self.pinned is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a leaf is a trust anchor, for itself alone
@@ -194,11 +237,11 @@ def switching(contexts: LastGood[ssl.SSLContext]) -> ssl.SSLContext:
 
 
 def _read(tls_field: TlsField, path: Path) -> bytes:
-    """The file's bytes; of a key file, only when other users cannot read them too."""
+    """The file's bytes; of a secret one, only when other users cannot read them too."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            if tls_field == "key" and mode & 0o007:
+            if tls_field in ("key", "key_passphrase_file") and mode & 0o007:
                 raise TlsFileError(tls_field, path, expected="a file closed to other users", found=f"mode {mode:04o}")
             return file.read()
     except OSError as error:
@@ -247,15 +290,6 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
         return False
-
-
-def _require_own_key(path: Path, pem: bytes, certificate: x509.Certificate) -> None:
-    try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
-        raise TlsFileError("key", path, expected="an unencrypted PEM private key", found="something else") from None
-    if key.public_key() != certificate.public_key():
-        raise TlsFileError("key", path, expected="the certificate's key", found="the key of another certificate")
 
 
 def _require_issuer(

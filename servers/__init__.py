@@ -12,6 +12,7 @@ In reading order:
     tuple_source  the link from an aggregator to the dealer
     tuple_ledger  which tuples are used up, on disk before they are
     database      SQLite with a versioned schema
+    private_files files and folders that are the server's user's alone
     aggregator    the process: start, hello, registration, rounds, end
     servicers     gRPC in, values out: the client-facing, peer and control services
     dealer        the dealer's process

@@ -15,8 +15,10 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dp.ledger import sync_folder
 from mpc.ring import RingArray
 from servers.errors import SetupError, StoreError
+from servers.private_files import touch_private
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -33,10 +35,10 @@ class Checkpoints:
         self._dim = dim
         self._paths = [folder / f"checkpoint-{number}.npz" for number in range(FILES)]
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in self._paths:
-                path.touch()
-            _sync_folder(folder)
+                touch_private(path)
+            sync_folder(folder)
         except OSError as error:
             raise SetupError(f"state_dir: expected a folder to write to, found {folder}: {error.strerror}") from None
         self._rounds: dict[int, Path] = {}
@@ -90,11 +92,3 @@ def _round_in(path: Path) -> int | None:
             return int(file["round"])
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -55,6 +55,9 @@ class ServerConfig(BaseModel):
     """Our certificate (PEM), issued by the authority, with our role."""
     key: ConfigPath
     """Its private key (PEM, mode 0600)."""
+    key_passphrase_file: ConfigPath | None = None
+    """File with the passphrase that the key is encrypted under (mode 0600). Without one, the passphrase is in the
+    environment, in PRECAD_KEY_PASSPHRASE; a key in the clear needs neither."""
     authority: ConfigPath
     """The authority's certificate (PEM)."""
     connect_timeout_s: Seconds = 60.0
@@ -87,7 +90,12 @@ class ServerConfig(BaseModel):
     @property
     def tls(self) -> TlsFiles:
         """What this server shows and trusts."""
-        return TlsFiles(certificate=self.certificate, key=self.key, authority=self.authority)
+        return TlsFiles(
+            certificate=self.certificate,
+            key=self.key,
+            authority=self.authority,
+            key_passphrase_file=self.key_passphrase_file,
+        )
 
 
 class AggregatorConfig(ServerConfig):

@@ -6,7 +6,6 @@ or the power. A file that a newer version made is refused, and so is one that is
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from dp.ledger import sync_folder
 from servers.errors import SetupError, StoreError
+from servers.private_files import touch_private
 
 BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for another process that holds the file."""
@@ -30,7 +31,8 @@ class Database:
         self.path = path
         self._turn = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            touch_private(path)  # SQLite makes its other files with the mode of this one
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
             )
@@ -40,7 +42,7 @@ class Database:
             self._connection.execute("PRAGMA journal_mode=WAL").fetchall()
             self._connection.execute("PRAGMA synchronous=FULL")
             self._migrate(migrations)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except SetupError:
             self._connection.close()
             raise
@@ -92,12 +94,3 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    """The names of new files in it are on disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -36,6 +36,7 @@ from servers.operations.port import operations_port
 from servers.operations.snapshot import of_dealer
 from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
+from servers.private_files import private_folder
 from servers.servicers import Context, check_hello, refusing
 from servers.supervision import until_stopped
 
@@ -85,6 +86,7 @@ class Dealer:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
             server, port = bind_server(self.config.listen, self.config.tls)
+            private_folder(self.config.state_dir)
             ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
             servicer = self._servicer = DealerServicer(self.task, pins, ledger, self._telemetry, self._note_departure)
             dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)

@@ -1,8 +1,9 @@
 """Where a server's uploads lie until their round is over: in memory while there is room, else in one file.
 
 The file is cut into slots of equal length, is made when the first upload needs it, shrinks to nothing when no slot is
-in use, and goes with the process; one that a crash left is deleted at the next start. What lies in it is uniformly
-random to whoever lacks the other server's half. A slot is read by position: one open file serves any number of uploads.
+in use, and goes with the process; one that a crash left is deleted at the next start. In it lie this server's halves of
+uploads, encrypted under keys that only this process has (`mpc.encrypted_region`): a disk, a backup or what a crash left
+helps nobody who has the other halves. A slot is read by position: one open file serves any number of uploads.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from mpc import ring
+from mpc.encrypted_region import EncryptedRegion
 from mpc.local_step import WritableWords
 from mpc.ring import WORD_BYTES
-from mpc.spool import SpooledWords, write_at
+from mpc.spool import SpooledWords
 from protos import convert
 from servers.errors import SetupError, StoreError
+from servers.private_files import private
 
 
 class Payload(Protocol):
@@ -98,8 +101,8 @@ class MemoryPayload:
 class FilePayload:
     """In a slot of the spool's file. Hashed as it is written."""
 
-    def __init__(self, file: BinaryIO, offset: int, n_bytes: int, release: Callable[[], None]) -> None:
-        self._file, self._offset, self._n_bytes, self._release = file, offset, n_bytes, release
+    def __init__(self, region: EncryptedRegion, release: Callable[[], None]) -> None:
+        self._region, self._release = region, release
         self._n_written, self._hasher, self._is_held = 0, hashlib.sha256(), True
 
     def __len__(self) -> int:
@@ -107,10 +110,10 @@ class FilePayload:
 
     def write(self, data: bytes) -> None:
         """See `Payload.write`."""
-        if self._n_written + len(data) > self._n_bytes:
-            raise StoreError(f"an upload to the spool has at most {self._n_bytes} bytes")
+        if self._n_written + len(data) > len(self._region):
+            raise StoreError(f"an upload to the spool has at most {len(self._region)} bytes")
         try:
-            write_at(self._file, data, self._offset + self._n_written)
+            self._region.append(data)
         except OSError as error:
             raise StoreError(f"no room for an upload: {error.strerror}") from error
         self._hasher.update(data)
@@ -122,11 +125,11 @@ class FilePayload:
 
     def __getitem__(self, part: slice, /) -> bytes:
         start, stop, _ = part.indices(self._n_written)
-        return os.pread(self._file.fileno(), max(0, stop - start), self._offset + start)
+        return bytes(self._region.read(start, max(0, stop - start)))
 
     def words(self, n_words: int) -> WritableWords:
         """See `Payload.words`. Raises MalformedMessageError where the slot is shorter."""
-        return SpooledWords(self._file, n_words, offset=self._offset)
+        return SpooledWords(self._region, n_words)
 
     def room(self, n_words: int) -> WritableWords:
         """See `Payload.room`."""
@@ -179,12 +182,13 @@ class Spool:
         offset = slot * self._slot_bytes
         try:
             if self._file is None:
-                self._file = open(self._path, "x+b", buffering=0, opener=_private)  # noqa: SIM115 - ours until `close`
+                self._file = open(self._path, "x+b", buffering=0, opener=private)  # noqa: SIM115 - ours until `close`
             os.posix_fallocate(self._file.fileno(), offset, self._slot_bytes)
         except OSError as error:
             raise StoreError(f"no room for an upload: {error.strerror}") from error
         self._used.add(slot)
-        return FilePayload(self._file, offset, n_bytes, lambda: self._release_slot(slot))
+        region = EncryptedRegion(self._file, n_bytes, offset=offset)
+        return FilePayload(region, lambda: self._release_slot(slot))
 
     def _release_memory(self, n_bytes: int) -> None:
         with self._turn:
@@ -210,7 +214,3 @@ class Spool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

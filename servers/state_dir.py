@@ -8,7 +8,8 @@
     model.npy         the last model                                            the others when a crash cost one of them
     uploads.spool     uploads that memory has no room for; gone with the process
 
-A server that is started again in its folder goes on with the task (`servers.resumption`).
+A server that is started again in its folder goes on with the task (`servers.resumption`). The folder and what is in it
+are its user's alone (`servers.private_files`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import numpy as np
 from google.protobuf.json_format import MessageToJson, Parse, ParseError
 from numpy.typing import NDArray
 
-from dp.accounting import Event, SampledGaussian, TwoStageSampledGaussian, View, round_event
+from dp.accounting import View
 from dp.ledger import Ledger, Level
-from dp.precad_client import client_noise_multiplier
+from dp.task_privacy import task_privacy
 from protos import convert
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.errors import SetupError
+from servers.private_files import private, require_unshared
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
 
@@ -42,6 +44,8 @@ def require_usable(state_dir: Path) -> None:
     existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
+    if existing == state_dir:
+        require_unshared(state_dir)
     ledger, store = ledger_path(state_dir), store_path(state_dir)
     if ledger.exists() and not store.exists():
         raise SetupError(f"state_dir: expected {store.name} beside the ledger of an earlier task, found {ledger} alone")
@@ -73,32 +77,23 @@ def ledger_path(state_dir: Path) -> Path:
 
 def open_ledger(state_dir: Path, task: Task) -> Ledger:
     """The task's ledger, for both views and every level, in a folder that is made where there is none."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    events = {
-        view: round_event(
-            view,
-            record_sampling_rate=task.record_rate,
-            noise_multiplier=task.noise_multiplier,
-            record_clip=task.record_clip,
-            dim=task.dim,
-            frac_bits=task.frac_bits,
-        )
-        for view in View
-    }
-    client_multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
-    every_round: dict[Level, Event] = {
-        Level.CLIENT: SampledGaussian(task.client_rate, client_multiplier),
-        Level.DRAWN_RECORD: TwoStageSampledGaussian(
-            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
-        ),
-    }
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    privacy = task_privacy(task)
     limits: dict[View | Level, float | None] = {
         View.ONE_SERVER: task.epsilon_budget_one_server,
         View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
         Level.CLIENT: task.epsilon_budget_client,
     }
     budgets = {key: limit for key, limit in limits.items() if limit is not None}
-    return Ledger(ledger_path(state_dir), events=events, delta=task.delta, budgets=budgets, every_round=every_round)
+    return Ledger(
+        ledger_path(state_dir),
+        events=privacy.events,
+        delta=task.delta,
+        budgets=budgets,
+        every_round=privacy.every_round,
+        unit=privacy.unit,
+        steps_per_round=privacy.steps_per_round,
+    )
 
 
 def open_tuple_ledger(state_dir: Path) -> TupleLedger:
@@ -130,7 +125,7 @@ def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:
 def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: NDArray[np.float32]) -> None:
     """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs."""
     _write_model(state_dir, parameters)
-    with (state_dir / "rounds.jsonl").open("a") as lines:
+    with open(state_dir / "rounds.jsonl", "a", opener=private) as lines:
         lines.write(_line(record))
 
 
@@ -149,14 +144,15 @@ def restore_records(
     records = [known.get(round.number, record_of(round)) for round in committed]
     if written != [_line(record).rstrip("\n") for record in records]:
         temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(map(_line, records)))
+        with open(temporary, "w", opener=private) as lines:
+            lines.writelines(map(_line, records))
         temporary.replace(path)
     return records
 
 
 def _write_model(state_dir: Path, parameters: NDArray[np.float32]) -> None:
     temporary = state_dir / "model.npy.tmp"
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=private) as file:
         np.save(file, parameters)
     temporary.replace(state_dir / "model.npy")
 

@@ -22,6 +22,7 @@ from protos.model_update import updated
 from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.errors import SetupError
+from servers.private_files import private_folder
 from servers.resumption import Standing
 from servers.round import keep
 from servers.state_dir import (
@@ -54,6 +55,7 @@ class TaskState:
     def open(cls, stack: AsyncExitStack, state_dir: Path, task: Task, initial: NDArray[np.float32]) -> Self:
         """initial: the model that the task starts from, (d,). Raises SetupError, StoreError, DpError."""
         require_usable(state_dir)
+        private_folder(state_dir)
         store = stack.enter_context(open_task_store(state_dir, task, convert.model_to_bytes(initial)))
         ledger = stack.enter_context(open_ledger(state_dir, task))
         burns = stack.enter_context(open_tuple_ledger(state_dir))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from deploy.commands.common import (
     AggregatorLetter,
@@ -54,16 +56,12 @@ def bench_validation(
 
         from benchmarks import plots, tables, validation
 
-        if plot is not None:
-            plots.require_matplotlib()
         plan = validation.Plan.quick(repetitions or 3) if quick else validation.Plan(repetitions=repetitions or 7)
         if full:
             plan = replace(plan, max_words=sys.maxsize)
         plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
-        report = validation.run(plan, peers_python=peers_python, say=say)
-        show(report, lambda: tables.print_validation(people, report), as_json=as_json)
-        if plot is not None:
-            plots.plot_validation(report, plot)
+        run = partial(validation.run, plan, peers_python=peers_python, say=say)
+        measure(run, tables.print_validation, plots.plot_validation, plot=plot, as_json=as_json)
 
 
 @bench_app.command("noise")
@@ -79,17 +77,14 @@ def bench_noise(
     with exit_codes():
         from benchmarks import noise, plots, tables
 
-        if plot is not None:
-            plots.require_matplotlib()
-        report = noise.run(
+        run = partial(
+            noise.run,
             size=min(size, 200_000) if quick else size,
             repetitions=repetitions or (3 if quick else 7),
             peers_python=peers_python,
             say=say,
         )
-        show(report, lambda: tables.print_noise(people, report), as_json=as_json)
-        if plot is not None:
-            plots.plot_noise(report, plot)
+        measure(run, tables.print_noise, plots.plot_noise, plot=plot, as_json=as_json)
 
 
 @bench_app.command("scale")
@@ -106,13 +101,9 @@ def bench_scale(
     with exit_codes():
         from benchmarks import plots, scale, tables
 
-        if plot is not None:
-            plots.require_matplotlib()
         plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
-        report = scale.run(plan, gate=gate, mode=mode, say=say)
-        show(report, lambda: tables.print_scale(people, report), as_json=as_json)
-        if plot is not None:
-            plots.plot_scale(report, plot)
+        run = partial(scale.run, plan, gate=gate, mode=mode, say=say)
+        measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json)
 
 
 @bench_app.command("training")
@@ -132,8 +123,6 @@ def bench_training(
         from benchmarks import plots, tables, training
         from clients.per_record import resolve_device
 
-        if plot is not None:
-            plots.require_matplotlib()
         plan = training.Plan(
             clients=clients,
             records=records,
@@ -141,10 +130,37 @@ def bench_training(
             threads=threads,
             device=str(resolve_device(device)),
         )
-        report = training.run(plan, peers_python=peers_python, say=say)
-        show(report, lambda: tables.print_training(people, report), as_json=as_json)
-        if plot is not None:
-            plots.plot_training(report, plot)
+        run = partial(training.run, plan, peers_python=peers_python, say=say)
+        measure(run, tables.print_training, plots.plot_training, plot=plot, as_json=as_json)
+
+
+@bench_app.command("local-training")
+def bench_local_training(
+    quick: Quick = False,
+    clients: Annotated[list[int] | None, typer.Option("--clients", help="Instead of 10 and 40; repeat.", min=1)] = None,
+    records: Annotated[int, typer.Option(help="Of a client's step.", min=1)] = 30,
+    steps: Annotated[int, typer.Option(help="Of a client's round.", min=1)] = 5,
+    threads: Annotated[int, typer.Option(help="Of PyTorch.", min=1)] = 1,
+    device: Device = "cpu",
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Several local steps of many clients, stacked and client by client."""
+    with exit_codes():
+        from benchmarks import local_training, plots, tables
+        from clients.per_record import resolve_device
+
+        plan = local_training.Plan(
+            clients=tuple(clients) if clients else (10, 40),
+            records=records,
+            steps=steps,
+            repetitions=repetitions or (3 if quick else 20),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        run = partial(local_training.run, plan)
+        measure(run, tables.print_local_training, plots.plot_local_training, plot=plot, as_json=as_json)
 
 
 @bench_app.command("overhead")
@@ -163,16 +179,12 @@ def bench_overhead(
     with exit_codes():
         from benchmarks import overhead, plots, tables
 
-        if plot is not None:
-            plots.require_matplotlib()
         n_rounds = rounds or (10 if quick else 30)
         source = dataset.value if dataset is not None else overhead.default_dataset()
         say(f"records: {source}")
         plan = overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate, dataset=source)
-        report = overhead.run(plan, say=say)
-        show(report, lambda: tables.print_overhead(people, report), as_json=as_json)
-        if plot is not None:
-            plots.plot_overhead(report, plot)
+        run = partial(overhead.run, plan, say=say)
+        measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json)
 
 
 @bench_app.command("server", hidden=True)
@@ -189,11 +201,24 @@ def bench_server(
         serve(lambda: BenchmarkServer(task, 0 if party is AggregatorLetter.A else 1, result))
 
 
-def show(report: dict[str, Any], print_table: Callable[[], None], *, as_json: bool) -> None:
-    """The report for people on standard error and, if asked for, for programs on standard output."""
-    from benchmarks import tables
+def measure(
+    run: Callable[[], dict[str, Any]],
+    print_table: Callable[[Console, Mapping[str, Any]], None],
+    draw: Callable[[Mapping[str, Any], Path], None],
+    *,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a picture and to
+    standard output for programs. What a picture needs is looked for before anything is measured."""
+    from benchmarks import plots, tables
 
-    print_table()
+    if plot is not None:
+        plots.require_matplotlib()
+    report = run()
+    print_table(people, report)
     tables.print_machine(people, report["machine"])
     if as_json:
         sys.stdout.write(json.dumps(report) + "\n")
+    if plot is not None:
+        draw(report, plot)

@@ -12,7 +12,17 @@ import typer
 
 from deploy import errors
 from deploy.commands.common import exit_codes, people
-from deploy.commands.pki import AuthorityFolder, ClientId, Days, RoleName, identity_of, pki_app
+from deploy.commands.pki import (
+    AuthorityFolder,
+    AuthorityPassphraseFile,
+    ClientId,
+    Days,
+    PassphraseFile,
+    RoleName,
+    identity_of,
+    passphrase_of,
+    pki_app,
+)
 from deploy.commands.roles import serve
 
 _VALID = re.compile(r"([1-9][0-9]{0,4})([mhd])")
@@ -43,6 +53,7 @@ def pki_token(
 def pki_serve(
     directory: AuthorityFolder,
     listen: Annotated[str, typer.Option(help="HOST:PORT of the endpoint.")] = "127.0.0.1:7005",
+    authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Answer requests for certificates that come with a one-time token, until it is stopped."""
     with exit_codes():
@@ -50,9 +61,10 @@ def pki_serve(
         from deploy.enrolment.endpoint import Endpoint
         from deploy.enrolment.tokens import Tokens
 
-        pki.require_authority(directory)
-        with Tokens(directory) as tokens:
-            serve(lambda: Endpoint(directory, tokens, listen))
+        opens = passphrase_of(authority_passphrase_file)
+        pki.require_authority(directory, opens)
+        with Tokens(directory, authority_passphrase=opens) as tokens:
+            serve(lambda: Endpoint(directory, tokens, listen, authority_passphrase=opens))
 
 
 def enrol(
@@ -64,11 +76,15 @@ def enrol(
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token; without one, PRECAD_ENROLMENT_TOKEN has it.")
     ] = None,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make a key, and get its certificate for a one-time token."""
     with exit_codes():
         from deploy.enrolment import enrol as enrolling
 
         token = enrolling.read_token(token_file)
-        made = asyncio.run(enrolling.enrol(url, directory, identity_of(role, name), token, authority_fingerprint))
+        holder = identity_of(role, name)
+        made = asyncio.run(
+            enrolling.enrol(url, directory, holder, token, authority_fingerprint, key_passphrase_file=passphrase_file)
+        )
         people.print(f"certificate: {made.certificate}\nkey: {made.key}", soft_wrap=True)

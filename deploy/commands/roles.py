@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -105,6 +106,8 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = N
     """
     watch_lifeline()
     _configure_logging()
+    with suppress(ValueError, OSError):  # a sandbox that forbids the call sets the limit itself (deploy/systemd)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold shares and keys
 
     async def main() -> None:
         service = make()

@@ -36,7 +36,11 @@ CERTIFICATE_DAYS = 30
 class Endpoint:
     """Runs until it is stopped."""
 
-    def __init__(self, directory: Path, tokens: Tokens, address: str) -> None:
+    def __init__(
+        self, directory: Path, tokens: Tokens, address: str, *, authority_passphrase: bytes | None = None
+    ) -> None:
+        """authority_passphrase: what opens ca.key."""
+        self._authority_passphrase = authority_passphrase
         self._directory, self._tokens, self._address = directory, tokens, address
         self._authority = (directory / "ca.pem").read_bytes()
         self._limit, self._stopped = FailureLimit(), asyncio.Event()
@@ -67,7 +71,9 @@ class Endpoint:
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        certificate, key = pki.issue_for_host(self._directory, SERVER_NAME, days=CERTIFICATE_DAYS)
+        certificate, key = pki.issue_for_host(
+            self._directory, SERVER_NAME, days=CERTIFICATE_DAYS, authority_passphrase=self._authority_passphrase
+        )
         with tempfile.TemporaryDirectory(prefix="precad-enrolment-") as folder:  # mode 0700
             path = Path(folder) / "pair.pem"
             path.write_bytes(key + certificate)

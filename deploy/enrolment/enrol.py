@@ -10,11 +10,11 @@ command goes on with the same key.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import os
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -22,7 +22,7 @@ import aiohttp
 from deploy import pki
 from deploy.enrolment.endpoint import MAX_REQUEST_BYTES, SERVER_NAME
 from protos.identity import Identity, IdentityError, fingerprint
-from protos.tls_files import TlsFileError, TlsFiles
+from protos.tls_files import TlsFileError, TlsFiles, read_passphrase
 from servers.errors import PeerUnreachableError
 from servers.operations.access import read_private
 
@@ -38,8 +38,16 @@ def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -
     return text.strip()
 
 
-async def enrol(url: str, directory: Path, identity: Identity, token: str, authority_fingerprint: str) -> TlsFiles:
-    """Key, certificate and authority of `identity`, in `directory`/<name>.
+async def enrol(
+    url: str,
+    directory: Path,
+    identity: Identity,
+    token: str,
+    authority_fingerprint: str,
+    *,
+    key_passphrase_file: Path | None = None,
+) -> TlsFiles:
+    """Key, certificate and authority of `identity`, in `directory`/<name>. key_passphrase_file: encrypts the key.
 
     Raises: PkiError, PeerUnreachableError when nobody answers."""
     if not url.startswith("https://"):
@@ -48,14 +56,23 @@ async def enrol(url: str, directory: Path, identity: Identity, token: str, autho
     if (folder / "cert.pem").exists():
         raise pki.PkiError(f"{folder} has a certificate already, which is never overwritten")
     if not (folder / "request.pem").exists():
-        pki.request(directory, identity)
+        passphrase = None if key_passphrase_file is None else read_passphrase(key_passphrase_file)
+        pki.request(directory, identity, passphrase=passphrase)
     try:
         async with asyncio.timeout(TIMEOUT_S), aiohttp.ClientSession() as session:
             authority = await _authority(session, url, authority_fingerprint)
             certificate = await _certificate(session, url, authority, token, (folder / "request.pem").read_bytes())
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise PeerUnreachableError(f"no enrolment at {url}: {error or type(error).__name__}") from None
-    return _keep(folder, identity, certificate, authority)
+    files = TlsFiles(
+        certificate=folder / "cert.pem",
+        key=folder / "key.pem",
+        authority=folder / "ca.pem",
+        key_passphrase_file=key_passphrase_file,
+        holder=identity,
+    )
+    _keep(files, certificate, authority)
+    return files
 
 
 async def _authority(session: aiohttp.ClientSession, url: str, expected: str) -> bytes:
@@ -100,12 +117,9 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _keep(folder: Path, identity: Identity, certificate: bytes, authority: bytes) -> TlsFiles:
-    """Puts the certificate in its place when it, the key and the authority belong together."""
-    files = TlsFiles(
-        certificate=folder / "cert.pem", key=folder / "key.pem", authority=folder / "ca.pem", holder=identity
-    )
-    unproved = TlsFiles(certificate=folder / "answer.pem", key=files.key, authority=files.authority, holder=identity)
+def _keep(files: TlsFiles, certificate: bytes, authority: bytes) -> None:
+    """Puts the certificate in its place when it, the key and the authority belong together. Raises: PkiError."""
+    unproved = replace(files, certificate=files.certificate.with_name("answer.pem"))
     pki.replace_file(files.authority, authority)
     pki.replace_file(unproved.certificate, certificate)
     try:
@@ -114,6 +128,4 @@ def _keep(folder: Path, identity: Identity, certificate: bytes, authority: bytes
     except TlsFileError as error:
         raise pki.PkiError(f"the authority's answer does not fit: {error}") from None
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            unproved.certificate.unlink()
-    return files
+        unproved.certificate.unlink(missing_ok=True)

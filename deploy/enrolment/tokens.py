@@ -47,9 +47,15 @@ class TokenRefusedError(pki.PkiError):
 class Tokens:
     """Those of one authority."""
 
-    def __init__(self, directory: Path, clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)) -> None:
-        """Raises: SetupError."""
-        self._directory, self._clock = directory, clock
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+        *,
+        authority_passphrase: bytes | None = None,
+    ) -> None:
+        """authority_passphrase: what opens ca.key, to redeem. Raises: SetupError."""
+        self._directory, self._clock, self._authority_passphrase = directory, clock, authority_passphrase
         self._database = Database(directory / "enrolment.sqlite", MIGRATIONS)
         self._database.path.chmod(0o600)
 
@@ -83,7 +89,14 @@ class Tokens:
                 Encoding.DER, PublicFormat.SubjectPublicKeyInfo
             )
             if burnt_for is None:
-                certificate = pki.certify_request(self._directory, request, "request", identity, days=days)
+                certificate = pki.certify_request(
+                    self._directory,
+                    request,
+                    "request",
+                    identity,
+                    days=days,
+                    authority_passphrase=self._authority_passphrase,
+                )
                 run("UPDATE token SET key = ?, certificate = ? WHERE digest = ?", (key, certificate, _digest(token)))
             elif burnt_for != key:
                 raise TokenRefusedError

@@ -282,7 +282,7 @@ def test_a_broken_authority_issues_nothing(directory: Path, tmp_path: Path) -> N
         issue(tmp_path, CLIENT)
     for name, content, message in (
         ("ca.key", other_key, r"ca\.key is not the key of .*ca\.pem"),
-        ("ca.key", b"garbage", r"ca\.key: expected an unencrypted PEM private key"),
+        ("ca.key", b"garbage", r"ca\.key: expected a PEM private key"),
         ("ca.pem", b"garbage", r"ca\.pem: expected one PEM certificate"),
     ):
         (directory / name).write_bytes(content)
@@ -290,6 +290,51 @@ def test_a_broken_authority_issues_nothing(directory: Path, tmp_path: Path) -> N
             issue(directory, CLIENT)
         assert "garbage" not in str(caught.value)
         assert not (directory / CLIENT.name).exists()
+
+
+# Keys under a passphrase
+
+PHRASE, OTHER = b"p" * 24, b"q" * 32
+
+
+def openssl_opens(key: Path, passphrase: bytes) -> bool:
+    command = ["openssl", "pkey", "-in", key, "-passin", f"pass:{passphrase.decode()}", "-noout"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_keys_are_encrypted_for_whoever_has_the_passphrase_alone(tmp_path: Path) -> None:
+    """The authority's, an issued one, a requested one: as OpenSSL sees them."""
+    directory = tmp_path / "pki"
+    create_authority(directory, passphrase=PHRASE)
+    issued = issue(directory, CLIENT, passphrase=OTHER, authority_passphrase=PHRASE)
+    asked = request(tmp_path / "new", DEALER, passphrase=OTHER)
+    sign(directory, asked, DEALER, authority_passphrase=PHRASE)
+    for key, right, wrong in (
+        (directory / "ca.key", PHRASE, OTHER),
+        (issued.key, OTHER, PHRASE),
+        (asked.with_name("key.pem"), OTHER, PHRASE),
+    ):
+        assert openssl_opens(key, right)
+        assert not openssl_opens(key, wrong)
+        assert key.read_bytes().startswith(b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
+        assert mode(key) == 0o600
+
+
+def test_an_authority_is_opened_by_its_passphrase_alone_and_a_short_one_is_refused(tmp_path: Path) -> None:
+    """Nothing is written otherwise."""
+    directory = tmp_path / "pki"
+    create_authority(directory, passphrase=PHRASE)
+    before = snapshot(tmp_path)
+    for refused, message in (
+        (lambda: issue(directory, CLIENT), r"ca\.key: expected a passphrase for an encrypted key, found none"),
+        (lambda: issue(directory, CLIENT, authority_passphrase=OTHER), r"ca\.key: expected a key that the passphrase"),
+        (lambda: request(tmp_path / "new", CLIENT, passphrase=b"short"), "expected a passphrase of 24 characters"),
+        (lambda: create_authority(tmp_path / "other", passphrase=b"short"), "expected a passphrase of 24 characters"),
+    ):
+        with pytest.raises(PkiError, match=message) as caught:
+            refused()
+        assert OTHER.decode() not in str(caught.value)
+    assert snapshot(tmp_path) == before
 
 
 # A key that the authority never sees

@@ -23,6 +23,19 @@ watch_lifeline()
 print("watching", flush=True)
 time.sleep(60)
 """
+AS_A_ROLE = """
+import os, resource
+from deploy.commands.roles import serve
+
+class Crashes:
+    def stop(self): ...
+    async def run(self):
+        os.abort()
+
+_, most = resource.getrlimit(resource.RLIMIT_CORE)
+resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+serve(Crashes)
+"""
 STUBBORN = 'trap "" TERM; echo deaf; while :; do sleep 0.1; done'
 
 
@@ -134,6 +147,18 @@ time.sleep(60)
         finally:
             process.kill()
     wait_for("both gone", lambda: not any(map(is_running, pids)), within_s=5.0)
+
+
+def test_a_role_that_crashes_leaves_no_core_dump(tmp_path: Path) -> None:
+    """However many bytes of one its user may leave: the kernel says in the status whether it wrote one."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", AS_A_ROLE], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+    )
+    _, status = os.waitpid(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert os.WTERMSIG(status) == signal.SIGABRT
+    assert not os.WCOREDUMP(status)
 
 
 @pytest.mark.parametrize("value", [None, "", "none"])

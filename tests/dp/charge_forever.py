@@ -18,7 +18,6 @@ def clients_of(round_number: int) -> list[str]:
 
 if __name__ == "__main__":
     ledger = Ledger(Path(sys.argv[1]), events=EVENTS, delta=DELTA)
-    first = 0 if ledger.last_round is None else ledger.last_round + 1
-    for round_number in itertools.count(first):
+    for round_number in itertools.count(max(ledger.rounds, default=-1) + 1):
         ledger.charge(round_number, clients_of(round_number))
         print(round_number, flush=True)

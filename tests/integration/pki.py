@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,25 +22,37 @@ class Pki:
     directory: Path
 
     @classmethod
-    def create(cls, directory: Path, clients: Iterable[str]) -> Self:
-        """An authority, every server, the operator and these clients."""
-        create_authority(directory)
-        for role in Role:
-            if role is not Role.CLIENT:
-                issue(directory, Identity(role, role.value))
-        for client in clients:
-            issue(directory, Identity(Role.CLIENT, client))
-        return cls(directory)
+    def create(cls, directory: Path, clients: Iterable[str], *, passphrase: bytes | None = None) -> Self:
+        """An authority, every server, the operator and these clients. passphrase: what all keys are encrypted under."""
+        create_authority(directory, passphrase=passphrase)
+        identities = [Identity(role, role.value) for role in Role if role is not Role.CLIENT]
+        for identity in (*identities, *(Identity(Role.CLIENT, client) for client in clients)):
+            issue(directory, identity, passphrase=passphrase, authority_passphrase=passphrase)
+        made = cls(directory)
+        if passphrase is not None:
+            made.passphrase_file.touch(0o600)
+            made.passphrase_file.write_bytes(passphrase + b"\n")
+        return made
 
     @property
     def authority(self) -> Path:
         """What everybody trusts."""
         return self.directory / "ca.pem"
 
+    @property
+    def passphrase_file(self) -> Path:
+        """Where keys are encrypted."""
+        return self.directory / "key-passphrase"
+
     def tls(self, name: str) -> TlsFiles:
         """What the holder of `name` shows and trusts."""
         folder = self.directory / name
-        return TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=self.authority)
+        return TlsFiles(
+            certificate=folder / "cert.pem",
+            key=folder / "key.pem",
+            authority=self.authority,
+            key_passphrase_file=self.passphrase_file if self.passphrase_file.exists() else None,
+        )
 
     def aggregator(self, party: int, *, listen: str, folder: Path, **changes: Any) -> AggregatorConfig:
         """The configuration of one aggregator that keeps its state under `folder`, beside the initial model."""
@@ -65,6 +77,5 @@ class Pki:
             listen=listen, **shown, **pins, state_dir=folder / Role.DEALER, reconnect_timeout_s=reconnect_timeout_s
         )
 
-    def _shown_and_trusted(self, name: str) -> dict[str, Path]:
-        tls = self.tls(name)
-        return {"certificate": tls.certificate, "key": tls.key, "authority": tls.authority}
+    def _shown_and_trusted(self, name: str) -> dict[str, Path | None]:
+        return asdict(self.tls(name))

@@ -17,6 +17,7 @@ from benchmarks.machine import peak_rss
 from mpc import ring, sharing, top_bits, validation
 from mpc.channel import MemoryChannel, run_pair
 from mpc.dealer import deal
+from mpc.encrypted_region import EncryptedRegion
 from mpc.engines import CPU
 from mpc.gates import make_gate
 from mpc.norm_bound import NormBound
@@ -40,22 +41,23 @@ def main(dim: int, n_clients: int, folder: Path) -> None:
     shape = BatchShape("task", 1, clients, dim, top_bits.blocks(gate, n_clients, bound.low_bits))
     dealt = deal(shape)
     tuples = [ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1])]
-    with (folder / "spool").open("wb") as spool:
+    with (folder / "spool").open("w+b", buffering=0) as spool:
+        spool.truncate(8 * dim * n_clients)
+        regions = [EncryptedRegion(spool, 8 * dim, offset=8 * dim * i) for i in range(n_clients)]
         for i, client in enumerate(clients):
             label = shape.label(client)
             streams = [sharing.mask_stream(mask_seed(part.key, label), label) for part in dealt]
             for tile in ring.tiles(dim):
-                spool.write(ring.to_bytes(sharing.subtract_streams(plain_tile(i, n_clients, tile), streams)))
+                masked = sharing.subtract_streams(plain_tile(i, n_clients, tile), streams)
+                regions[i].append(ring.to_bytes(masked))
 
-    def party(channel: MemoryChannel) -> validation.Validated:
-        with (folder / "spool").open("rb") as spool:
-            opened = [SpooledWords(spool, dim, offset=8 * dim * i) for i in range(n_clients)]
+        def party(channel: MemoryChannel) -> validation.Validated:
             locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
-            held = dict(zip(clients, opened, strict=True))
+            held = {client: SpooledWords(region, dim) for client, region in zip(clients, regions, strict=True)}
             revealed = validation.reveal(locked, held, tuples[channel.party], channel)
             return validation.validate(revealed, tuples[channel.party], bound, gate, channel)
 
-    a, b = run_pair(party)
+        a, b = run_pair(party)
     grown = peak_rss() - before
     n_wrong = 0
     for tile in ring.tiles(dim):

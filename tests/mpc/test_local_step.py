@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from mpc import ring
+from mpc.encrypted_region import EncryptedRegion
 from mpc.engines import make_engine
 from mpc.errors import EngineUnavailableError, MalformedMessageError
 from mpc.local_step import Masked, add_shares, local_sums
@@ -145,12 +146,15 @@ def test_uploads_may_lie_in_files(engine, tmp_path):
     dim = 3 * ring.TILE + 17
     opened, seeds, masks, row_words, sign_words = case(3, dim)
     (tmp_path / "map").write_bytes(opened[0].tobytes())
-    (tmp_path / "spool").write_bytes(b"another header" + opened[2].tobytes() + opened[1].tobytes())
     mapped = np.memmap(tmp_path / "map", dtype="<i8", mode="r")
     read_only = ring.from_bytes(opened[2].tobytes(), n_words=dim)
 
-    with (tmp_path / "spool").open("rb") as file:
-        words = [mapped, SpooledWords(file, dim, offset=14 + 8 * dim), read_only]
+    with (tmp_path / "spool").open("w+b", buffering=0) as file:
+        file.truncate(14 + 16 * dim)
+        regions = [EncryptedRegion(file, 8 * dim, offset=14 + 8 * dim * i) for i in range(2)]
+        for region, vector in zip(regions, (opened[2], opened[1]), strict=True):
+            region.append(vector.tobytes())
+        words = [mapped, SpooledWords(regions[1], dim), read_only]
         clients = [Masked(w, c.mask_share) for w, c in zip(words, masked(opened, seeds), strict=True)]
         found = local_sums(0, clients, RowStreams(CHALLENGE, LABEL), dim, engine)
 
@@ -181,9 +185,9 @@ def test_a_cut_spool_file_is_refused(tmp_path):
     path = tmp_path / "spool"
     path.write_bytes(bytes(80))
     with path.open("rb") as file, pytest.raises(MalformedMessageError):
-        SpooledWords(file, 10, offset=1)
+        EncryptedRegion(file, 80, offset=1)
     with path.open("rb") as file:
-        words = SpooledWords(file, 10)
+        words = SpooledWords(EncryptedRegion(file, 80), 10)
         path.write_bytes(bytes(72))
         assert words[0:9].size == 9
         with pytest.raises(MalformedMessageError):

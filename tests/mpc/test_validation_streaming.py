@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 from mpc import opening, ring, sharing, top_bits, validation
 from mpc.channel import memory_pair, run_pair
 from mpc.dealer import deal
+from mpc.encrypted_region import EncryptedRegion
 from mpc.errors import MalformedMessageError, ParameterError
 from mpc.gates import make_gate
 from mpc.joint_coin import CoinShare
@@ -27,28 +28,34 @@ from tests.mpc.recording import RecordingChannel
 LONG, SHORT = 1 << 40, 1000
 
 
+def regions_of(spool, n, dim):
+    """Of n vectors, one behind the other."""
+    spool.truncate(n * 8 * dim)
+    return [EncryptedRegion(spool, 8 * dim, offset=8 * dim * i) for i in range(n)]
+
+
 def spooled_round(norms, dim, folder):
     """(per party: verdicts, accepted share) for one-hot vectors whose masked forms lie in one spool file."""
     gate, bound = make_gate("native"), NormBound(clip_norm=1.0, dim=dim)
     clients = tuple(f"client-{i}" for i in range(len(norms)))
     shape = BatchShape("task", 1, clients, dim, top_bits.blocks(gate, len(norms), bound.low_bits))
     tuples = [ServerTuples(party, shape, part) for party, part in enumerate(deal(shape))]
-    with (folder / "spool").open("wb") as spool:
+    with (folder / "spool").open("w+b", buffering=0) as spool:
+        regions = regions_of(spool, len(norms), dim)
         for i, (client, norm) in enumerate(zip(clients, norms, strict=True)):
             x = np.zeros(dim, dtype=np.int64)
             x[i * 12345 % dim] = norm
             seeds = tuple(t.hand_out_mask_seed(client) for t in tuples)
-            spool.write(ring.to_bytes(sharing.mask(x, seeds, shape.label(client))))
+            regions[i].append(ring.to_bytes(sharing.mask(x, seeds, shape.label(client))))
 
-    def party(channel):
-        with (folder / "spool").open("rb") as spool:
-            opened = {c: SpooledWords(spool, dim, offset=8 * dim * i) for i, c in enumerate(clients)}
+        def party(channel):
+            opened = {c: SpooledWords(region, dim) for c, region in zip(clients, regions, strict=True)}
             bindings = {client: hashlib.sha256(client.encode()).digest() for client in clients}
             locked = validation.lock(bindings, shape, channel)
             revealed = validation.reveal(locked, opened, tuples[channel.party], channel)
             return validation.validate(revealed, tuples[channel.party], bound, gate, channel)
 
-    return run_pair(party)
+        return run_pair(party)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +121,7 @@ def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
     vectors = np.random.default_rng(1).integers(-(2**63), 2**63, (3, dim))
     splits = {c: sharing.split(x, shape.label(c)) for c, x in zip(clients, vectors, strict=True)}
     with (tmp_path / "spool").open("w+b", buffering=0) as spool:
-        spool.truncate(6 * 8 * dim)
-        places = [SpooledWords(spool, dim, offset=8 * dim * i) for i in range(6)]
+        places = [SpooledWords(region, dim) for region in regions_of(spool, 6, dim)]
         rooms = [dict(zip(clients, places[:3], strict=True)), dict(zip(clients, places[3:], strict=True))]
         held = [{c: sharing.ExpandedShare(splits[c][0], shape.label(c), dim) for c in clients}, rooms[1]]
         for client in clients:
@@ -161,9 +167,8 @@ def test_an_expanded_share_is_read_in_order_only():
 
 def test_what_is_written_to_a_spool_is_read_and_nothing_else(tmp_path):
     with (tmp_path / "spool").open("w+b", buffering=0) as spool:
-        spool.truncate(8 * 30)
-        first, second = SpooledWords(spool, 10), SpooledWords(spool, 10, offset=8 * 20)
-        first[:] = np.arange(10)
+        first, second = (SpooledWords(region, 10) for region in regions_of(spool, 2, 10))
+        first[:], second[:] = np.arange(10), np.zeros(10, dtype=np.int64)
         second[2:5] = np.array([-1, -(2**63), 7])
         first[3:5] = np.arange(20, 40)[::10]
         assert_array_equal(first[:], [0, 1, 2, 20, 30, 5, 6, 7, 8, 9])

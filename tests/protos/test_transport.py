@@ -54,6 +54,7 @@ from protos.transport import (
     dial,
     explain,
     split_address,
+    tls_context,
 )
 
 PROMPT_S = 5.0
@@ -542,6 +543,11 @@ def misfits(pki: Pki, scratch: Path) -> dict[str, tuple[TlsFiles, str]]:
     private_key = load_pem_private_key(pki.client.key.read_bytes(), None)
     encrypted = scratch / "encrypted.pem"
     encrypted.write_bytes(private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x")))
+    contents = {"right": "x", "another": "xx", "exposed": "x", "two lines": "x\nx\n", "empty": "\n"}
+    phrases = {name: scratch / f"{name}.txt" for name in contents}
+    for name, path in phrases.items():
+        path.touch(0o644 if name == "exposed" else 0o600)
+        path.write_text(contents[name])
     no_key = scratch / "no-key.pem"
     shutil.copy(pki.client.certificate, no_key)
     for path in (encrypted, no_key):
@@ -565,8 +571,35 @@ def misfits(pki: Pki, scratch: Path) -> dict[str, tuple[TlsFiles, str]]:
         "chain": (replace(good, certificate=chain), "certificate: expected a PEM certificate"),
         "authority not PEM": (replace(good, authority=garbage), "authority: expected a PEM certificate"),
         "key exposed": (replace(good, key=exposed), "key: expected a file closed to other users, found mode 0644"),
-        "key encrypted": (replace(good, key=encrypted), "key: expected an unencrypted PEM private key"),
-        "certificate as key": (replace(good, key=no_key), "key: expected an unencrypted PEM private key"),
+        "certificate as key": (replace(good, key=no_key), "key: expected a PEM private key"),
+        "key encrypted": (
+            replace(good, key=encrypted),
+            "key: expected key_passphrase_file or PRECAD_KEY_PASSPHRASE for an encrypted key, found neither",
+        ),
+        "another passphrase": (
+            replace(good, key=encrypted, key_passphrase_file=phrases["another"]),
+            "key: expected a key that the passphrase opens",
+        ),
+        "key in the clear": (
+            replace(good, key_passphrase_file=phrases["right"]),
+            "key: expected an encrypted PEM private key",
+        ),
+        "passphrase missing": (
+            replace(good, key=encrypted, key_passphrase_file=absent),
+            "key_passphrase_file: expected a readable file, found No such",
+        ),
+        "passphrase exposed": (
+            replace(good, key=encrypted, key_passphrase_file=phrases["exposed"]),
+            "key_passphrase_file: expected a file closed to other users, found mode 0644",
+        ),
+        "two passphrases": (
+            replace(good, key=encrypted, key_passphrase_file=phrases["two lines"]),
+            "key_passphrase_file: expected one line of 1 to 1023 bytes",
+        ),
+        "no passphrase": (
+            replace(good, key=encrypted, key_passphrase_file=phrases["empty"]),
+            "key_passphrase_file: expected one line of 1 to 1023 bytes",
+        ),
         "key of another": (replace(good, key=pki.a.key), "key: expected the certificate's key"),
         "expired": (pki.expired_client, "certificate: expected one valid at"),
         "not yet valid": (future, "certificate: expected one valid at"),
@@ -589,6 +622,56 @@ def test_files_that_do_not_fit_are_refused_before_anything_starts(pki: Pki, tmp_
             dial("127.0.0.1:1", Role.AGGREGATOR_A, tls)
         with pytest.raises(TlsFileError):
             bind_server("127.0.0.1:0", tls)
+
+
+@pytest.mark.parametrize("in_file", [True, False], ids=["file", "environment"])
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_an_encrypted_key_runs_a_server_and_a_client(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: PrivateFormat, in_file: bool
+) -> None:
+    """Encrypted in either form that OpenSSL writes; of both ends, over gRPC and over a plain TLS connection."""
+    phrase = tmp_path / "phrase"
+    phrase.touch(0o600)
+    phrase.write_text("correct horse\r\n")
+    ends = []
+    for tls in (pki.a, pki.b):
+        key = load_pem_private_key(tls.key.read_bytes(), None)
+        path = tmp_path / f"{len(ends)}.pem"
+        path.touch(0o600)
+        path.write_bytes(key.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"correct horse")))
+        ends.append(replace(tls, key=path, key_passphrase_file=phrase if in_file else None))
+    if not in_file:
+        monkeypatch.setenv("PRECAD_KEY_PASSPHRASE", "correct horse")
+    a, b = ends
+
+    async def scenario() -> bytes:
+        async with running(Desk(allowed=(Role.AGGREGATOR_B,)), a) as port:
+            return await ask(dial(f"127.0.0.1:{port}", Role.AGGREGATOR_A, b))
+
+    assert asyncio.run(scenario()) == b"precad://aggregator-b/aggregator-b"
+    assert asyncio.run(handshake(a, b)) == "TLSv1.3"
+
+
+async def handshake(a: TlsFiles, b: TlsFiles) -> str | None:
+    """Of the lane between A and B, each with the other's certificate pinned."""
+    at_b = tls_context(b, Role.AGGREGATOR_A, a.certificate, server_side=True)
+    at_a = tls_context(a, Role.AGGREGATOR_B, b.certificate, server_side=False)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=at_b)
+    async with server:
+        name, port = Role.AGGREGATOR_B.server_name, server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=at_a, server_hostname=name)
+        version: str | None = writer.get_extra_info("ssl_object").version()
+        assert await reader.read() == b""
+        writer.close()
+        return version
+
+
+def test_a_passphrase_in_the_environment_does_not_refuse_keys_in_the_clear(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`precad run` makes its keys in the clear, whatever else the shell serves."""
+    monkeypatch.setenv("PRECAD_KEY_PASSPHRASE", "of another deployment")
+    assert pki.a.load() == pki.a.load()
 
 
 def test_an_authority_certificate_without_identity_runs_nothing(pki: Pki) -> None:

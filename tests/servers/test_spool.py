@@ -30,7 +30,7 @@ from servers.errors import SetupError, StoreError
 from servers.intake import RelayedUploads
 from servers.spool import MemoryPayload, Payload, Spool
 from servers.state_dir import spool_path
-from tests.integration.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task
+from tests.integration.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
 
 SLOT = 80
 CLIENTS = ("alice", "bob", "mallory")
@@ -158,16 +158,20 @@ def test_the_file_is_private_and_goes_with_the_spool(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
-    """A process that writes an upload and is killed; then another one."""
+    """A process that writes an upload twice and is killed: the file does not say what, nor that both are the same. Then
+    another process."""
     code = (
         "import os, signal; from pathlib import Path; from servers.spool import Spool\n"
         f"path = Path({str(tmp_path)!r}) / 'uploads.spool'\n"
         "uploads = Spool(path, slot_bytes=80, memory_bytes=0, max_memory_upload=0)\n"
-        "uploads.new(80).write(bytes(80)); os.kill(os.getpid(), signal.SIGKILL)"
+        "uploads.new(80).write(bytes(80)); uploads.new(80).write(bytes(80))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == -9
-    assert (tmp_path / "uploads.spool").stat().st_size == SLOT
+    left = (tmp_path / "uploads.spool").read_bytes()
+    assert len({bytes(SLOT), left[:SLOT], left[SLOT:]}) == 3, "the uploads lie in the clear, or under one key"
+    assert len(left) == 2 * SLOT
     with spool(tmp_path):
         assert not list(tmp_path.iterdir())
 
@@ -256,6 +260,32 @@ async def test_a_full_disk_costs_one_upload_and_the_round_goes_on(
             assert [record["accepted"] for record in rounds] == [["alice", "bob"], list(CLIENTS)]
             assert [record["missing"] for record in rounds] == [["mallory"], []]
             assert not spool_path(tmp_path / role).exists()
+
+
+@pytest.mark.parametrize("mode", ["masked", "shares"])
+@asynchronous
+async def test_an_upload_lies_on_no_servers_disk_in_the_clear(mode: str, tmp_path: Path) -> None:
+    """Both whole servers, all uploads in the file, while the round waits for another client: no 16 bytes of what was
+    uploaded are in any file of theirs. (By chance: 2**-90.)"""
+    pki = Pki.create(tmp_path / "pki", CLIENTS)
+    task = small_task(CLIENTS, dim=LARGE, rounds=1, mode=mode)
+    async with running(task, pki, tmp_path, noises=(no_noise, no_noise), max_upload_in_memory_mb=0) as deployment:
+        clients = [LeashedClient(name, deployment) for name in CLIENTS]
+        await asyncio.gather(*(client.join() for client in clients))
+        submissions = [client.make(ones(LARGE), await client.invitation()) for client in clients]
+        await clients[0].submit(submissions[0])
+        for party in (0, 1):
+            await until(lambda spool=deployment.aggregators[party]._view.spool: spool.n_in_file == 1)
+        found = deployment.state_on_disk()
+        assert all(len(found[f"{role}/uploads.spool"]) == 8 * LARGE for role in AGGREGATORS)
+        for payload in submissions[0].payloads:
+            for start in range(0, len(payload), 8 * 1000):
+                piece = payload[start : start + 16]
+                assert not any(piece in content for content in found.values())
+        await asyncio.gather(*(c.submit(s) for c, s in zip(clients[1:], submissions[1:], strict=True)))
+        assert {goodbye.finished for goodbye in await asyncio.gather(*(c.goodbye() for c in clients))} == {True}
+        await deployment.finish()
+        assert deployment.rounds(1)[0]["accepted"] == list(CLIENTS)
 
 
 def no_noise(std: float, dim: int) -> RingArray:
