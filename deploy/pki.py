@@ -30,23 +30,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from deploy import certificate_forms as forms
 from protos import private_key
-from protos.identity import Identity, IdentityError, Role, parse_certificate
+from protos.identity import Identity, IdentityError, parse_certificate
 from protos.private_key import PrivateKeyError
 from protos.tls_files import TlsFiles
-
-CLOCK_SKEW = dt.timedelta(minutes=5)
-"""How far a peer's clock may lag behind the operator's: certificates are valid from that long before their issue."""
-
-_USES: dict[Role, list[ObjectIdentifier]] = {
-    Role.AGGREGATOR_A: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
-    Role.AGGREGATOR_B: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
-    Role.DEALER: [ExtendedKeyUsageOID.SERVER_AUTH],  # it is dialled, and dials nobody
-    Role.CLIENT: [ExtendedKeyUsageOID.CLIENT_AUTH],
-    Role.OPERATOR: [ExtendedKeyUsageOID.CLIENT_AUTH],
-}
 
 
 class PkiError(Exception):
@@ -69,12 +59,8 @@ def create_authority(
         raise PkiError(f"name must have 1 to 64 characters, got {len(name)}")
     issued_at = now or dt.datetime.now(dt.UTC)
     key, key_pem = _new_key(passphrase)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    certificate = (
-        _unsigned(subject, subject, key.public_key(), issued_at, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(is_authority=True), critical=True)
-        .sign(key, hashes.SHA256())
+    certificate = _dated(forms.authority_certificate(name, key.public_key()), issued_at, days).sign(
+        key, hashes.SHA256()
     )
     path, key_path = directory / "ca.pem", directory / "ca.key"
     try:
@@ -122,7 +108,7 @@ def request(directory: Path, identity: Identity, *, passphrase: bytes | None = N
     key, key_pem = _new_key(passphrase)
     asked = (
         x509.CertificateSigningRequestBuilder()
-        .subject_name(_subject(identity))
+        .subject_name(forms.subject_of(identity))
         .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity.uri)]), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -194,15 +180,10 @@ def issue_for_host(
     authority, authority_key = _open_authority(directory, authority_passphrase)
     key, key_pem = _new_key(None)
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad")])
-    certificate = (
-        _unsigned(subject, authority.subject, key.public_key(), dt.datetime.now(dt.UTC), days)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(is_authority=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
+    form = forms.end_certificate(
+        subject, [x509.DNSName(host)], [ExtendedKeyUsageOID.SERVER_AUTH], key.public_key(), authority
     )
+    certificate = _signed(form, authority, authority_key, dt.datetime.now(dt.UTC), days)
     return certificate.public_bytes(Encoding.PEM), key_pem
 
 
@@ -339,67 +320,32 @@ def _certify(
     days: int,
 ) -> x509.Certificate:
     """The signed certificate of `identity`."""
-    subject = _subject(identity)
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     if identity.role.is_server:
         names.append(x509.DNSName(identity.role.server_name))
-    unsigned = _unsigned(subject, authority.subject, public_key, issued_at, days)
+    form = forms.end_certificate(forms.subject_of(identity), names, forms.USES[identity.role], public_key, authority)
+    return _signed(form, authority, authority_key, issued_at, days)
+
+
+def _signed(
+    form: x509.CertificateBuilder,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    issued_at: dt.datetime,
+    days: int,
+) -> x509.Certificate:
+    """Valid for so many days, and not longer than the authority's own."""
+    dated = _dated(form, issued_at, days)
     if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
         expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
         raise PkiError(f"days must end before the authority's certificate does, on {expiry}, got {days}")
-    return (
-        unsigned.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(is_authority=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(_USES[identity.role]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
+    return dated.sign(authority_key, hashes.SHA256())
 
 
-def _subject(identity: Identity) -> x509.Name:
-    """For people. It has no common name, which TLS libraries, gRPC among them, would take for a host name: a client
-    named `dealer.precad` must not pass for the dealer."""
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad"),
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, identity.role),
-            x509.NameAttribute(NameOID.USER_ID, identity.name),
-        ]
-    )
-
-
-def _unsigned(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, issued_at: dt.datetime, days: int
-) -> x509.CertificateBuilder:
-    """What an authority's certificate and a peer's have in common."""
+def _dated(form: x509.CertificateBuilder, issued_at: dt.datetime, days: int) -> x509.CertificateBuilder:
     if not 1 <= days <= 36500:
         raise PkiError(f"days must be from 1 to 36500, got {days}")
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())  # 159 random bits
-        .not_valid_before(issued_at - CLOCK_SKEW)
-        .not_valid_after(issued_at + dt.timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
-
-
-def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    """An authority signs certificates; a peer signs TLS handshakes."""
-    return x509.KeyUsage(
-        digital_signature=not is_authority,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return form.not_valid_before(issued_at - forms.CLOCK_SKEW).not_valid_after(issued_at + dt.timedelta(days=days))
 
 
 def _open_authority(directory: Path, passphrase: bytes | None) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

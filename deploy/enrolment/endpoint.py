@@ -10,6 +10,7 @@ so it opens nothing. It ends after a month, and a new start makes another.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import ssl
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from aiohttp import web
 
 from deploy import pki
 from deploy.enrolment.tokens import TokenRefusedError, Tokens
-from protos.identity import Identity, fingerprint
+from protos.identity import Identity, fingerprint, parse_certificate
 from protos.transport import require_free, split_address
 from servers.errors import StoreError
 from servers.operations.access import FailureLimit, address_of
@@ -72,13 +73,20 @@ class Endpoint:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         certificate, key = pki.issue_for_host(
-            self._directory, SERVER_NAME, days=CERTIFICATE_DAYS, authority_passphrase=self._authority_passphrase
+            self._directory,
+            SERVER_NAME,
+            days=min(CERTIFICATE_DAYS, self._days_left()),
+            authority_passphrase=self._authority_passphrase,
         )
         with tempfile.TemporaryDirectory(prefix="precad-enrolment-") as folder:  # mode 0700
             path = Path(folder) / "pair.pem"
             path.write_bytes(key + certificate)
             context.load_cert_chain(path)
         return context
+
+    def _days_left(self) -> int:
+        """Until the authority's certificate ends."""
+        return (parse_certificate(self._authority).not_valid_after_utc - dt.datetime.now(dt.UTC)).days
 
     async def _show_authority(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._authority, content_type="application/x-pem-file")

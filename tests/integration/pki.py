@@ -78,4 +78,4 @@ class Pki:
         )
 
     def _shown_and_trusted(self, name: str) -> dict[str, Path | None]:
-        return asdict(self.tls(name))
+        return {field: value for field, value in asdict(self.tls(name)).items() if field != "holder"}

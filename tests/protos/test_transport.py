@@ -54,8 +54,8 @@ from protos.transport import (
     dial,
     explain,
     split_address,
-    tls_context,
 )
+from servers.lane import lane_context
 
 PROMPT_S = 5.0
 SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
@@ -654,8 +654,7 @@ def test_an_encrypted_key_runs_a_server_and_a_client(
 
 async def handshake(a: TlsFiles, b: TlsFiles) -> str | None:
     """Of the lane between A and B, each with the other's certificate pinned."""
-    at_b = tls_context(b, Role.AGGREGATOR_A, a.certificate, server_side=True)
-    at_a = tls_context(a, Role.AGGREGATOR_B, b.certificate, server_side=False)
+    at_b, at_a = lane_context(1, b, a.certificate).load(), lane_context(0, a, b.certificate).load()
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=at_b)
     async with server:
         name, port = Role.AGGREGATOR_B.server_name, server.sockets[0].getsockname()[1]
