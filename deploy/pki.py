@@ -20,8 +20,6 @@ import contextlib
 import datetime as dt
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deploy import certificate_forms as forms
+from deploy.whole_folder import appearing
 from protos import private_key
 from protos.identity import Identity, IdentityError, parse_certificate
 from protos.private_key import PrivateKeyError
@@ -299,13 +298,9 @@ def _new_folder(directory: Path, identity: Identity, files: Sequence[tuple[str, 
     """`directory`/<name> with these files (name, content, mode); it appears complete or not at all."""
     folder = directory / identity.name
     try:
-        with contextlib.ExitStack() as undo:
-            staging = Path(tempfile.mkdtemp(prefix=f".{identity.name}.", dir=directory))  # mode 0700
-            undo.callback(shutil.rmtree, staging, ignore_errors=True)
+        with appearing(folder) as staging:
             for name, content, mode in files:
                 _write_new(staging / name, content, mode=mode)
-            staging.rename(folder)  # fails where somebody made a folder of this name meanwhile
-            undo.pop_all()
     except OSError as error:
         raise PkiError(f"cannot write {folder}: {error.strerror}") from None
     return folder

@@ -79,7 +79,7 @@ class TlsFiles:
         certificate = _parse_valid("certificate", self.certificate, certificate_pem)
         authorities = _read_authorities(self.authority)
         key_pem = self._own_key(certificate)
-        _require_issuer(self.certificate, certificate, self.authority, authorities)
+        require_issuer(self.certificate, certificate, self.authority, authorities)
         try:
             identity = Identity.from_certificate(certificate_pem)
         except IdentityError as error:
@@ -279,8 +279,6 @@ def _require_a_valid(tls_field: TlsField, path: Path, certificates: Sequence[x50
 def _read_authorities(path: Path) -> Sequence[x509.Certificate]:
     """One or more, one of them valid now."""
     certificates = _parse("authority", path, _read("authority", path))
-    if not all(map(_is_authority, certificates)):
-        raise TlsFileError("authority", path, expected="an authority's certificate", found="a peer's")
     _require_a_valid("authority", path, certificates)
     return certificates
 
@@ -292,10 +290,12 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _require_issuer(
+def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authorities: Sequence[x509.Certificate]
 ) -> None:
-    """One of the authorities signed `certificate`."""
+    """They are authorities, and one of them signed `certificate`; the paths are for the message. Raises: TlsFileError."""
+    if not all(map(_is_authority, authorities)):
+        raise TlsFileError("authority", authority_path, expected="an authority's certificate", found="a peer's")
     if not any(_has_signed(authority, certificate) for authority in authorities):
         raise TlsFileError(
             "certificate", path, expected=f"one signed by {authority_path}", found="one that it did not sign"

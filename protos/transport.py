@@ -41,6 +41,10 @@ PING_TIMEOUT_S = 8
 """How long a server or the operator waits for a ping's answer until it takes the link for dead."""
 CLIENT_PING_TIMEOUT_S = 30
 """Likewise on links of clients: on a slow line, a ping queues behind the upload that is under way."""
+IDLE_TIME_S = 60
+"""A server hangs up on a connection without a call after so long: nobody parks connections."""
+RETRY_HINT = "grpc-retry-pushback-ms"
+"""The trailer of a call that is refused for now: milliseconds until it may be made again, in decimal (gRFC A6)."""
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 1000 * PING_TIME_S),
@@ -55,6 +59,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 16),  # of one connection: nobody parks thousands of calls
+    ("grpc.max_connection_idle_ms", 1000 * IDLE_TIME_S),
+    ("grpc.per_message_decompression", 0),  # nothing here is compressed: a small message stays small
     ("grpc.so_reuseport", 0),  # gRPC's default lets a second process take a share of our port's connections
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000 * PING_TIME_S // 2),  # half: timers are not exact
@@ -137,16 +143,21 @@ def dial(address: str, role: Role, tls: Source[TlsMaterial], pinned: Source[Pins
 
 
 def bind_server(
-    address: str, tls: TlsFiles, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    address: str,
+    tls: TlsFiles,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    *,
+    max_connections: int | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """A server on the running event loop that holds its port, and the port (of the system's choice where it was 0).
 
-    It shows a renewed certificate to those who connect from then on. The caller adds its servicers, then starts it.
-    Raises: TlsFileError, TransportError.
+    It shows a renewed certificate to those who connect from then on. Whoever connects beyond max_connections is hung up
+    on before the handshake. The caller adds its servicers, then starts it. Raises: TlsFileError, TransportError.
     """
     credentials = server_credentials(renewable(tls))
     require_free(address)
-    server = grpc.aio.server(interceptors=tuple(interceptors), options=SERVER_OPTIONS)
+    limits = () if max_connections is None else (("grpc.max_allowed_incoming_connections", max_connections),)
+    server = grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *limits))
     try:
         return server, server.add_secure_port(address, credentials)
     except RuntimeError:

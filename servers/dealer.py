@@ -26,6 +26,8 @@ from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_p
 from protos.task import Task
 from protos.tls_files import Pins, renewable_pins
 from protos.transport import bind_server
+from servers.admission import Admission
+from servers.calls import Context, refusing
 from servers.config import DealerConfig, require_own_role
 from servers.deal_ledger import DealLedger
 from servers.drain import Drain
@@ -37,7 +39,7 @@ from servers.operations.snapshot import of_dealer
 from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
 from servers.private_files import private_folder
-from servers.servicers import Context, check_hello, refusing
+from servers.servicers import check_hello
 from servers.supervision import until_stopped
 
 log = structlog.get_logger(__name__)
@@ -85,7 +87,10 @@ class Dealer:
         pins = tuple(renewable_pins(path, role) for path, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
-            server, port = bind_server(self.config.listen, self.config.tls)
+            admission = Admission(self.config, (), self._telemetry)
+            server, port = bind_server(
+                self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
+            )
             private_folder(self.config.state_dir)
             ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
             servicer = self._servicer = DealerServicer(self.task, pins, ledger, self._telemetry, self._note_departure)
@@ -211,9 +216,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
     ) -> AsyncIterator[dealer_pb2.DealReply]:
         """Hello, then a batch per request, until the goodbye."""
-        requests = aiter(request_iterator)
         async with refusing("Deal", context):
             party = self._authenticate(context)
+            requests = aiter(request_iterator)
             first = await anext(requests, None)
             if first is None or first.WhichOneof("request") != "hello":
                 raise MalformedMessageError("the stream starts with a hello")

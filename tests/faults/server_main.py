@@ -1,8 +1,9 @@
 """One server of a deployment that is killed and started again, as a process of its own.
 
-The folder holds deployment.json (the task, the three addresses, where the certificates are) and initial.npy. Noise is
-zero, so that the final model says exactly which updates are in it, and how often. With a point the process kills itself
-there with SIGKILL: a name of `POINTS`, before or after the call.
+The folder holds deployment.json (the task, the three addresses, where the certificates are, what is not usual in the
+aggregators' configurations) and initial.npy. Noise is zero, so that the final model says exactly which updates are in
+it, and how often. With a point the process kills itself there with SIGKILL: a name of `POINTS`, before or after the
+call.
 
 The processes are forked from one that has imported everything and done nothing (`multiprocessing`'s fork server), so
 that hundreds of restarts are a matter of minutes.
@@ -75,7 +76,10 @@ def main(folder: Path, role: Role, point: str | None) -> None:
             party=AGGREGATORS.index(role),
             task=task,
             config=pki.aggregator(
-                AGGREGATORS.index(role), listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S
+                AGGREGATORS.index(role),
+                listen=addresses[role],
+                folder=folder,
+                **{"reconnect_timeout_s": RECONNECT_S, **deployment["changes"], **deployment["own"].get(role, {})},
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
             noise=lambda std, dim: np.zeros(dim, dtype=np.int64),
