@@ -293,7 +293,7 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authorities: Sequence[x509.Certificate]
 ) -> None:
-    """They are authorities, and one of them signed `certificate`; the paths are for the message. Raises: TlsFileError."""
+    """They are authorities, one of which signed `certificate`; the paths are for the message. Raises: TlsFileError."""
     if not all(map(_is_authority, authorities)):
         raise TlsFileError("authority", authority_path, expected="an authority's certificate", found="a peer's")
     if not any(_has_signed(authority, certificate) for authority in authorities):

@@ -10,18 +10,19 @@ command goes on with the same key.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from deploy import pki
 from deploy.enrolment.endpoint import MAX_REQUEST_BYTES, SERVER_NAME
-from protos.identity import Identity, IdentityError, fingerprint
+from protos.identity import Identity, IdentityError, fingerprint, parse_certificate
 from protos.tls_files import TlsFileError, TlsFiles, read_passphrase
 from servers.errors import PeerUnreachableError
 from servers.operations.access import read_private
@@ -29,13 +30,17 @@ from servers.operations.access import read_private
 ENVIRONMENT_VARIABLE = "PRECAD_ENROLMENT_TOKEN"
 TIMEOUT_S = 30.0
 
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
+
 
 def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> str:
     """From the file (closed to other users) or, without one, from the environment. Raises: PkiError, SetupError."""
     text = environment.get(ENVIRONMENT_VARIABLE) if path is None else read_private(path, "--token-file")
-    if text is None or not text.strip() or not text.strip().isascii():
+    if text is None:
         raise pki.PkiError(f"token: expected it in --token-file or in {ENVIRONMENT_VARIABLE}, found none")
-    return text.strip()
+    if not _TOKEN.fullmatch(token := text.strip()):
+        raise pki.PkiError(f"token: expected one of `precad pki token`, found {len(text)} other characters")
+    return token
 
 
 async def enrol(
@@ -80,12 +85,12 @@ async def _authority(session: aiohttp.ClientSession, url: str, expected: str) ->
     async with session.get(f"{url}/ca.pem", ssl=False, allow_redirects=False) as answer:
         pem = await _body(answer)
     try:
-        found = fingerprint(pem)
+        authority = parse_certificate(pem).public_bytes(Encoding.PEM)
     except IdentityError:
         raise pki.PkiError(f"{url}: expected an authority's certificate, found something else") from None
-    if not hmac.compare_digest(found, expected.lower().replace(":", "")):
+    if (found := fingerprint(authority)) != expected.strip().lower().replace(":", ""):
         raise pki.PkiError(f"--authority-fingerprint: expected {expected}, found an authority with {found} at {url}")
-    return pem
+    return authority
 
 
 async def _certificate(session: aiohttp.ClientSession, url: str, authority: bytes, token: str, request: bytes) -> bytes:

@@ -264,6 +264,9 @@ def test_a_token_is_read_from_a_private_file_or_the_environment(tmp_path: Path) 
     assert enrolling.read_token(path) == enrolling.read_token(None, {"PRECAD_ENROLMENT_TOKEN": "secret"}) == "secret"
     with pytest.raises(pki.PkiError, match="expected it in --token-file or in PRECAD_ENROLMENT_TOKEN, found none"):
         enrolling.read_token(None, {})
+    for text in ("", "two words", "line\nX-Other: 1", "gr\u00fcn"):
+        with pytest.raises(pki.PkiError, match="token: expected one of `precad pki token`, found"):
+            enrolling.read_token(None, {"PRECAD_ENROLMENT_TOKEN": text})
 
 
 def test_the_commands_enrol_a_client_across_processes(authority: Path, tmp_path: Path) -> None:

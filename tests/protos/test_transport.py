@@ -80,6 +80,8 @@ class Pki:
     second_b: TlsFiles
     expired_b: TlsFiles
     expired_client: TlsFiles
+    future_b: TlsFiles
+    """Of tomorrow, or of a machine whose clock is a day ahead."""
     foreign_b: TlsFiles
     """By another authority that bears the same name."""
     foreign_client: TlsFiles
@@ -92,12 +94,12 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     create_authority(ours, now=long_ago)
     create_authority(foreign, now=long_ago)
     copies = []
-    for label in ("second", "expired"):
+    for label in ("second", "expired", "future"):
         copy = tmp_path_factory.mktemp(label)
         for name in ("ca.pem", "ca.key"):
             shutil.copy(ours / name, copy / name)
         copies.append(copy)
-    second, expired = copies
+    second, expired, future = copies
     a, b, dealer, operator = (server_identity(role) for role in Role if role is not Role.CLIENT)
     client = Identity(Role.CLIENT, "client-3")
     return Pki(
@@ -111,6 +113,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
         second_b=issue(second, b),
         expired_b=issue(expired, b, days=1, now=long_ago),
         expired_client=issue(expired, client, days=1, now=long_ago),
+        future_b=issue(future, b, now=dt.datetime.now(dt.UTC) + dt.timedelta(days=1)),
         foreign_b=issue(foreign, b),
         foreign_client=issue(foreign, client),
     )
@@ -358,6 +361,7 @@ def impostors(pki: Pki) -> dict[str, tuple[tuple[bytes, bytes, bytes], Path | No
         "the dealer's certificate": (presenting(pki.dealer), None, "of another role"),
         "another authority": (presenting(pki.foreign_b), None, "another authority"),
         "expired": (presenting(pki.expired_b), None, "expired"),
+        "not valid yet": (presenting(pki.future_b), None, "its certificate is not valid yet"),
         "expired, though pinned's twin": (presenting(pki.expired_b), pki.b.certificate, "not the pinned one"),
         "a second b": (presenting(pki.second_b), pki.b.certificate, "not the pinned one"),
         "signed by b itself": ((*below_b, authority), pki.b.certificate, "not the pinned one"),
@@ -373,6 +377,7 @@ def impostors(pki: Pki) -> dict[str, tuple[tuple[bytes, bytes, bytes], Path | No
         "the dealer's certificate",
         "another authority",
         "expired",
+        "not valid yet",
         "expired, though pinned's twin",
         "a second b",
         "signed by b itself",
