@@ -80,9 +80,17 @@ def server_credentials(tls: Source[TlsMaterial]) -> grpc.ServerCredentials:
     ours = tls.load()
     if not ours.identity.role.is_server:
         raise TransportError(f"certificate: expected one of a server to listen with, found {ours.identity.uri}")
-    return grpc.dynamic_ssl_server_credentials(
-        _server_configuration(ours), lambda: _server_configuration(tls.load()), require_client_authentication=True
-    )
+    shown = ours
+
+    def latest() -> grpc.ServerCertificateConfiguration | None:
+        """In a thread of gRPC's, before a handshake; None when nothing has changed."""
+        nonlocal shown
+        if (now := tls.load()) == shown:
+            return None
+        shown = now
+        return _server_configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(_server_configuration(ours), latest, require_client_authentication=True)
 
 
 def _server_configuration(ours: TlsMaterial) -> grpc.ServerCertificateConfiguration:
