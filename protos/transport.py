@@ -90,7 +90,11 @@ def server_credentials(tls: Source[TlsMaterial]) -> grpc.ServerCredentials:
         shown = now
         return _server_configuration(now)
 
-    return grpc.dynamic_ssl_server_credentials(_server_configuration(ours), latest, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(
+        _server_configuration(ours),
+        latest,  # type: ignore[arg-type]  # the stubs do not know None
+        require_client_authentication=True,
+    )
 
 
 def _server_configuration(ours: TlsMaterial) -> grpc.ServerCertificateConfiguration:
