@@ -43,7 +43,8 @@ from protos import convert
 from protos.identity import Identity, Role, require_role
 from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from protos.task import Task
-from protos.transport import TlsFiles, bind_server, dial
+from protos.tls_files import TlsFiles
+from protos.transport import bind_server, dial
 
 NO_PRIVACY, LOCAL_DP = "no-privacy", "local-dp"
 NO_CLIP = 1e12

@@ -34,12 +34,13 @@ from mpc.ring import RingArray
 from mpc.sharing import Party
 from mpc.top_bits import Gate
 from mpc.validation import Validated
-from protos.identity import Role, fingerprint
+from protos.identity import Role
 from protos.precad.v1 import common_pb2, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
-from protos.transport import TlsFiles, bind_server, dial, read_pinned, with_port
-from servers.aggregator import ROLES
-from servers.lane import Lane, LaneListener, open_lane
+from protos.tls_files import PinFile, TlsContext, TlsFiles
+from protos.transport import bind_server, dial, with_port
+from servers.credentials import ROLES
+from servers.lane import Lane, LaneListener, lane_context, open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.servicers import PeerServicer
 from servers.spool import Spool
@@ -75,9 +76,13 @@ class Job:
         own = folder / ROLES[party]
         return TlsFiles(certificate=own / "cert.pem", key=own / "key.pem", authority=folder / "ca.pem")
 
-    def pinned(self, party: Party) -> Path:
+    def pinned(self, party: Party) -> PinFile:
         """The certificate that the other server pins."""
-        return Path(self.pki) / ROLES[party] / "cert.pem"
+        return PinFile(self.tls(party).certificate, ROLES[party])
+
+    def lane(self, party: Party) -> TlsContext:
+        """What a server shows and trusts on the lane."""
+        return lane_context(party, self.tls(party), self.tls(0 if party == 1 else 1).certificate)
 
 
 @dataclass(slots=True)
@@ -138,14 +143,18 @@ class BenchmarkServer:
         job, party = self._job, self._party
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION)
         if party == 0:
-            channel = dial(job.address, Role.AGGREGATOR_B, job.tls(0), job.pinned(1))
-            stack.push_async_callback(channel.close)
-            link, theirs = await dial_peer(channel, hello, job.address, CONNECT_TIMEOUT_S)
-            return link, await open_lane(job.address, theirs.lane_port, job.tls(0), job.pinned(1), CONNECT_TIMEOUT_S)
+            link, theirs = await dial_peer(
+                stack,
+                lambda: dial(job.address, Role.AGGREGATOR_B, job.tls(0), job.pinned(1)),
+                hello,
+                job.address,
+                CONNECT_TIMEOUT_S,
+            )
+            return link, await open_lane(job.address, theirs.lane_port, job.lane(0), CONNECT_TIMEOUT_S)
         server, _ = bind_server(job.address, job.tls(1))
-        listener = LaneListener(with_port(job.address, 0), job.tls(1), job.pinned(0))
+        listener = LaneListener(with_port(job.address, 0), job.lane(1))
         hello.lane_port = listener.port
-        servicer = PeerServicer(fingerprint(read_pinned(job.pinned(0), Role.AGGREGATOR_A)))
+        servicer = PeerServicer(job.pinned(0))
         peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)

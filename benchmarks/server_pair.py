@@ -17,7 +17,7 @@ from benchmarks.workload import Case
 from deploy import pki
 from deploy.processes import Child, Children
 from protos.identity import Identity
-from servers.aggregator import ROLES
+from servers.credentials import ROLES
 
 POLL_S = 0.05
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protos.config_path import ConfigPath
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 
 DatasetName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets"]
 AttackName: TypeAlias = Literal[

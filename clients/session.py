@@ -21,21 +21,21 @@ import structlog
 from numpy.typing import NDArray
 
 from clients.errors import ProtocolError, ServerBusyError, ServerUnreachableError, TaskEndedError, TaskRefusedError
+from clients.links import AGGREGATORS, Links
 from clients.patience import Patience, retry_after_s, until_admitted
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from mpc.ring import RingArray
 from protos import convert
-from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import TlsFiles, dial, explain
+from protos.tls_files import TlsFiles
+from protos.transport import explain
 
 log = structlog.get_logger(__name__)
 
 Train: TypeAlias = Callable[[NDArray[np.float32]], RingArray]
 """The global model to the encoded update. Runs in a thread; blocking and slow is fine."""
 
-AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 WORTH_ASKING_AGAIN = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -89,7 +89,7 @@ class ClientSession:
         reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
     ) -> None:
-        """addresses, pins: of A and B; with a pin, that certificate alone is trusted."""
+        """addresses, pins: of A and B; with a pin file, its certificates alone are trusted."""
         self.client, self.task = client, task
         self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
         self._cache = cache or ModelCache()
@@ -98,12 +98,10 @@ class ClientSession:
 
     async def run(self) -> None:
         """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError."""
-        peers = zip(self._addresses, AGGREGATORS, self._pins, strict=True)
-        channels = [dial(address, role, self._tls, pin) for address, role, pin in peers]
+        links = Links(self._addresses, self._tls, self._pins)
         invitations: tuple[Inbox, Inbox] = (asyncio.Queue(), asyncio.Queue())
-        stubs = [aggregator_pb2_grpc.AggregatorStub(channel) for channel in channels]
-        listeners = [asyncio.create_task(self._listen(stubs[i], i, invitations[i])) for i in (0, 1)]
-        rounds = asyncio.create_task(self._answer(stubs, invitations))
+        listeners = [asyncio.create_task(self._listen(links, i, invitations[i])) for i in (0, 1)]
+        rounds = asyncio.create_task(self._answer(links.stubs, invitations))
         try:
             done, _ = await asyncio.wait((*listeners, rounds), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -117,10 +115,9 @@ class ClientSession:
             for task in (*listeners, rounds):
                 task.cancel()
             await asyncio.gather(*listeners, rounds, return_exceptions=True)
-            for channel in channels:
-                await channel.close()
+            await links.close()
 
-    async def _listen(self, stub: aggregator_pb2_grpc.AggregatorStub, server: int, inbox: Inbox) -> None:
+    async def _listen(self, links: Links, server: int, inbox: Inbox) -> None:
         """Passes on one server's invitations until it says that the task is finished; joins again when it is lost.
 
         Raises the reason of the last loss when the server has been away for too long.
@@ -128,13 +125,14 @@ class ClientSession:
         patience = Patience(self._connect_timeout_s, self._reconnect_timeout_s)
         while True:
             try:
-                return await self._pass_on(stub, server, inbox, patience)
+                return await self._pass_on(links.stubs[server], server, inbox, patience)
             except ServerUnreachableError as error:
                 if (pause_s := patience.next_pause_s(error.retry_after_s)) is None:
                     raise
                 if patience.was_just_lost:
                     self._log.info("client.lost", server=AGGREGATORS[server], reason=str(error))
             await asyncio.sleep(pause_s)
+            await links.renew(server)
 
     async def _pass_on(
         self, stub: aggregator_pb2_grpc.AggregatorStub, server: int, inbox: Inbox, patience: Patience

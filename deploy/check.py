@@ -6,16 +6,19 @@ have to compare by another channel: the digest of the task, the certificates' fi
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from clients.config import ClientConfig
 from deploy.config import Deployment
 from deploy.errors import ConfigError
 from mpc.gates import require_gate
 from protos import convert
-from protos.identity import Identity, Role, fingerprint, parse_certificate
+from protos.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
 from protos.task import Task
-from protos.transport import read_pinned
+from protos.tls_files import PinFile
 from servers import memory
 from servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from servers.operations.access import load_token
@@ -54,10 +57,10 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [
-            _shown(read_pinned(config.peer_certificate, peer)),
-            _shown(read_pinned(config.dealer_certificate, Role.DEALER)),
+            *_pinned(config.peer_certificate, peer),
+            *_pinned(config.dealer_certificate, Role.DEALER),
         ],
-        "authority": _expiry(config.authority.read_bytes()),
+        "authority": _authorities(config.authority),
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
         "mib_for_uploads": memory.of_server(config, task) // memory.MIB,
     }
@@ -69,10 +72,11 @@ def _dealer(config: DealerConfig) -> dict[str, Any]:
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [
-            _shown(read_pinned(path, role))
+            shown
             for path, role in zip(pinned, (Role.AGGREGATOR_A, Role.AGGREGATOR_B), strict=True)
+            for shown in _pinned(path, role)
         ],
-        "authority": _expiry(config.authority.read_bytes()),
+        "authority": _authorities(config.authority),
     }
 
 
@@ -87,12 +91,22 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
             raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")
     return {
         "certificates": [_shown((certificates / client / "cert.pem").read_bytes()) for client in here],
-        "authority": _expiry(config.authority.read_bytes()),
+        "authority": _authorities(config.authority),
     }
+
+
+def _pinned(path: Path, role: Role) -> list[dict[str, str]]:
+    """The certificates in a pin file."""
+    return [_shown(pem) for pem in PinFile(path, role).load().certificates]
 
 
 def _shown(pem: bytes) -> dict[str, str]:
     return {"of": Identity.from_certificate(pem).uri, **_expiry(pem)}
+
+
+def _authorities(path: Path) -> list[dict[str, str]]:
+    """One, or two while a new one takes the old one's place."""
+    return [_expiry(c.public_bytes(Encoding.PEM)) for c in parse_certificates(path.read_bytes())]
 
 
 def _expiry(pem: bytes) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from deploy.commands import guarantees, local, operations, roles, setup
+from deploy.commands import enrolment, guarantees, local, operations, roles, setup
 from deploy.commands.audit import audit_app
 from deploy.commands.bench import bench_app
 from deploy.commands.experiments import experiment_app
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 for command in (
     *(local.demo, local.run, local.simulate, roles.client, operations.status, operations.watch),
-    *(setup.check, setup.initial_model, guarantees.account, guarantees.certify, report),
+    *(setup.check, setup.initial_model, enrolment.enrol, guarantees.account, guarantees.certify, report),
     *(export, verify_export),
 ):
     app.command()(command)

@@ -17,7 +17,8 @@ from clients.config import ClientConfig
 from deploy.errors import ConfigError
 from protos.config_path import ConfigPath
 from protos.task import Task
-from protos.transport import TlsFiles, TransportError, split_address
+from protos.tls_files import TlsFiles, TransportError
+from protos.transport import split_address
 from servers.config import AggregatorConfig, DealerConfig
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from deploy.pki import PkiError
 from dp.errors import DpError
 from mpc.errors import ChannelClosedError, EngineUnavailableError, GateUnavailableError, MpcError, ParameterError
 from protos.identity import IdentityError
-from protos.transport import TransportError
+from protos.tls_files import TransportError
 from servers import errors as server_errors
 
 SUCCESS, FAILURE, INVALID_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130

@@ -43,7 +43,8 @@ from protos import convert
 from protos.identity import Identity, Role
 from protos.precad.v1 import control_pb2, control_pb2_grpc
 from protos.task import Task
-from protos.transport import TransportError, dial, require_free
+from protos.tls_files import TransportError
+from protos.transport import dial, require_free
 from servers import memory
 from servers.errors import SetupError
 from servers.state_dir import open_ledger

@@ -8,8 +8,8 @@ request (`sign`): then no key but its own is ever in the authority's hands, and 
 
 A certificate says who its holder is (`precad://<role>/<name>`), under which name it may be dialled (servers only) and
 in which direction it may be used. Which role may do what is decided by the peer that is called; the extended key
-usage only ensures that a client's certificate can never run a server. Nothing is revoked: certificates expire, and
-servers pin each other.
+usage only ensures that a client's certificate can never run a server. Nothing is revoked here: certificates expire,
+servers pin each other, and each server has a list of clients' certificates that it refuses (`servers.revocation`).
 
 Source: RFC 5280 for the fields; ECDSA over P-256 because every TLS library takes it.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,24 +28,14 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from deploy import certificate_forms as forms
 from deploy.whole_folder import appearing
 from protos import private_key
-from protos.identity import Identity, IdentityError, Role, parse_certificate
+from protos.identity import Identity, IdentityError, parse_certificate
 from protos.private_key import PrivateKeyError
-from protos.transport import TlsFiles
-
-CLOCK_SKEW = dt.timedelta(minutes=5)
-"""How far a peer's clock may lag behind the operator's: certificates are valid from that long before their issue."""
-
-_USES: dict[Role, list[ObjectIdentifier]] = {
-    Role.AGGREGATOR_A: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
-    Role.AGGREGATOR_B: [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
-    Role.DEALER: [ExtendedKeyUsageOID.SERVER_AUTH],  # it is dialled, and dials nobody
-    Role.CLIENT: [ExtendedKeyUsageOID.CLIENT_AUTH],
-    Role.OPERATOR: [ExtendedKeyUsageOID.CLIENT_AUTH],
-}
+from protos.tls_files import TlsFiles
 
 
 class PkiError(Exception):
@@ -67,12 +58,8 @@ def create_authority(
         raise PkiError(f"name must have 1 to 64 characters, got {len(name)}")
     issued_at = now or dt.datetime.now(dt.UTC)
     key, key_pem = _new_key(passphrase)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    certificate = (
-        _unsigned(subject, subject, key.public_key(), issued_at, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(is_authority=True), critical=True)
-        .sign(key, hashes.SHA256())
+    certificate = _dated(forms.authority_certificate(name, key.public_key()), issued_at, days).sign(
+        key, hashes.SHA256()
     )
     path, key_path = directory / "ca.pem", directory / "ca.key"
     try:
@@ -98,8 +85,8 @@ def issue(
 ) -> TlsFiles:
     """Issue a key and a certificate to `identity` by the authority in `directory`. Raises: PkiError.
 
-    One certificate for each identity: to renew, move the old folder away first, then let the peers pin the new one.
-    passphrase: what the new key is encrypted under; authority_passphrase: what opens ca.key. `now` is for tests.
+    One certificate for each identity, until it is renewed. passphrase: what the new key is encrypted under;
+    authority_passphrase: what opens ca.key. `now` is for tests.
     """
     authority, authority_key = _open_authority_for(directory, identity, authority_passphrase)
     issued_at = now or dt.datetime.now(dt.UTC)
@@ -120,7 +107,7 @@ def request(directory: Path, identity: Identity, *, passphrase: bytes | None = N
     key, key_pem = _new_key(passphrase)
     asked = (
         x509.CertificateSigningRequestBuilder()
-        .subject_name(_subject(identity))
+        .subject_name(forms.subject_of(identity))
         .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity.uri)]), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -146,30 +133,151 @@ def sign(
     `identity` is what the authority's operator has agreed to; a request that asks for another one is refused. Of the
     request, the certificate takes the public key alone. authority_passphrase: what opens ca.key. `now` is for tests.
     """
+    asked = _read_request(request_path)
+    certificate = certify_request(
+        directory,
+        asked,
+        str(request_path),
+        identity,
+        days=days,
+        authority_passphrase=authority_passphrase,
+        now=now,
+    )
+    return file_certificate(directory, identity, certificate)
+
+
+def certify_request(
+    directory: Path,
+    asked: bytes,
+    source: str,
+    identity: Identity,
+    *,
+    days: int,
+    authority_passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
+) -> bytes:
+    """The certificate for a request, in PEM, not filed yet. source: where the request came from. Raises: PkiError."""
     authority, authority_key = _open_authority_for(directory, identity, authority_passphrase)
-    public_key = _requested_key(request_path, identity)
-    certificate = _certify(identity, public_key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
-    made = (("cert.pem", certificate.public_bytes(Encoding.PEM), 0o644),)
-    return _new_folder(directory, identity, made) / "cert.pem"
+    key = requested_key(asked, source, identity)
+    certificate = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
+    return certificate.public_bytes(Encoding.PEM)
 
 
-def _requested_key(path: Path, identity: Identity) -> ec.EllipticCurvePublicKey:
-    """The key of a request that proves to hold it and asks for `identity`."""
+def file_certificate(directory: Path, identity: Identity, certificate: bytes) -> Path:
+    """Puts a certificate in the authority's folder, unless it is there. Raises: PkiError where another one is."""
+    path = directory / identity.name / "cert.pem"
+    if path.is_file() and path.read_bytes() == certificate:
+        return path
+    require_open_name(directory, identity)
+    return _new_folder(directory, identity, (("cert.pem", certificate, 0o644),)) / "cert.pem"
+
+
+def issue_for_host(
+    directory: Path, host: str, *, days: int, authority_passphrase: bytes | None = None
+) -> tuple[bytes, bytes]:
+    """Certificate and key, in PEM, of a TLS server that has no role. Kept nowhere. Raises: PkiError."""
+    authority, authority_key = _open_authority(directory, authority_passphrase)
+    key, key_pem = _new_key(None)
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad")])
+    form = forms.end_certificate(
+        subject, [x509.DNSName(host)], [ExtendedKeyUsageOID.SERVER_AUTH], key.public_key(), authority
+    )
+    certificate = _signed(form, authority, authority_key, dt.datetime.now(dt.UTC), days)
+    return certificate.public_bytes(Encoding.PEM), key_pem
+
+
+def require_authority(directory: Path, passphrase: bytes | None = None) -> None:
+    """Its certificate and key are here and fit. Raises: PkiError."""
+    _open_authority(directory, passphrase)
+
+
+def require_open_name(directory: Path, identity: Identity) -> None:
+    """A certificate may be made for it: it has none, and is not revoked. Raises: PkiError."""
+    _require_new(directory / identity.name)
+    require_not_revoked(directory, identity)
+
+
+def require_not_revoked(directory: Path, identity: Identity) -> None:
+    """Its name is not in the authority's revoked-names.txt: a name a line, `#` begins a comment. Raises: PkiError."""
     try:
-        asked = x509.load_pem_x509_csr(path.read_bytes())
+        lines = (directory / "revoked-names.txt").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError):
+        raise PkiError(f"{directory / 'revoked-names.txt'}: expected a readable text file") from None
+    if identity.name in {line.partition("#")[0].strip() for line in lines}:
+        raise PkiError(f"{identity.uri} is revoked, by revoked-names.txt of the authority")
+
+
+def renew(
+    directory: Path,
+    identity: Identity,
+    *,
+    request_path: Path | None = None,
+    days: int = 365,
+    authority_passphrase: bytes | None = None,
+    now: dt.datetime | None = None,
+) -> Path:
+    """Certify `identity` once more and return the certificate's path. Raises: PkiError.
+
+    The key is the present certificate's or, if there is a request, that one's. The certificate takes the place of the
+    present one at once, which stays beside it as previous.pem, for whoever pins both. authority_passphrase: what opens
+    ca.key. `now` is for tests.
+    """
+    path = directory / identity.name / "cert.pem"
+    try:
+        present = path.read_bytes()
+        key = parse_certificate(present).public_key()
+        found = Identity.from_certificate(present)
+    except OSError as error:
+        raise PkiError(f"{path}: expected the certificate to renew, found: {error.strerror}") from None
+    except IdentityError as error:
+        raise PkiError(f"{path}: {error}") from None
+    if found != identity or not isinstance(key, ec.EllipticCurvePublicKey):
+        raise PkiError(f"{path}: expected the certificate of {identity.uri}, found one of {found.uri}")
+    if request_path is not None:
+        key = requested_key(_read_request(request_path), str(request_path), identity)
+    require_not_revoked(directory, identity)
+    authority, authority_key = _open_authority(directory, authority_passphrase)
+    renewed = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
+    replace_file(path.with_name("previous.pem"), present)
+    replace_file(path, renewed.public_bytes(Encoding.PEM))
+    return path
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """A file that appears with all its content, in the place of an older one if there is one. Raises: PkiError."""
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        _write_new(staging, content, mode=mode)
+        staging.replace(path)
+    except OSError as error:
+        staging.unlink(missing_ok=True)
+        raise PkiError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _read_request(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PkiError(f"{path}: expected a readable request, found: {error.strerror}") from None
+
+
+def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCurvePublicKey:
+    """The key of a request that proves to hold it and asks for `identity`. source: where it came from."""
+    try:
+        asked = x509.load_pem_x509_csr(pem)
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris, is_proved = names.get_values_for_type(x509.UniformResourceIdentifier), asked.is_signature_valid
         key = asked.public_key()
-    except OSError as error:
-        raise PkiError(f"{path}: expected a readable request, found: {error.strerror}") from None
     except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, x509.DuplicateExtension):
-        raise PkiError(f"{path}: expected a PEM request of `precad pki request`") from None
+        raise PkiError(f"{source}: expected a PEM request of `precad pki request`") from None
     if uris != [identity.uri]:
-        raise PkiError(f"{path}: expected a request for {identity.uri}, found one for {', '.join(uris) or 'nobody'}")
+        raise PkiError(f"{source}: expected a request for {identity.uri}, found one for {', '.join(uris) or 'nobody'}")
     if not is_proved:
-        raise PkiError(f"{path}: expected a request that its key has signed")
+        raise PkiError(f"{source}: expected a request that its key has signed")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise PkiError(f"{path}: expected a key on P-256")
+        raise PkiError(f"{source}: expected a key on P-256")
     return key
 
 
@@ -177,7 +285,7 @@ def _open_authority_for(
     directory: Path, identity: Identity, passphrase: bytes | None
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority, where it has issued nothing to `identity` yet."""
-    _require_new(directory / identity.name)
+    require_open_name(directory, identity)
     return _open_authority(directory, passphrase)
 
 
@@ -207,67 +315,32 @@ def _certify(
     days: int,
 ) -> x509.Certificate:
     """The signed certificate of `identity`."""
-    subject = _subject(identity)
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     if identity.role.is_server:
         names.append(x509.DNSName(identity.role.server_name))
-    unsigned = _unsigned(subject, authority.subject, public_key, issued_at, days)
+    form = forms.end_certificate(forms.subject_of(identity), names, forms.USES[identity.role], public_key, authority)
+    return _signed(form, authority, authority_key, issued_at, days)
+
+
+def _signed(
+    form: x509.CertificateBuilder,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    issued_at: dt.datetime,
+    days: int,
+) -> x509.Certificate:
+    """Valid for so many days, and not longer than the authority's own."""
+    dated = _dated(form, issued_at, days)
     if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
         expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
         raise PkiError(f"days must end before the authority's certificate does, on {expiry}, got {days}")
-    return (
-        unsigned.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(is_authority=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(_USES[identity.role]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
+    return dated.sign(authority_key, hashes.SHA256())
 
 
-def _subject(identity: Identity) -> x509.Name:
-    """For people. It has no common name, which TLS libraries, gRPC among them, would take for a host name: a client
-    named `dealer.precad` must not pass for the dealer."""
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad"),
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, identity.role),
-            x509.NameAttribute(NameOID.USER_ID, identity.name),
-        ]
-    )
-
-
-def _unsigned(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, issued_at: dt.datetime, days: int
-) -> x509.CertificateBuilder:
-    """What an authority's certificate and a peer's have in common."""
+def _dated(form: x509.CertificateBuilder, issued_at: dt.datetime, days: int) -> x509.CertificateBuilder:
     if not 1 <= days <= 36500:
         raise PkiError(f"days must be from 1 to 36500, got {days}")
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())  # 159 random bits
-        .not_valid_before(issued_at - CLOCK_SKEW)
-        .not_valid_after(issued_at + dt.timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
-
-
-def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    """An authority signs certificates; a peer signs TLS handshakes."""
-    return x509.KeyUsage(
-        digital_signature=not is_authority,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return form.not_valid_before(issued_at - forms.CLOCK_SKEW).not_valid_after(issued_at + dt.timedelta(days=days))
 
 
 def _open_authority(directory: Path, passphrase: bytes | None) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

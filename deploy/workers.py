@@ -18,7 +18,8 @@ import joblib
 import torch
 
 from deploy.errors import ConfigError
-from protos.transport import TransportError, split_address
+from protos.tls_files import TransportError
+from protos.transport import split_address
 
 T = TypeVar("T")
 

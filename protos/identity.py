@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -110,16 +110,24 @@ def _is_ours(uri: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)  # a peer shows the same one in every call
-def parse_certificate(pem: bytes) -> x509.Certificate:
-    """The one certificate in a PEM text. Raises: IdentityError when there is none, or a chain."""
+def parse_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """The certificates in a PEM text, one or more. Raises: IdentityError when there is none."""
     try:
-        certificates = x509.load_pem_x509_certificates(pem)
+        certificates = tuple(x509.load_pem_x509_certificates(pem))
         for certificate in certificates:
             len(certificate.extensions)  # parsed on first use: that is now, so that no later reader has to fail
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        certificates = []
+        certificates = ()
+    if not certificates:
+        raise IdentityError("expected one PEM certificate, found none")
+    return certificates
+
+
+def parse_certificate(pem: bytes) -> x509.Certificate:
+    """The one certificate in a PEM text. Raises: IdentityError when there is none, or a chain."""
+    certificates = parse_certificates(pem)
     if len(certificates) != 1:
-        raise IdentityError(f"expected one PEM certificate, found {len(certificates) or 'none'}")
+        raise IdentityError(f"expected one PEM certificate, found {len(certificates)}")
     return certificates[0]
 
 
@@ -156,13 +164,15 @@ def require_role(context: AuthenticatedCall, *allowed: Role) -> Identity:
     return identity
 
 
-def require_pinned(context: AuthenticatedCall, pinned_fingerprint: str) -> None:
-    """The call comes from the holder of exactly this certificate (`fingerprint`), signed by the authority or not.
+def require_pinned(context: AuthenticatedCall, fingerprints: Collection[str]) -> str:
+    """The call comes from the holder of exactly one of these certificates (`fingerprint`), which is returned.
 
-    A server's TLS accepts whatever its authority signed, so links between servers check this as well: then a
-    second certificate of the same role, however it came about, opens nothing.
+    There are two while the peer renews its certificate. A server's TLS accepts whatever its authority signed, so
+    links between servers check this as well: then a second certificate of the same role, however it came about, opens
+    nothing.
     Raises: PinRefusedError, IdentityError.
     """
     found = fingerprint(peer_certificate(context))
-    if found != pinned_fingerprint:
-        raise PinRefusedError(expected=pinned_fingerprint, found=found)
+    if found not in fingerprints:
+        raise PinRefusedError(expected=" or ".join(fingerprints), found=found)
+    return found

@@ -36,13 +36,14 @@ from mpc.local_step import Engine
 from mpc.ring import WORD_BYTES
 from mpc.sharing import Party
 from mpc.top_bits import Gate
-from protos.identity import Role, fingerprint
+from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2, control_pb2_grpc, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import bind_server, dial, read_pinned
+from protos.transport import bind_server, dial
 from servers import memory
 from servers.admission import Admission, Transfers, reserve_descriptors
-from servers.config import AggregatorConfig, require_own_role
+from servers.config import AggregatorConfig
+from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
 from servers.errors import Limit, PeerUnreachableError, ServerError, TaskRefusedError
 from servers.meeting import Meeting, level, meet
@@ -65,7 +66,6 @@ from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
 
-ROLES: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 LINGER_S = 10.0
 """How long the end of a task waits for the others to take note of it."""
 GOODBYE_S = 2.0
@@ -83,7 +83,7 @@ class _Tools:
     """What lasts as long as the process."""
 
     peer_servicer: PeerServicer
-    peer_pin: str
+    credentials: Credentials
     gate: Gate
     engine: Engine
     mpc_thread: ThreadPoolExecutor
@@ -166,7 +166,7 @@ class Aggregator:
     async def run(self) -> None:
         """Raises: TlsFileError, TransportError, ServerError, MpcError, DpError."""
         logs.bind(self._log_context)
-        peer_pin = self._check_files()
+        credentials = Credentials.read(self.config, self.party)
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         gate, engine = await asyncio.gather(
             asyncio.to_thread(make_gate, self.task.gate),
@@ -183,14 +183,14 @@ class Aggregator:
             )
             mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
             stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
-            peer_servicer = self._add_services(server, peer_pin)
+            peer_servicer = self._add_services(server, credentials)
             await server.start()
             self._telemetry.is_listening = True
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
             if self.task.algorithm == "non-private":
                 log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
-            tools = _Tools(peer_servicer, peer_pin, gate, engine, mpc_thread)
+            tools = _Tools(peer_servicer, credentials, gate, engine, mpc_thread)
             goodbye = common_pb2.Goodbye(finished=False)
             try:
                 with self._drain.excused():
@@ -212,14 +212,8 @@ class Aggregator:
             self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
         )
 
-    def _check_files(self) -> str:
-        """Every certificate that will be needed is there and fits. The fingerprint of the other aggregator's."""
-        require_own_role(self.config.tls, ROLES[self.party])
-        read_pinned(self.config.dealer_certificate, Role.DEALER)
-        return fingerprint(read_pinned(self.config.peer_certificate, ROLES[1 - self.party]))
-
-    def _add_services(self, server: grpc.aio.Server, peer_pin: str) -> PeerServicer:
-        peer_servicer = PeerServicer(peer_pin, lambda: self._view.task_id)
+    def _add_services(self, server: grpc.aio.Server, credentials: Credentials) -> PeerServicer:
+        peer_servicer = PeerServicer(credentials.peer, lambda: self._view.task_id)
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(AggregatorServicer(self._view), server)
         control_pb2_grpc.add_ControlServicer_to_server(self._control, server)
         add_health(self._telemetry, server)
@@ -255,7 +249,7 @@ class Aggregator:
                         tools.peer_servicer,
                         party=self.party,
                         peer_address=self._peer_address,
-                        peer_pin=tools.peer_pin,
+                        credentials=tools.credentials,
                         timeout_s=patience.left_s,
                     )
                     return await self._run_together(stack, state, tools, meeting, patience)
@@ -279,7 +273,7 @@ class Aggregator:
         The other servers are told how it ended while their links still stand.
         """
         link, task_id = meeting.link, meeting.agreement.task_id
-        tuples = self._tuple_source(stack, task_id, state.burns)
+        tuples = self._tuple_source(tools.credentials, task_id, state.burns)
         guards = (asyncio.create_task(stays(link)), asyncio.create_task(tuples.run()))
         goodbye = common_pb2.Goodbye(finished=False)
         try:
@@ -328,9 +322,10 @@ class Aggregator:
         for round in state.committed[len(self._view.records) :]:
             await self._publish(state.store.task_id, state.parameters, record_of(round))
 
-    def _tuple_source(self, stack: AsyncExitStack, task_id: str, burns: Burns) -> TupleSource:
-        channel = dial(self._dealer_address, Role.DEALER, self.config.tls, self.config.dealer_certificate)
-        stack.push_async_callback(channel.close)
+    def _tuple_source(self, credentials: Credentials, task_id: str, burns: Burns) -> TupleSource:
+        def channel() -> grpc.aio.Channel:
+            return dial(self._dealer_address, Role.DEALER, credentials.tls, credentials.dealer)
+
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest(), task=task_id)
         return TupleSource(self.party, channel, hello, self._dealer_address, burns)
 

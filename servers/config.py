@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from protos.config_path import ConfigPath
 from protos.identity import Role
-from protos.transport import TlsFiles, TransportError, split_address
+from protos.tls_files import TlsFiles, TransportError
+from protos.transport import split_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Patience = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
@@ -113,7 +114,8 @@ class AggregatorConfig(ServerConfig):
     """One aggregation server."""
 
     peer_certificate: ConfigPath
-    """The other aggregator's certificate. Exactly this one is trusted on the link between the two."""
+    """The other aggregator's certificate, or two of them while it is renewed. No other is trusted on the link between
+    the two. This file, like those above, may be replaced while the server runs."""
     dealer_certificate: ConfigPath
     """The dealer's certificate, pinned likewise."""
     initial_model: ConfigPath

@@ -20,10 +20,12 @@ from mpc.errors import MalformedMessageError, PeerMismatchError
 from mpc.sharing import Party
 from mpc.tuples import BatchShape, Dealt
 from protos import convert
-from protos.identity import Role, fingerprint, require_pinned, require_role
+from protos.identity import Role, require_pinned, require_role
+from protos.last_good import Source
 from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from protos.task import Task
-from protos.transport import bind_server, read_pinned
+from protos.tls_files import Pins, renewable_pins
+from protos.transport import bind_server
 from servers.admission import Admission
 from servers.calls import Context, refusing
 from servers.config import DealerConfig, require_own_role
@@ -82,7 +84,7 @@ class Dealer:
         logs.bind(self._log_context)
         require_own_role(self.config.tls, Role.DEALER)
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
-        fingerprints = tuple(fingerprint(read_pinned(p, role)) for p, role in zip(pinned, AGGREGATORS, strict=True))
+        pins = tuple(renewable_pins(path, role) for path, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
             admission = Admission(self.config, (), self._telemetry)
@@ -91,9 +93,7 @@ class Dealer:
             )
             private_folder(self.config.state_dir)
             ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
-            servicer = self._servicer = DealerServicer(
-                self.task, fingerprints, ledger, self._telemetry, self._note_departure
-            )
+            servicer = self._servicer = DealerServicer(self.task, pins, ledger, self._telemetry, self._note_departure)
             dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
             control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
             add_health(self._telemetry, server)
@@ -137,14 +137,14 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def __init__(
         self,
         task: Task,
-        fingerprints: tuple[str, ...],
+        pins: tuple[Source[Pins], ...],
         ledger: DealLedger,
         telemetry: Telemetry,
         on_departure: Callable[[], None] = lambda: None,
     ) -> None:
         """on_departure: told when a stream has ended."""
         self._telemetry, self._on_departure = telemetry, on_departure
-        self._task, self._fingerprints, self._ledger = task, fingerprints, ledger
+        self._task, self._pins, self._ledger = task, pins, ledger
         self.task_id = ""
         self._streams: dict[Party, asyncio.Event] = {}
         self._finished: set[Party] = set()
@@ -247,7 +247,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def _authenticate(self, context: Context) -> Party:
         role = require_role(context, *AGGREGATORS).role
         party: Party = 0 if role is Role.AGGREGATOR_A else 1
-        require_pinned(context, self._fingerprints[party])
+        require_pinned(context, self._pins[party].load().fingerprints)
         return party
 
     def _join(self, party: Party, hello: common_pb2.Hello) -> asyncio.Event:

@@ -6,7 +6,7 @@ aggregators (hello, relayed uploads, the close of a round, goodbye) stays on the
 B tells A the lane's port. The lane ends with the link.
 
 A frame is the length of its label (2 bytes) and of its payload (8 bytes), big-endian, then both. Both ends show their
-certificate and trust exactly the pinned one of the other.
+certificate and trust exactly the pinned one of the other, as they read when the lane is made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from mpc.channel import Channel
 from mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
 from mpc.sharing import Party
 from protos.identity import Role
-from protos.transport import CONNECT_TIMEOUT_S, TlsFiles, TransportError, require_free, split_address, tls_context
+from protos.last_good import Source
+from protos.tls_files import PinFile, TlsContext, TlsFiles, TransportError
+from protos.transport import CONNECT_TIMEOUT_S, require_free, split_address
 from servers.errors import PeerUnreachableError
 
 log = structlog.get_logger(__name__)
@@ -184,13 +186,19 @@ class _Incoming:
         self.wanted = memoryview(self._buffer if not self.is_complete else b"")
 
 
+def lane_context(party: Party, tls: TlsFiles, pinned: Path) -> TlsContext:
+    """What a server shows and trusts on the lane; pinned: the other one's certificate."""
+    role = Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
+    return TlsContext(tls=tls, pinned=PinFile(pinned, role), server_side=party == 1)
+
+
 class LaneListener:
     """Server B's side until server A has come. Holds its port from the start: a taken one is an error at once."""
 
-    def __init__(self, address: str, tls: TlsFiles, pinned: Path) -> None:
+    def __init__(self, address: str, contexts: Source[ssl.SSLContext]) -> None:
         """Raises TransportError, TlsFileError."""
         require_free(address)
-        self._context = tls_context(tls, Role.AGGREGATOR_A, pinned, server_side=True)
+        self._context = contexts.load()
         host, port = split_address(address)
         try:
             self._listener = socket.create_server((host, port), family=_family(host, port))
@@ -244,14 +252,14 @@ class LaneListener:
         self._listener.close()
 
 
-async def open_lane(address: str, port: int, tls: TlsFiles, pinned: Path, timeout_s: float) -> Lane:
+async def open_lane(address: str, port: int, contexts: Source[ssl.SSLContext], timeout_s: float) -> Lane:
     """Server A's end, to `port` at the host of B's address.
 
     Raises: PeerUnreachableError, TlsFileError; MalformedMessageError when B named no port.
     """
     if not 0 < port <= MAX_PORT:
         raise MalformedMessageError(f"lane_port of aggregator B's hello must be in 1..{MAX_PORT}, got {port}")
-    context = tls_context(tls, Role.AGGREGATOR_B, pinned, server_side=False)
+    context = contexts.load()
     host, _ = split_address(address)
 
     def connect() -> Lane:

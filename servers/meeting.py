@@ -26,6 +26,7 @@ from protos.precad.v1 import common_pb2
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import CONNECT_TIMEOUT_S, dial, with_port
 from servers.config import AggregatorConfig
+from servers.credentials import Credentials
 from servers.lane import Lane, LaneListener, open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.resumption import Agreement, Standing, agree
@@ -54,7 +55,7 @@ async def meet(
     *,
     party: Party,
     peer_address: str,
-    peer_pin: str,
+    credentials: Credentials,
     timeout_s: float,
 ) -> Meeting:
     """Link and lane last as long as the stack. peer_address: of B, for A.
@@ -62,30 +63,34 @@ async def meet(
     Raises: PeerUnreachableError, PeerMismatchError, TaskRefusedError, SetupError, StoreError.
     """
     state.refresh()
-    listener = None if party == 0 else _listen(stack, config)
+    listener = None if party == 0 else _listen(stack, config, credentials)
     ours = hello_of(state.task, state.standing, lane_port=0 if listener is None else listener.port)
     if listener is None:
-        channel = dial(peer_address, Role.AGGREGATOR_B, config.tls, config.peer_certificate)
-        stack.push_async_callback(channel.close)
-        link, theirs = await dial_peer(channel, ours, peer_address, timeout_s)
+        link, theirs = await dial_peer(
+            stack,
+            lambda: dial(peer_address, Role.AGGREGATOR_B, credentials.tls, credentials.peer),
+            ours,
+            peer_address,
+            timeout_s,
+        )
     else:
         stack.callback(servicer.release)
         link, theirs = await servicer.wait_for_peer(ours, timeout_s)
     agreement = compare(party, state.task, ours, theirs)
     if listener is None:
-        lane = await open_lane(peer_address, theirs.lane_port, config.tls, config.peer_certificate, timeout_s)
+        lane = await open_lane(peer_address, theirs.lane_port, credentials.lane, timeout_s)
     else:
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
     state.store.begin(agreement.task_id)
-    state.store.joined(agreement.next_round, peer_pin)
+    state.store.joined(agreement.next_round, " or ".join(credentials.peer.load().fingerprints))
     return Meeting(link, lane, agreement, standing_of(theirs))
 
 
-def _listen(stack: AsyncExitStack, config: AggregatorConfig) -> LaneListener:
+def _listen(stack: AsyncExitStack, config: AggregatorConfig, credentials: Credentials) -> LaneListener:
     """Server B's side of the lane, before it says where."""
     address = config.lane_listen or with_port(config.listen, 0)
-    listener = LaneListener(address, config.tls, config.peer_certificate)
+    listener = LaneListener(address, credentials.lane)
     stack.callback(listener.close)
     return listener
 

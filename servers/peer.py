@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
 import grpc
@@ -134,9 +135,15 @@ class PeerLink:
 
 
 async def dial_peer(
-    channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str, timeout_s: float
+    stack: AsyncExitStack,
+    dial: Callable[[], grpc.aio.Channel],
+    hello: common_pb2.Hello,
+    address: str,
+    timeout_s: float,
 ) -> tuple[PeerLink, common_pb2.Hello]:
-    """Server A's end of the link, and B's hello. Tries again while nobody answers.
+    """Server A's end of the link, which lasts as long as the stack, and B's hello. Tries again while nobody answers.
+
+    dial: a new channel for each attempt, since certificates may be renewed meanwhile.
 
     Raises: PeerUnreachableError, TaskRefusedError when B refuses us.
     """
@@ -144,15 +151,18 @@ async def dial_peer(
     try:
         async with asyncio.timeout(timeout_s):
             while True:
-                call = peer_pb2_grpc.PeerStub(channel).Link()
-                try:
-                    await call.write(peer_pb2.PeerMessage(hello=hello))
-                    first = await call.read()
-                    if first is not grpc.aio.EOF and first.WhichOneof("message") == "hello":
-                        return PeerLink(0, call.write, _reader(call)), first.hello
-                    code, why = await call.code(), await call.details() or "it hung up"
-                except grpc.aio.AioRpcError as error:
-                    code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
+                async with AsyncExitStack() as attempt:
+                    channel = await attempt.enter_async_context(dial())
+                    call = peer_pb2_grpc.PeerStub(channel).Link()
+                    try:
+                        await call.write(peer_pb2.PeerMessage(hello=hello))
+                        first = await call.read()
+                        if first is not grpc.aio.EOF and first.WhichOneof("message") == "hello":
+                            stack.push_async_exit(attempt.pop_all())
+                            return PeerLink(0, call.write, _reader(call)), first.hello
+                        code, why = await call.code(), await call.details() or "it hung up"
+                    except grpc.aio.AioRpcError as error:
+                        code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
                 if code not in WORTH_ASKING_AGAIN:
                     raise TaskRefusedError(f"aggregator B refused the link: {why}")
                 await asyncio.sleep(RETRY_S)

@@ -2,20 +2,18 @@
 
 One SHA-256 fingerprint of a certificate (DER, hexadecimal, with or without colons) a line; `#` begins a comment. A
 revoked client is refused by every call from the next one on, and an open session gets no further invitation. Servers'
-certificates need no such list: each link trusts exactly one (`protos.transport.read_pinned`).
+certificates need no such list: each link trusts exactly those that are pinned (`protos.tls_files.PinFile`).
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from protos.identity import AuthenticatedCall, fingerprint, peer_certificate
+from protos.last_good import LastGood
 from servers.errors import RevokedError, SetupError
-
-log = structlog.get_logger(__name__)
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
@@ -25,38 +23,25 @@ class Revocations:
 
     def __init__(self, path: Path | None) -> None:
         """Without a path nobody is revoked. Raises SetupError, naming the line."""
-        self._path = path
-        self._seen: tuple[int, int] | None = None
-        self._revoked: frozenset[str] = frozenset()
-        if path is not None:
-            self._seen, self._revoked = _stamp(path), _read(path)
+        self._latest = None if path is None else LastGood("revocations", _RevocationFile(path), SetupError)
 
     def require_valid(self, context: AuthenticatedCall) -> None:
         """The caller's certificate is not revoked. Raises RevokedError, IdentityError."""
-        self._reread()
-        if self._revoked and fingerprint(peer_certificate(context)) in self._revoked:
+        revoked = frozenset() if self._latest is None else self._latest.load()
+        if revoked and fingerprint(peer_certificate(context)) in revoked:
             raise RevokedError("the certificate is revoked")
 
-    def _reread(self) -> None:
-        if self._path is None:
-            return
-        try:
-            if (stamp := _stamp(self._path)) == self._seen:
-                return
-            self._seen = stamp
-            self._revoked = _read(self._path)
-            log.info("revocations.read", revoked=len(self._revoked))
-        except SetupError as error:
-            log.error("revocations.unreadable", reason=str(error))
 
+@dataclass(frozen=True, slots=True)
+class _RevocationFile:
+    path: Path
 
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when the file does; None while it is not there."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    def load(self) -> frozenset[str]:
+        return _read(self.path)
 
 
 def _read(path: Path) -> frozenset[str]:

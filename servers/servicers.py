@@ -24,6 +24,7 @@ from mpc.errors import MalformedMessageError
 from mpc.sharing import Mode, Party
 from protos import convert
 from protos.identity import Role, require_pinned, require_role
+from protos.last_good import Source
 from protos.precad.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
@@ -34,6 +35,7 @@ from protos.precad.v1 import (
     peer_pb2_grpc,
 )
 from protos.task import PROTOCOL_VERSION, Task
+from protos.tls_files import Pins
 from servers.admission import Place, Transfers
 from servers.calls import Context, refusing
 from servers.errors import (
@@ -245,9 +247,9 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
     A newer link of the same task takes the older one's place: its holder has lost that one, which we may not know yet.
     """
 
-    def __init__(self, pinned_fingerprint: str, task_id: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, pinned: Source[Pins], task_id: Callable[[], str] = lambda: "") -> None:
         """task_id: of the task that both servers are in, empty before they have met."""
-        self._pinned, self._task_id = pinned_fingerprint, task_id
+        self._pinned, self._task_id = pinned, task_id
         self._linked: asyncio.Queue[tuple[PeerLink, common_pb2.Hello]] = asyncio.Queue()
         self._released: asyncio.Event | None = None
 
@@ -274,7 +276,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
         """Hands the stream to the aggregator, which compares parameters, and stays until it lets go."""
         async with refusing("Link", context):
             require_role(context, Role.AGGREGATOR_A)
-            require_pinned(context, self._pinned)
+            require_pinned(context, self._pinned.load().fingerprints)
             first = await anext(aiter(request_iterator), None)
             if first is None or first.WhichOneof("message") != "hello":
                 raise MalformedMessageError("the link starts with a hello")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
@@ -25,16 +25,16 @@ class TupleSource:
     """One aggregator's end. `run` must be running for anything to arrive."""
 
     def __init__(
-        self, party: Party, channel: grpc.aio.Channel, hello: common_pb2.Hello, address: str, burns: Burns
+        self, party: Party, dial: Callable[[], grpc.aio.Channel], hello: common_pb2.Hello, address: str, burns: Burns
     ) -> None:
-        """burns: where the tuples of every batch are recorded as used up."""
+        """dial: a new channel to the dealer, for each attempt. burns: where the tuples are recorded as used."""
         self._party: Party = party
         self._address, self._burns = address, burns
         self._hello = hello
         self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
         self._turn = asyncio.Lock()
-        self._stub = dealer_pb2_grpc.DealerStub(channel)
+        self._dial = dial
         self._greeted = asyncio.Event()
         self._said_goodbye = False
         self._why_not = "nothing heard"
@@ -51,12 +51,13 @@ class TupleSource:
     async def _stream(self) -> bool:
         """One call; False when nobody answered yet, so that it may be tried again."""
         try:
-            async for reply in self._stub.Deal(self._outgoing()):
-                self.bytes_received += reply.ByteSize()
-                if reply.WhichOneof("reply") == "hello":
-                    self._greeted.set()
-                else:
-                    self._replies.put_nowait(reply)
+            async with self._dial() as channel:
+                async for reply in dealer_pb2_grpc.DealerStub(channel).Deal(self._outgoing()):
+                    self.bytes_received += reply.ByteSize()
+                    if reply.WhichOneof("reply") == "hello":
+                        self._greeted.set()
+                    else:
+                        self._replies.put_nowait(reply)
         except grpc.aio.AioRpcError as error:
             if error.code() not in WORTH_ASKING_AGAIN:
                 raise TaskRefusedError(f"the dealer refused: {error.details()}") from None

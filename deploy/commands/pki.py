@@ -31,7 +31,7 @@ def pki_init(
     with exit_codes():
         from deploy import pki
 
-        path = pki.create_authority(directory, days=days, passphrase=_passphrase(authority_passphrase_file))
+        path = pki.create_authority(directory, days=days, passphrase=passphrase_of(authority_passphrase_file))
         people.print(f"authority: {path}", soft_wrap=True)
 
 
@@ -50,10 +50,10 @@ def pki_issue(
 
         files = pki.issue(
             directory,
-            _identity(role, name),
+            identity_of(role, name),
             days=days,
-            passphrase=_passphrase(passphrase_file),
-            authority_passphrase=_passphrase(authority_passphrase_file),
+            passphrase=passphrase_of(passphrase_file),
+            authority_passphrase=passphrase_of(authority_passphrase_file),
         )
         people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
 
@@ -69,7 +69,7 @@ def pki_request(
     with exit_codes():
         from deploy import pki
 
-        path = pki.request(directory, _identity(role, name), passphrase=_passphrase(passphrase_file))
+        path = pki.request(directory, identity_of(role, name), passphrase=passphrase_of(passphrase_file))
         people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
 
 
@@ -87,20 +87,43 @@ def pki_sign(
         from deploy import pki
         from protos.identity import fingerprint
 
-        opens = _passphrase(authority_passphrase_file)
-        path = pki.sign(directory, request, _identity(role, name), days=days, authority_passphrase=opens)
+        opens = passphrase_of(authority_passphrase_file)
+        path = pki.sign(directory, request, identity_of(role, name), days=days, authority_passphrase=opens)
         people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
-def _passphrase(path: Path | None) -> bytes | None:
+@pki_app.command("renew")
+def pki_renew(
+    directory: AuthorityFolder,
+    role: RoleName,
+    name: ClientId = None,
+    days: Days = 365,
+    request: Annotated[
+        Path | None, typer.Option(help="A request for a new key; without one, the certificate's own stays.")
+    ] = None,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
+) -> None:
+    """Certify a holder once more; the certificate before stays beside it as previous.pem."""
+    with exit_codes():
+        from deploy import pki
+        from protos.identity import fingerprint
+
+        opens = passphrase_of(authority_passphrase_file)
+        path = pki.renew(
+            directory, identity_of(role, name), request_path=request, days=days, authority_passphrase=opens
+        )
+        people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+
+
+def passphrase_of(path: Path | None) -> bytes | None:
     """Of a file that was named; keys are encrypted when it is asked for. Raises TlsFileError."""
-    from protos.transport import read_passphrase
+    from protos.tls_files import read_passphrase
 
     return None if path is None else read_passphrase(path)
 
 
-def _identity(role: str, name: str | None) -> Identity:
-    """Raises ConfigError, IdentityError."""
+def identity_of(role: str, name: str | None) -> Identity:
+    """Whom the flags name. Raises ConfigError, IdentityError."""
     if role not in set(Role):
         raise errors.ConfigError(f"--role: expected one of {', '.join(Role)}, found {role!r}")
     if name is None and role == Role.CLIENT:

@@ -20,7 +20,7 @@ from deploy import errors
 from deploy.commands.common import AggregatorLetter, ConfigFile, exit_codes
 from deploy.processes import watch_lifeline
 from protos.identity import Role
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 from servers.operations import logs
 
 serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=True)

@@ -27,7 +27,7 @@ from deploy.reporting.deployed import read_deployed
 from deploy.run_folder import RunFolder
 from deploy.whole_folder import appearing
 from protos.identity import Role
-from protos.transport import TlsMaterial
+from protos.tls_files import TlsMaterial
 from servers.config import AggregatorConfig, require_own_role
 
 STATEMENT: Final = "statement.json"

@@ -26,7 +26,7 @@ from deploy.errors import ConfigError, ExportRefusedError
 from deploy.exporting.finished import FinishedTask
 from deploy.exporting.statement import Count, Date, Part, Sha256, canonical, parse, sha256
 from protos.identity import Identity, IdentityError, Role, fingerprint
-from protos.transport import TlsFileError, TlsMaterial, require_issuer
+from protos.tls_files import TlsFileError, TlsMaterial, require_issuer
 
 FORMAT: Final = "precad/export-signature/1"
 SIGNERS: Final = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
@@ -100,7 +100,7 @@ def read_signature(
     path = folder / f"{role}.pem"
     certificate, pem = _leaf(chain, path)
     try:
-        require_issuer(path, certificate, authority_path, authority)
+        require_issuer(path, certificate, authority_path, (authority,))
         identity = Identity.from_certificate(pem)
     except (TlsFileError, IdentityError) as error:
         raise ExportRefusedError(str(error)) from None

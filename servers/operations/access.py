@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import os
 import re
 import secrets
@@ -61,24 +62,23 @@ def load_token(path: Path | None, environment: Mapping[str, str] = os.environ) -
                 f"operations_token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither"
             )
     else:
-        source, text = str(path), _read_private(path)
+        source, text = str(path), read_private(path, "operations_token")
     try:
         return Token(text.strip())
     except ValueError as error:
         raise SetupError(f"operations_token: expected {error} ({source})") from None
 
 
-def _read_private(path: Path) -> str:
+def read_private(path: Path, field: str) -> str:
+    """The text of a file that is closed to other users. field: what it is to its operator. Raises SetupError."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             if mode & _OTHERS:
-                raise SetupError(
-                    f"operations_token: expected a file closed to other users, found mode {mode:04o} ({path})"
-                )
+                raise SetupError(f"{field}: expected a file closed to other users, found mode {mode:04o} ({path})")
             return file.read(4096).decode("ascii", errors="replace")
     except OSError as error:
-        raise SetupError(f"operations_token: expected a readable file, found {error.strerror} ({path})") from None
+        raise SetupError(f"{field}: expected a readable file, found {error.strerror} ({path})") from None
 
 
 class BrowserSessions:
@@ -127,6 +127,15 @@ class FailureLimit:
     def _failures(self, address: str) -> float:
         failures, at = self._buckets.get(address, (0.0, 0.0))
         return max(0.0, failures - (self._clock() - at) / RECOVERY_S)
+
+
+def address_of(remote: str | None) -> str:
+    """Whose failures count together: an IPv4 address, or the /64 network of an IPv6 one."""
+    try:
+        address = ipaddress.ip_address(remote or "")
+    except ValueError:
+        return ""
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
 
 
 def _digest(text: str) -> bytes:

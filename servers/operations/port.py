@@ -20,7 +20,6 @@ and logging alone; http.server would need a thread for each dashboard that is op
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import socket
 import ssl
@@ -35,9 +34,10 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from protos.transport import TlsFiles, TransportError, split_address
+from protos.tls_files import TlsContext, TransportError, switching
+from protos.transport import split_address
 from servers.config import ServerConfig, is_loopback
-from servers.operations.access import SESSION_LIFETIME_S, BrowserSessions, FailureLimit, Token, load_token
+from servers.operations.access import SESSION_LIFETIME_S, BrowserSessions, FailureLimit, Token, address_of, load_token
 from servers.operations.metrics import CONTENT_TYPE, StatusCollector, expose
 from servers.operations.snapshot import CHECKPOINTS
 from servers.operations.status import Status
@@ -95,18 +95,15 @@ async def operations_port(
         yield
         return
     token = load_token(config.operations_token)
-    tls = _tls_context(config.tls) if config.operations_tls else None
+    tls = switching(_contexts(config).renewable()) if config.operations_tls else None
     telemetry.registry.register(StatusCollector(snapshot))
     port = OperationsPort(token, telemetry, snapshot, state_dir, is_tls=tls is not None)
     async with port.listening(config.operations_listen, tls):
         yield
 
 
-def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    tls.load_into(context)
-    return context
+def _contexts(config: ServerConfig) -> TlsContext:
+    return TlsContext(tls=config.tls, pinned=None, server_side=True)
 
 
 class OperationsPort:
@@ -225,7 +222,7 @@ class OperationsPort:
             return None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            if (wait_s := self._limit.wait_s(_address_of(request))) > 0:
+            if (wait_s := self._limit.wait_s(address_of(request.remote))) > 0:
                 return _too_often(wait_s)
             if self._shows_token(request, token.strip()):
                 return None
@@ -242,7 +239,7 @@ class OperationsPort:
         """Counts it when it is a wrong one."""
         if self._token.matches(token):
             return True
-        self._limit.failed(_address_of(request))
+        self._limit.failed(address_of(request.remote))
         self._telemetry.login_failed()
         log.warning("operations.wrong_token", address=request.remote)
         return False
@@ -257,7 +254,7 @@ class OperationsPort:
 
     async def _login(self, request: web.Request) -> web.Response:
         _require_same_origin(request)
-        if (wait_s := self._limit.wait_s(_address_of(request))) > 0:
+        if (wait_s := self._limit.wait_s(address_of(request.remote))) > 0:
             refusal = self._form(TOO_OFTEN.format(wait=math.ceil(wait_s)), status=429)
             refusal.headers["Retry-After"] = str(math.ceil(wait_s))
             return refusal
@@ -370,15 +367,6 @@ class _HangUp(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         transport.close()
-
-
-def _address_of(request: web.Request) -> str:
-    """Whose failures count together: an IPv4 address, or the /64 network of an IPv6 one."""
-    try:
-        address = ipaddress.ip_address(request.remote or "")
-    except ValueError:
-        return ""
-    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
 
 
 def _require_same_origin(request: web.Request) -> None:

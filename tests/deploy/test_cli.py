@@ -18,12 +18,13 @@ from clients import errors as client_errors
 from deploy import cli, pki
 from deploy import errors as deploy_errors
 from deploy.commands.common import exit_codes
+from deploy.enrolment import tokens
 from deploy.errors import RunFailedError, exit_code_of
 from dp import errors as dp_errors
 from mpc import errors as mpc_errors
-from protos import identity, transport
+from protos import identity, tls_files
 from protos.identity import Identity, Role
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 from servers import errors as server_errors
 from servers.errors import RefusalReason, SubmissionRefusedError
 
@@ -177,6 +178,7 @@ EXIT_CODES = {
         "deploy.ConfigError",
         "servers.SetupError",
         "deploy.PkiError",
+        "deploy.TokenRefusedError",
         "protos.IdentityError",
         "protos.RoleRefusedError",
         "protos.PinRefusedError",
@@ -225,6 +227,7 @@ EXIT_CODES = {
         "servers.NotDealtError",
         "servers.SubmissionRefusedError",
         "servers.NoRoomError",
+        "servers.OverloadedError",
         "servers.StoreError",
         "clients.TaskRefusedError",
         "clients.ProtocolError",
@@ -233,6 +236,7 @@ EXIT_CODES = {
         "mpc.ChannelClosedError",
         "servers.PeerUnreachableError",
         "clients.ServerUnreachableError",
+        "clients.ServerBusyError",
         "clients.TaskEndedError",
     ],
     130: ["deploy.InterruptedRunError"],
@@ -240,7 +244,7 @@ EXIT_CODES = {
 """Written by hand from the documentation: 0 success or stopped, 2 invalid input, 3 refused by the protocol, 4 a peer is
 unreachable, 130 interrupted, 1 anything else. RunFailedError carries its own."""
 
-MODULES = [deploy_errors, pki, dp_errors, mpc_errors, identity, transport, server_errors, client_errors]
+MODULES = [deploy_errors, pki, tokens, dp_errors, mpc_errors, identity, tls_files, server_errors, client_errors]
 
 
 def errors_of(module: ModuleType) -> Iterator[type[Exception]]:

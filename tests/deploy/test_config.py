@@ -30,7 +30,7 @@ from deploy.demo import demo_config
 from deploy.errors import INVALID_INPUT, ConfigError, exit_code_of
 from deploy.localhost import LocalRun, default_output
 from protos.identity import IdentityError
-from protos.transport import TransportError
+from protos.tls_files import TransportError
 
 REMOVE = object()
 SERVERS = ("aggregator_a", "aggregator_b", "dealer")

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deploy import pki
+from deploy.certificate_forms import CLOCK_SKEW
 from deploy.pki import PkiError, create_authority, issue, request, sign
 from protos.identity import Identity, Role, parse_certificate
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 
 SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 CLIENT = Identity(Role.CLIENT, "client-3")
@@ -133,7 +133,7 @@ def test_validity_begins_early_and_ends_on_the_day(directory: Path) -> None:
     """A peer whose clock is some minutes slow accepts a fresh certificate."""
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     certificate = load(issue(directory, CLIENT, days=7, now=now).certificate)
-    assert certificate.not_valid_before_utc == now - pki.CLOCK_SKEW
+    assert certificate.not_valid_before_utc == now - CLOCK_SKEW
     assert certificate.not_valid_after_utc == now + dt.timedelta(days=7)
 
 

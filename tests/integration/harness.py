@@ -28,7 +28,8 @@ from mpc.tuples import BatchShape, Dealt, ServerTuples
 from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import CHANNEL_OPTIONS, TlsFiles, dial
+from protos.tls_files import TlsFiles
+from protos.transport import CHANNEL_OPTIONS, dial
 from servers.aggregator import Aggregator
 from servers.dealer import Dealer
 from servers.intake import Intake

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from deploy.pki import create_authority, issue
 from protos.identity import Identity, Role
-from protos.transport import TlsFiles
+from protos.tls_files import TlsFiles
 from servers.config import AggregatorConfig, DealerConfig
 
 AGGREGATORS = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
@@ -82,4 +82,4 @@ class Pki:
         )
 
     def _shown_and_trusted(self, name: str) -> dict[str, Path | None]:
-        return asdict(self.tls(name))
+        return {field: value for field, value in asdict(self.tls(name)).items() if field != "holder"}

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from deploy import cli
-from protos.transport import TlsFileError
+from protos.tls_files import TlsFileError
 from servers.aggregator import Aggregator
 from servers.dealer import Dealer
 from tests.deploy.organisations import CLIENTS as HOSPITALS

@@ -40,7 +40,8 @@ from protos.precad.v1 import (
     peer_pb2_grpc,
 )
 from protos.task import PROTOCOL_VERSION
-from protos.transport import TlsFiles, dial, explain
+from protos.tls_files import PinFile, TlsFiles
+from protos.transport import dial, explain
 from servers.aggregator import Aggregator
 from servers.errors import PeerUnreachableError, TaskRefusedError
 from tests.integration.harness import (
@@ -689,5 +690,34 @@ async def test_the_real_client_says_why_it_was_refused(certificates: Certificate
         )
         with pytest.raises(ClientRefusedError, match=r"aggregator-[ab] at .*'eve' is not enrolled .*PERMISSION_DENIED"):
             await eve.run()
+        await scene.submit_honestly(*CLIENTS)
+        await scene.finish(accepted=CLIENTS)
+
+
+# Everybody's certificate is renewed while a round is open
+
+
+@asynchronous
+async def test_a_task_goes_on_while_every_server_renews_its_certificate(tmp_path: Path) -> None:
+    """New keys for A, B and the dealer in the middle of a round, and pins with them: link, lane and clients' streams
+    stand, whoever comes from then on meets the new certificates, and the round gives the same sum."""
+    pki = Pki.create(tmp_path / "pki", [*CLIENTS, "eve"])
+    mallory, a, b = (pki.tls(name) for name in ("mallory", A, B))
+    renewed = tmp_path / "renewed"
+    renewed.mkdir()
+    for name in ("ca.pem", "ca.key"):
+        shutil.copy(pki.directory / name, renewed / name)
+    async with second_round(Certificates(pki, mallory, a, b), tmp_path) as scene:
+        for role in (A, B, DEALER):
+            old, new = pki.tls(role), issue(renewed, Identity(role, role.value))
+            pin = PinFile(new.certificate, role)
+            async with dial(scene.address(role), role, pki.tls("operator"), pin) as early:
+                with pytest.raises(grpc.aio.AioRpcError, match="certificate"):
+                    await control_pb2_grpc.ControlStub(early).GetStatus(control_pb2.StatusRequest())
+            new.key.replace(old.key)
+            shutil.copy(new.certificate, old.certificate.with_name("cert.new"))
+            old.certificate.with_name("cert.new").replace(old.certificate)
+            async with dial(scene.address(role), role, pki.tls("operator"), pin) as late:
+                await control_pb2_grpc.ControlStub(late).GetStatus(control_pb2.StatusRequest())
         await scene.submit_honestly(*CLIENTS)
         await scene.finish(accepted=CLIENTS)

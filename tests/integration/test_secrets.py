@@ -35,7 +35,7 @@ from mpc.prg import Seed
 from mpc.tuples import BatchShape, ServerTuples, equality_share_a
 from protos.identity import Identity, Role
 from protos.precad.v1 import common_pb2
-from protos.transport import TlsMaterial
+from protos.tls_files import TlsMaterial
 from servers import states
 from servers.intake import Intake
 from tests.integration.harness import small_task

@@ -44,21 +44,18 @@ from protos.identity import (
     require_pinned,
     require_role,
 )
+from protos.tls_files import PinFile, TlsFileError, TlsFiles, TransportError
 from protos.transport import (
     CHANNEL_OPTIONS,
     CONNECT_TIMEOUT_S,
     PING_TIME_S,
     PING_TIMEOUT_S,
-    TlsFileError,
-    TlsFiles,
-    TransportError,
     bind_server,
-    channel_credentials,
     dial,
     explain,
     split_address,
-    tls_context,
 )
+from servers.lane import lane_context
 
 PROMPT_S = 5.0
 SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
@@ -83,6 +80,8 @@ class Pki:
     second_b: TlsFiles
     expired_b: TlsFiles
     expired_client: TlsFiles
+    future_b: TlsFiles
+    """Of tomorrow, or of a machine whose clock is a day ahead."""
     foreign_b: TlsFiles
     """By another authority that bears the same name."""
     foreign_client: TlsFiles
@@ -95,12 +94,12 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     create_authority(ours, now=long_ago)
     create_authority(foreign, now=long_ago)
     copies = []
-    for label in ("second", "expired"):
+    for label in ("second", "expired", "future"):
         copy = tmp_path_factory.mktemp(label)
         for name in ("ca.pem", "ca.key"):
             shutil.copy(ours / name, copy / name)
         copies.append(copy)
-    second, expired = copies
+    second, expired, future = copies
     a, b, dealer, operator = (server_identity(role) for role in Role if role is not Role.CLIENT)
     client = Identity(Role.CLIENT, "client-3")
     return Pki(
@@ -114,6 +113,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
         second_b=issue(second, b),
         expired_b=issue(expired, b, days=1, now=long_ago),
         expired_client=issue(expired, client, days=1, now=long_ago),
+        future_b=issue(future, b, now=dt.datetime.now(dt.UTC) + dt.timedelta(days=1)),
         foreign_b=issue(foreign, b),
         foreign_client=issue(foreign, client),
     )
@@ -132,7 +132,7 @@ class Desk:
         try:
             identity = require_role(context, *self.allowed)
             if self.pinned is not None:
-                require_pinned(context, self.pinned)
+                require_pinned(context, (self.pinned,))
         except (RoleRefusedError, PinRefusedError) as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except IdentityError as error:
@@ -207,7 +207,8 @@ def test_each_pair_that_must_talk_talks_and_knows_the_peer(pki: Pki) -> None:
             (pki.dealer, Role.DEALER, pki.b, pki.dealer.certificate, Desk((Role.AGGREGATOR_A, Role.AGGREGATOR_B))),
         ):
             async with running(desk, server) as port:
-                answer = await ask(dial(f"127.0.0.1:{port}", role, caller, pinned))
+                pins = None if pinned is None else PinFile(pinned, role)
+                answer = await ask(dial(f"127.0.0.1:{port}", role, caller, pins))
             assert answer.decode() == caller.load().identity.uri
             assert desk.n_served == 1
 
@@ -360,6 +361,7 @@ def impostors(pki: Pki) -> dict[str, tuple[tuple[bytes, bytes, bytes], Path | No
         "the dealer's certificate": (presenting(pki.dealer), None, "of another role"),
         "another authority": (presenting(pki.foreign_b), None, "another authority"),
         "expired": (presenting(pki.expired_b), None, "expired"),
+        "not valid yet": (presenting(pki.future_b), None, "its certificate is not valid yet"),
         "expired, though pinned's twin": (presenting(pki.expired_b), pki.b.certificate, "not the pinned one"),
         "a second b": (presenting(pki.second_b), pki.b.certificate, "not the pinned one"),
         "signed by b itself": ((*below_b, authority), pki.b.certificate, "not the pinned one"),
@@ -375,6 +377,7 @@ def impostors(pki: Pki) -> dict[str, tuple[tuple[bytes, bytes, bytes], Path | No
         "the dealer's certificate",
         "another authority",
         "expired",
+        "not valid yet",
         "expired, though pinned's twin",
         "a second b",
         "signed by b itself",
@@ -388,7 +391,8 @@ def test_an_impostor_is_not_spoken_to(pki: Pki, impostor: str) -> None:
         (certificate, key, authority), pinned, reason = impostors(pki)[impostor]
         desk = Desk(allowed=tuple(Role))
         async with running_as(desk, certificate, key, authority) as port:
-            error = await refusal(dial(f"127.0.0.1:{port}", Role.AGGREGATOR_B, pki.a, pinned))
+            pins = None if pinned is None else PinFile(pinned, Role.AGGREGATOR_B)
+            error = await refusal(dial(f"127.0.0.1:{port}", Role.AGGREGATOR_B, pki.a, pins))
             assert error.code() is grpc.StatusCode.UNAVAILABLE
             assert reason in explain(error, Role.AGGREGATOR_B, f"127.0.0.1:{port}")
         assert desk.n_served == 0
@@ -397,7 +401,7 @@ def test_an_impostor_is_not_spoken_to(pki: Pki, impostor: str) -> None:
 
 
 def test_a_pinned_certificate_expires_too(pki: Pki) -> None:
-    """Being the trust anchor does not prolong a certificate: TLS itself refuses it, beside `read_pinned`."""
+    """Being the trust anchor does not prolong a certificate: TLS itself refuses it, beside `PinFile`."""
 
     async def scenario() -> None:
         desk = Desk(allowed=tuple(Role))
@@ -655,8 +659,7 @@ def test_an_encrypted_key_runs_a_server_and_a_client(
 
 async def handshake(a: TlsFiles, b: TlsFiles) -> str | None:
     """Of the lane between A and B, each with the other's certificate pinned."""
-    at_b = tls_context(b, Role.AGGREGATOR_A, a.certificate, server_side=True)
-    at_a = tls_context(a, Role.AGGREGATOR_B, b.certificate, server_side=False)
+    at_b, at_a = lane_context(1, b, a.certificate).load(), lane_context(0, a, b.certificate).load()
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=at_b)
     async with server:
         name, port = Role.AGGREGATOR_B.server_name, server.sockets[0].getsockname()[1]
@@ -708,7 +711,7 @@ def test_a_pin_must_be_a_server_certificate_of_the_role_dialled(pki: Pki, tmp_pa
         (tmp_path / "absent.pem", "found No such file"),
     ):
         with pytest.raises(TlsFileError, match=f"^pinned: .*{message}"):
-            channel_credentials(pki.a.load(), Role.AGGREGATOR_B, pinned)
+            PinFile(pinned, Role.AGGREGATOR_B).load()
 
 
 def test_loaded_material_does_not_show_its_key(pki: Pki) -> None:

@@ -17,7 +17,7 @@ from clients.submission import RoundInvitation
 from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, ServerTuples
-from protos.transport import TransportError
+from protos.tls_files import TransportError
 from servers.aggregator import Aggregator
 from servers.errors import PeerUnreachableError
 from servers.tuple_source import TupleSource

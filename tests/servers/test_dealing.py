@@ -37,10 +37,11 @@ from mpc.dealer import deal
 from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
 from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples, field_element
-from protos.identity import Identity, Role, fingerprint
+from protos.identity import Identity, Role
 from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
-from protos.transport import TlsFiles, bind_server, dial
+from protos.tls_files import PinFile, TlsFiles
+from protos.transport import bind_server, dial
 from servers import dealer as dealer_module
 from servers.deal_ledger import DealLedger
 from servers.dealer import Dealer, DealerServicer
@@ -160,7 +161,7 @@ async def serving(
 @contextlib.asynccontextmanager
 async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]:
     """The real dealer service."""
-    pins = tuple(fingerprint(pki.tls(role).certificate.read_bytes()) for role in AGGREGATORS)
+    pins = tuple(PinFile(pki.tls(role).certificate, role) for role in AGGREGATORS)
     state = tempfile.TemporaryDirectory(prefix="precad-dealer-")
     ledger = DealLedger(Path(state.name) / "dealt.sqlite")
     servicer = DealerServicer(TASK, pins, ledger, Telemetry(Role.DEALER))
@@ -180,15 +181,18 @@ async def source_at(
     pki: Pki, address: str, party: int, hello: common_pb2.Hello = HELLO
 ) -> AsyncIterator[tuple[TupleSource, asyncio.Task[None]]]:
     """A server's link to whatever is at this address, and the task that runs it."""
-    channel = dial(address, Role.DEALER, pki.tls(AGGREGATORS[party]), pki.tls(Role.DEALER).certificate)
-    async with channel:
-        source = TupleSource(party, channel, hello, address, MemoryBurns())
-        run = asyncio.create_task(source.run())
-        try:
-            yield source, run
-        finally:
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
+
+    def channel() -> grpc.aio.Channel:
+        pin = PinFile(pki.tls(Role.DEALER).certificate, Role.DEALER)
+        return dial(address, Role.DEALER, pki.tls(AGGREGATORS[party]), pin)
+
+    source = TupleSource(party, channel, hello, address, MemoryBurns())
+    run = asyncio.create_task(source.run())
+    try:
+        yield source, run
+    finally:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
 
 
 def mask_of(side: ServerTuples, client: str) -> RingArray:

@@ -18,10 +18,10 @@ import pytest
 
 from mpc.channel import Prefixed
 from mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
-from protos.transport import TransportError
+from protos.tls_files import TlsContext, TransportError
 from servers import lane as lane_module
 from servers.errors import PeerUnreachableError
-from servers.lane import HEADER, Lane, LaneListener, open_lane
+from servers.lane import HEADER, Lane, LaneListener, lane_context, open_lane
 from tests.integration.harness import Pki, asynchronous, until
 
 BIG = 24 * 1024 * 1024
@@ -33,19 +33,18 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.create(tmp_path_factory.mktemp("pki"), ["alice"])
 
 
-def pinned(pki: Pki, name: str) -> Path:
-    return pki.directory / name / "cert.pem"
+def of_a(shown: Pki, trusted: Pki) -> TlsContext:
+    """What A brings along: its certificate by one authority, the pin of a B by one."""
+    return lane_context(0, shown.tls("aggregator-a"), trusted.tls("aggregator-b").certificate)
 
 
 def listener(pki: Pki, address: str = "127.0.0.1:0") -> LaneListener:
-    return LaneListener(address, pki.tls("aggregator-b"), pinned(pki, "aggregator-a"))
+    return LaneListener(address, lane_context(1, pki.tls("aggregator-b"), pki.tls("aggregator-a").certificate))
 
 
 async def lane_pair(pki: Pki) -> tuple[Lane, Lane]:
     at_b = listener(pki)
-    return await asyncio.gather(
-        open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10), at_b.accept(10)
-    )
+    return await asyncio.gather(open_lane("127.0.0.1:1", at_b.port, of_a(pki, pki), 10), at_b.accept(10))
 
 
 async def both(at_a: Callable[[], bytes], at_b: Callable[[], bytes]) -> list[bytes | BaseException]:
@@ -191,7 +190,7 @@ async def test_only_server_a_gets_in(pki: Pki, name: str | None) -> None:
 
     assert await asyncio.to_thread(answer) == b""
     assert not accepting.done()
-    a = await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+    a = await open_lane("127.0.0.1:1", at_b.port, of_a(pki, pki), 10)
     b = await accepting
     assert await both(lambda: a.exchange("x", b"1"), lambda: b.exchange("x", b"2")) == [b"2", b"1"]
     a.close()
@@ -205,9 +204,9 @@ async def test_an_authority_of_the_same_name_does_not_help(pki: Pki, tmp_path: P
     at_b = listener(pki)
     accepting = asyncio.create_task(at_b.accept(20))
     with pytest.raises(PeerUnreachableError, match="no lane to aggregator B"):
-        await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(forged, "aggregator-b"), 10)
+        await open_lane("127.0.0.1:1", at_b.port, of_a(pki, forged), 10)
     forger = await asyncio.gather(
-        open_lane("127.0.0.1:1", at_b.port, forged.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10),
+        open_lane("127.0.0.1:1", at_b.port, of_a(forged, pki), 10),
         return_exceptions=True,
     )
     if isinstance(forger[0], Lane):  # in TLS 1.3 the dialling side learns of a refusal when it reads
@@ -224,7 +223,7 @@ async def test_who_connects_and_stays_silent_keeps_nobody_out(pki: Pki) -> None:
     at_b = listener(pki)
     accepting = asyncio.create_task(at_b.accept(20))
     silent = [socket.create_connection(("127.0.0.1", at_b.port)) for _ in range(lane_module.MAX_HANDSHAKES - 1)]
-    a = await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+    a = await open_lane("127.0.0.1:1", at_b.port, of_a(pki, pki), 10)
     b = await accepting
     for lane in (a, b, *silent):
         lane.close()
@@ -236,7 +235,7 @@ async def test_a_server_that_never_comes_is_an_error_in_time(pki: Pki) -> None:
     with pytest.raises(PeerUnreachableError, match=r"aggregator A opened no lane within 0\.1 s"):
         await at_b.accept(0.1)
     with pytest.raises(PeerUnreachableError, match="no lane to aggregator B"):
-        await open_lane("127.0.0.1:1", at_b.port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+        await open_lane("127.0.0.1:1", at_b.port, of_a(pki, pki), 10)
 
 
 @pytest.mark.parametrize("port", [0, 65_536, 2**32 - 1])
@@ -246,7 +245,7 @@ async def test_a_port_that_is_none_is_refused(pki: Pki, port: int) -> None:
     with pytest.raises(
         MalformedMessageError, match=rf"lane_port of aggregator B's hello must be in 1\.\.65535, got {port}"
     ):
-        await open_lane("127.0.0.1:1", port, pki.tls("aggregator-a"), pinned(pki, "aggregator-b"), 10)
+        await open_lane("127.0.0.1:1", port, of_a(pki, pki), 10)
 
 
 def test_a_port_that_is_taken_is_an_error_at_once(pki: Pki) -> None:
@@ -260,8 +259,7 @@ def test_a_port_that_is_taken_is_an_error_at_once(pki: Pki) -> None:
 async def test_the_port_is_free_again_once_a_has_come(pki: Pki) -> None:
     """Nobody else can connect for the rest of the task."""
     at_b = listener(pki)
-    tls, pin = pki.tls("aggregator-a"), pinned(pki, "aggregator-b")
-    a, b = await asyncio.gather(open_lane("127.0.0.1:1", at_b.port, tls, pin, 10), at_b.accept(10))
+    a, b = await asyncio.gather(open_lane("127.0.0.1:1", at_b.port, of_a(pki, pki), 10), at_b.accept(10))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", at_b.port))
     await until(lambda: at_b._listener.fileno() == -1)

@@ -26,7 +26,7 @@ from structlog.testing import capture_logs
 from yarl import URL
 
 from protos.identity import Role
-from protos.transport import TransportError
+from protos.tls_files import TransportError
 from servers.config import DealerConfig
 from servers.errors import RefusalReason, SetupError, SubmissionRefusedError
 from servers.operations import port as port_module

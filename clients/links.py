@@ -1,0 +1,52 @@
+"""A client's connections to both aggregators, which outlive the certificates that they were made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+
+from protos.identity import Role
+from protos.precad.v1 import aggregator_pb2_grpc
+from protos.tls_files import Pins, TlsFiles, TlsMaterial, renewable, renewable_pins
+from protos.transport import dial
+
+AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+
+
+class Links:
+    """A channel and its stub to each of A and B. A channel keeps what it showed and trusted when it was made."""
+
+    def __init__(self, addresses: tuple[str, str], tls: TlsFiles, pins: tuple[Path | None, Path | None]) -> None:
+        """On the running event loop. pins: of A and B; with one, those certificates alone are trusted.
+
+        Raises: TlsFileError, TransportError."""
+        self._addresses, self._tls = addresses, renewable(tls)
+        self._pins = tuple(
+            None if path is None else renewable_pins(path, role) for path, role in zip(pins, AGGREGATORS, strict=True)
+        )
+        self._made_with = [self._latest(server) for server in (0, 1)]
+        self._channels = [self._dial(server) for server in (0, 1)]
+        self.stubs = [aggregator_pb2_grpc.AggregatorStub(channel) for channel in self._channels]
+        """Of A and B; `renew` puts new ones in their places."""
+
+    def _dial(self, server: int) -> grpc.aio.Channel:
+        return dial(self._addresses[server], AGGREGATORS[server], self._tls, self._pins[server])
+
+    def _latest(self, server: int) -> tuple[TlsMaterial, Pins | None]:
+        pins = self._pins[server]
+        return self._tls.load(), None if pins is None else pins.load()
+
+    async def renew(self, server: int) -> None:
+        """After a loss: a new channel, if a certificate, a key or a pin was replaced since the present one was made."""
+        if (latest := self._latest(server)) == self._made_with[server]:
+            return
+        self._made_with[server], old = latest, self._channels[server]
+        self._channels[server] = self._dial(server)
+        self.stubs[server] = aggregator_pb2_grpc.AggregatorStub(self._channels[server])
+        await old.close()
+
+    async def close(self) -> None:
+        """Hangs up."""
+        for channel in self._channels:
+            await channel.close()

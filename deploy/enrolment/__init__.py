@@ -1,0 +1,1 @@
+"""Certificates by one-time token: the tokens, the authority's endpoint, and whoever enrols there."""
