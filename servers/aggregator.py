@@ -51,6 +51,7 @@ from servers.operations.port import operations_port
 from servers.operations.snapshot import AggregatorSnapshots
 from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink
+from servers.replicas import lead, while_leading
 from servers.revocation import Revocations
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
@@ -169,8 +170,10 @@ class Aggregator:
             asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
         )
         async with AsyncExitStack() as stack:
+            session = await self._until_stopped(lead(stack, ROLES[self.party], self.config.database_url))
+            backends = None if session is None else (session.tables("task"), session.tables("tuples"))
             server, port = bind_server(self.config.listen, self.config.tls)
-            state = TaskState.open(stack, self.config.state_dir, self.task, initial)
+            state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)
             self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.parameters))
             self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
             stack.enter_context(self._view.spool)
@@ -188,7 +191,7 @@ class Aggregator:
             goodbye = common_pb2.Goodbye(finished=False)
             try:
                 with self._drain.excused():
-                    goodbye.reason = await self._until_stopped(self._run_task(state, tools))
+                    goodbye.reason = await self._until_stopped(while_leading(self._run_task(state, tools), session))
                 goodbye.finished = True
                 await asyncio.to_thread(state.store.finished, goodbye.reason)
             except Exception as error:

@@ -231,6 +231,7 @@ EXIT_CODES = {
     4: [
         "mpc.ChannelClosedError",
         "servers.PeerUnreachableError",
+        "servers.LeadLostError",
         "clients.ServerUnreachableError",
         "clients.TaskEndedError",
     ],

@@ -45,12 +45,13 @@ FORK_SERVER.set_forkserver_preload(["tests.faults.server_main"])
 class Processes:
     """The three servers."""
 
-    def __init__(self, folder: Path, task: Task) -> None:
+    def __init__(self, folder: Path, task: Task, *, database_url: str | None = None) -> None:
         self.folder, self.task = folder, task
         self.pki = Pki.create(folder / "pki", task.clients)
         roles = (*AGGREGATORS, Role.DEALER)
         self.addresses = dict(zip(roles, free_addresses(3), strict=True))
         deployment = {"task": task.model_dump(), "pki": str(self.pki.directory), "addresses": self.addresses}
+        deployment["database_url"] = database_url
         (folder / "deployment.json").write_text(json.dumps(deployment))
         np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
         self.running: dict[Role, ForkServerProcess] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 import os
 import signal
@@ -65,17 +66,22 @@ def main(folder: Path, role: Role, point: str | None) -> None:
         _die_at(point)
     deployment = json.loads((folder / "deployment.json").read_text())
     task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    changes = {key: deployment[key] for key in ("database_url",) if deployment.get(key)}
     server: Dealer | Aggregator
     if role is Role.DEALER:
         server = Dealer(
-            task=task, config=pki.dealer(listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S)
+            task=task,
+            config=pki.dealer(listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S, **changes),
         )
     else:
         server = Aggregator(
             party=AGGREGATORS.index(role),
             task=task,
             config=pki.aggregator(
-                AGGREGATORS.index(role), listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S
+                AGGREGATORS.index(role),
+                listen=addresses[role],
+                folder=folder,
+                **{"reconnect_timeout_s": RECONNECT_S, **changes},
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
             noise=lambda std, dim: np.zeros(dim, dtype=np.int64),
@@ -87,12 +93,11 @@ def _die_at(point: str) -> None:
     when, _, name = point.partition("-")
     owner, function, call = {**AGGREGATOR_POINTS, **DEALER_POINTS}[name]
     original: Callable[..., Any] = getattr(owner, function)
-    n_calls = 0
+    calls = itertools.count(1)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        nonlocal n_calls
-        n_calls += 1
+        n_calls = next(calls)  # of this call: others may begin in other threads before it ends
         if when == "before" and n_calls == call:
             os.kill(os.getpid(), signal.SIGKILL)
         result = original(*args, **kwargs)

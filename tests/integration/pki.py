@@ -68,13 +68,18 @@ class Pki:
             **{"reconnect_timeout_s": 0.0, **changes},
         )
 
-    def dealer(self, *, listen: str, folder: Path, reconnect_timeout_s: float = 0.0) -> DealerConfig:
+    def dealer(self, *, listen: str, folder: Path, reconnect_timeout_s: float = 0.0, **changes: Any) -> DealerConfig:
         """The configuration of the dealer, which keeps its state under `folder`."""
         a, b = (self.tls(role).certificate for role in AGGREGATORS)
         shown = self._shown_and_trusted(Role.DEALER)
         pins = {"aggregator_a_certificate": a, "aggregator_b_certificate": b}
         return DealerConfig(
-            listen=listen, **shown, **pins, state_dir=folder / Role.DEALER, reconnect_timeout_s=reconnect_timeout_s
+            listen=listen,
+            **shown,
+            **pins,
+            state_dir=folder / Role.DEALER,
+            reconnect_timeout_s=reconnect_timeout_s,
+            **changes,
         )
 
     def _shown_and_trusted(self, name: str) -> dict[str, Path | None]:
