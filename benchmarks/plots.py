@@ -100,10 +100,19 @@ def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
 
 def plot_training(report: Mapping[str, Any], path: Path) -> None:
     """Samples per second, one bar per implementation."""
+    _plot_samples(report["rows"], ("implementation",), path)
+
+
+def plot_local_training(report: Mapping[str, Any], path: Path) -> None:
+    """Samples per second, one bar per model, kind of step, number of clients and way."""
+    _plot_samples(report["rows"], ("model", "kind", "clients", "implementation"), path)
+
+
+def _plot_samples(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> None:
     pyplot = require_matplotlib()
     figure, axis = pyplot.subplots(figsize=SIZE, layout="constrained")
-    rows = report["rows"]
-    bars = axis.barh([row["implementation"] for row in rows], [row["samples_per_s"] for row in rows])
+    labels = [" ".join(str(row[name]) for name in names) for row in rows]
+    bars = axis.barh(labels, [row["samples_per_s"] for row in rows])
     axis.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
     axis.set_xlabel("samples per second")
     axis.margins(x=0.15)

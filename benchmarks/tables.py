@@ -127,6 +127,29 @@ def print_training(console: Console, report: Mapping[str, Any]) -> None:
     _print(console, table)
 
 
+def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per model, kind of step, number of clients and way; `*` is the way that a simulation takes."""
+    row = report["rows"][0]
+    size = f"{row['steps']} steps of {row['records_per_step']} records, {row['threads']} thread(s), {row['device']}"
+    console.print(size, highlight=False)
+    table = _table(
+        ["model", "kind", "clients", "way", "ms/round", "CPU ms/round", "samples/s", "x loop", "error / f64"]
+    )
+    for row in report["rows"]:
+        table.add_row(
+            row["model"],
+            row["kind"],
+            str(row["clients"]),
+            row["implementation"] + (" *" if row["is_chosen"] else ""),
+            f"{row['ms_per_round']:.4g}",
+            f"{row['cpu_ms_per_round']:.4g}",
+            f"{row['samples_per_s']:,.0f}",
+            f"{row['ratio']['loop']:.3g}",
+            f"{row['relative_error']:.1e}",
+        )
+    _print(console, table)
+
+
 def _print(console: Console, table: Table) -> None:
     """At the table's own width, whatever the terminal's: it may scroll, and a file or a pipe has no width."""
     wide = Console(file=console.file, width=max(console.width, MAX_WIDTH), force_terminal=console.is_terminal)

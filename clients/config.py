@@ -16,7 +16,15 @@ from protos.transport import TlsFiles
 
 DatasetName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets"]
 AttackName: TypeAlias = Literal[
-    "none", "scaled", "wrap", "label-flip", "random-labels", "sign-flip", "gradient-noise", "feature-noise"
+    "none",
+    "scaled",
+    "wrap",
+    "label-flip",
+    "random-labels",
+    "sign-flip",
+    "gradient-noise",
+    "feature-noise",
+    "gaussian-features",
 ]
 """Those of `clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 Segments = Sequence[slice]
-"""For each client, its records within the batch; together the whole batch, in order."""
+"""For each client, its records within the batch, one at least; together the whole batch, in order."""
 
 
 class LayerGradients(Protocol):
@@ -51,8 +51,11 @@ class Outer:
         return self.b.square().sum(dim=1) * (of_a + 1.0 if self.has_bias else of_a)
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
-        """One matrix product per client."""
+        """One matrix product per client; one for all where each has a record."""
         weighted = self.b * factors[:, None]
+        if len(segments) == len(factors):
+            outer = torch.bmm(weighted[:, :, None], self.a[:, None, :]).flatten(start_dim=1)
+            return torch.cat([outer, weighted], dim=1) if self.has_bias else outer
         width = self.b.shape[1] * self.a.shape[1]
         out = self.b.new_empty((len(segments), width + (self.b.shape[1] if self.has_bias else 0)))
         for row, part in zip(out, segments, strict=True):
@@ -82,7 +85,10 @@ class Rows:
         """One product of a vector and a matrix per client and block."""
         out = []
         for block, order in zip(self.blocks, self.orders, strict=True):
-            sums = torch.stack([factors[part] @ block[part] for part in segments])
+            if len(segments) == len(factors):  # a record each
+                sums = factors[:, None] * block
+            else:
+                sums = torch.stack([factors[part] @ block[part] for part in segments])
             if order is not None:
                 shape, axes = order
                 sums = sums.view(-1, *shape).permute(0, *(1 + axis for axis in axes)).flatten(start_dim=1)

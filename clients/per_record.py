@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from clients.datasets.records import Records, channels_last, example_of, model_inputs
+from clients.datasets.records import Records, channels_last, example_of, joined, model_inputs
 from clients.errors import (
     ArgumentError,
     ModelInputError,
@@ -34,8 +34,9 @@ from clients.errors import (
     RecordMixingLayerError,
     UnknownNameError,
 )
-from clients.layer_gradients import RULES, LayerGradients, Rows, Segments, handles, owners
+from clients.layer_gradients import LayerGradients, Rows, Segments, handles, owners
 from clients.models import parameter_count, unflatten
+from clients.one_pass import Tape, one_pass
 
 _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
 """Of a tile, unless told otherwise. On a CPU a tile that stays near the caches is also the fastest."""
@@ -95,15 +96,16 @@ class RecordEngine:
             raise ArgumentError(f"memory_bytes must be > 0, got {memory_bytes}")
         refuse_record_mixing(model)
         self.dim = parameter_count(model)
-        self._device = resolve_device(device)
-        template = _quiet_copy(model)
-        self.path, self._bytes_per_record = _probe(template, example)
-        self._model = template.to(self._device, dtype)
+        self.device, self.dtype = resolve_device(device), dtype
+        self._template, self.probe_records = _quiet_copy(model), _probe_records(example)
+        self.path, self.bytes_per_record = _probe(self._template, self.probe_records)
+        self._model = copy.deepcopy(self._template).to(self.device, dtype)
         self._layers = [layer for _, layer in owners(self._model)]
-        default = _CUDA_MEMORY_BYTES if self._device.type == "cuda" else _CPU_MEMORY_BYTES
-        self._n_tile = max(1, (memory_bytes or default) // self._bytes_per_record)
+        default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
+        self.memory_bytes = memory_bytes or default
+        self._n_tile = max(1, self.memory_bytes // self.bytes_per_record)
         self._is_image = example.dim() == 3
-        if self._is_image and self._device.type == "cpu":  # pooling and patches are several times faster
+        if self._is_image and self.device.type == "cpu":  # pooling and patches are several times faster
             for parameter in self._model.parameters():
                 if parameter.dim() == _IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
@@ -112,6 +114,16 @@ class RecordEngine:
     def n_layers(self) -> int:
         """L, the number of modules with parameters of their own."""
         return len(self._layers)
+
+    @property
+    def layer_sizes(self) -> list[int]:
+        """Of each of them, the number of parameters, in the order of the flat vector; together d unless some are
+        shared."""
+        return [sum(own.numel() for own in layer.parameters(recurse=False)) for layer in self._layers]
+
+    def model_copy(self) -> nn.Module:
+        """A new copy of the model, on the CPU in float32, that draws nothing and changes nothing in place."""
+        return copy.deepcopy(self._template)
 
     def clipped_sums(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], clients: Sequence[Records], clip: RecordClip
@@ -128,14 +140,16 @@ class RecordEngine:
         sizes = [len(records) for records in clients]
         if sum(sizes) == 0:
             return sums
-        features = torch.from_numpy(np.concatenate([records.features for records in clients]))
-        labels = torch.from_numpy(np.concatenate([records.labels for records in clients]))
+        everything = joined(clients)
+        features, labels = torch.from_numpy(everything.features), torch.from_numpy(everything.labels)
         for tile, part in _tiles(sizes, self._n_tile):
             gradients = self._gradients(features[tile], labels[tile])
             factors = clip_factors(gradients, clip)
             segments = [segment for _, segment in part]
             parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
-            sums[[client for client, _ in part]] += torch.cat(parts, dim=1).cpu().numpy()
+            first, last = part[0][0], part[-1][0]
+            owners_of_tile = slice(first, last + 1) if last - first < len(part) else [client for client, _ in part]
+            sums[owners_of_tile] += torch.cat(parts, dim=1).cpu().numpy()
         return sums
 
     def gradient_sum(
@@ -148,9 +162,9 @@ class RecordEngine:
         total = np.zeros(self.dim)
         for tile, _ in _tiles([len(records)], self._n_tile):
             features, labels = torch.from_numpy(records.features[tile]), torch.from_numpy(records.labels[tile])
-            with torch.enable_grad(), _deterministic():
+            with torch.enable_grad(), deterministic():
                 logits = functional_call(self._model, weights, (self._inputs(features),))
-                loss = nn.functional.cross_entropy(logits, labels.to(self._device), reduction="sum")
+                loss = nn.functional.cross_entropy(logits, labels.to(self.device), reduction="sum")
                 parts = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
             total += torch.cat([part.reshape(-1) for part in parts]).double().cpu().numpy()
         if not np.isfinite(total).all():
@@ -165,17 +179,17 @@ class RecordEngine:
 
     def _gradients(self, features: Tensor, labels: Tensor) -> list[LayerGradients]:
         """Of the records of one tile, layer by layer."""
-        take = {Path.ONE_PASS: _one_pass, Path.VMAP: _by_vmap, Path.ONE_BY_ONE: _one_by_one}[self.path]
-        with _deterministic():
-            return take(self._model, self._inputs(features), labels.to(self._device))
+        take = {Path.ONE_PASS: one_pass, Path.VMAP: _by_vmap, Path.ONE_BY_ONE: _one_by_one}[self.path]
+        with deterministic():
+            return take(self._model, self._inputs(features), labels.to(self.device))
 
     def _inputs(self, features: Tensor) -> Tensor:
         """As the model reads them, on its device."""
-        features = model_inputs(features.to(self._device), next(self._model.parameters()).dtype)
-        return channels_last(features) if self._is_image and self._device.type == "cpu" else features
+        features = model_inputs(features.to(self.device), next(self._model.parameters()).dtype)
+        return channels_last(features) if self._is_image and self.device.type == "cpu" else features
 
 
-def _deterministic() -> AbstractContextManager[None]:
+def deterministic() -> AbstractContextManager[None]:
     """The same bits from the same numbers on a GPU."""
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     return cast("AbstractContextManager[None]", flags)
@@ -237,56 +251,6 @@ def clip_factors(gradients: Sequence[LayerGradients], clip: RecordClip) -> list[
 # -- three ways to the gradients of single records --------------------------------------------------------------------
 
 
-def _one_pass(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-    """Forward and backward once. Parameters take no part in the backward pass: only what layers wrote does."""
-    tape = _Tape([layer for _, layer in owners(model)])
-    with tape.recording(), torch.enable_grad():
-        loss = nn.functional.cross_entropy(model(features), labels, reduction="sum")
-        written = [output for outputs in tape.outputs for output in outputs]
-        gradients = iter(torch.autograd.grad(loss, written))
-    return [
-        RULES[type(layer)](layer, reads, [next(gradients) for _ in outputs])
-        for layer, reads, outputs in zip(tape.layers, tape.reads, tape.outputs, strict=True)
-    ]
-
-
-class _Tape:
-    """What the layers read and wrote during one forward pass."""
-
-    def __init__(self, layers: list[nn.Module]) -> None:
-        self.layers = layers
-        self.reads: list[list[Tensor]] = [[] for _ in layers]
-        self.outputs: list[list[Tensor]] = [[] for _ in layers]
-
-    def recording(self) -> _Hooks:
-        return _Hooks(self)
-
-    def note(self, index: int, read: Tensor, output: Tensor) -> Tensor:
-        """Makes the output a place at which autograd can be asked."""
-        if not output.requires_grad:  # nothing before it is asked for, so the backward pass ends here
-            output = output.detach().requires_grad_()
-        self.reads[index].append(read.detach())
-        self.outputs[index].append(output)
-        return output
-
-
-class _Hooks:
-    def __init__(self, tape: _Tape) -> None:
-        self._tape = tape
-        self._handles: list[Any] = []
-
-    def __enter__(self) -> None:
-        def noting(index: int) -> Any:
-            return lambda _layer, read, output: self._tape.note(index, read[0], output)
-
-        for index, layer in enumerate(self._tape.layers):
-            self._handles.append(layer.register_forward_hook(noting(index)))
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-
 def _by_vmap(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
     """torch.func on single records."""
 
@@ -334,17 +298,17 @@ def _quiet_copy(model: nn.Module) -> nn.Module:
     return quiet
 
 
-def _probe(model: nn.Module, example: Tensor) -> tuple[Path, int]:
+def _probe(model: nn.Module, features: Tensor) -> tuple[Path, int]:
     """The fastest right path for this model, and bytes of memory that a record takes on it.
 
     Raises: RecordMixingLayerError, ModelInputError.
     """
     twin = copy.deepcopy(model).double()
-    features, labels = _probe_records(example), torch.tensor([0, 1])
+    labels = torch.tensor([0, 1])
     _require_separate_records(twin, features)
     expected = _flat(_one_by_one(twin, features, labels))
     one_pass_bytes = 0
-    for path, take in ((Path.ONE_PASS, _one_pass), (Path.VMAP, _by_vmap)):
+    for path, take in ((Path.ONE_PASS, one_pass), (Path.VMAP, _by_vmap)):
         if path is Path.ONE_PASS and not _has_rules(twin):
             continue
         try:
@@ -398,7 +362,7 @@ def _flat(gradients: Sequence[LayerGradients]) -> Tensor:
 
 def _one_pass_bytes(model: nn.Module, features: Tensor) -> int:
     """What one record takes: activations twice (forward, backward), patches, rows in the working type and float64."""
-    tape = _Tape([layer for _, layer in owners(model)])
+    tape = Tape([layer for _, layer in owners(model)])
     with tape.recording(), torch.enable_grad():
         model(features)
     n_entries = 0

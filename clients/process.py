@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 
@@ -19,8 +20,8 @@ from clients.attacks import ATTACKS, Attack
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, example_of
 from clients.errors import ArgumentError, ClientError, StoppedError
-from clients.local_update import local_updates
-from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.per_record import RecordEngine
+from clients.round_update import Participant, StepNoise, record_clip, round_updates, secure_noise
 from clients.session import ClientSession, ModelCache
 from clients.submission import encode_update
 from mpc.prg import RandomBytes
@@ -28,6 +29,7 @@ from mpc.ring import RingArray
 from protos.task import Task
 
 _SPARE_THREADS = 4
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +42,7 @@ class _Request:
 
 
 class Trainer:
-    """Algorithm 2 up to the encoding, for the clients that one process hosts.
+    """The task's algorithm up to the encoding, for the clients that one process hosts.
 
     While one gradient computation runs, clients that become ready queue up; the next computation takes all of them that
     hold the same model, in one pass over their records together. A client alone waits for nobody.
@@ -55,13 +57,14 @@ class Trainer:
         device: str = "auto",
         memory_mb: int | None = None,
         random_bytes: RandomBytes = os.urandom,
+        noise: StepNoise = secure_noise,
     ) -> None:
-        """`random_bytes` draws the records of a round, client by client; a fixed stream in tests.
+        """`random_bytes` draws the records of a round, client by client; `noise` is what clients add by themselves,
+        where the algorithm wants it. Fixed streams in tests.
 
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
-        self._task, self._attacks, self._random_bytes = task, attacks, random_bytes
+        self._task, self._attacks, self._random_bytes, self._noise = task, attacks, random_bytes, noise
         self._records = {client: attacks[client].on_records(own) for client, own in records.items()}
-        self._clip = RecordClip(task.record_clip, Clipping(task.record_clipping))
         model = models.build(task.model, seed=task.model_seed)
         some = next(iter(records.values()))
         memory = None if memory_mb is None else memory_mb * 2**20
@@ -70,7 +73,7 @@ class Trainer:
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()
         # the first pass loads kernels and costs a second: not in the first round
-        self._engine.clipped_sums(models.flatten(model), [some], self._clip)
+        self._engine.clipped_sums(models.flatten(model), [some], record_clip(task))
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
@@ -107,16 +110,18 @@ class Trainer:
                 except ClientError as error:
                     request.result = error
 
-    def _updates(self, batch: Sequence[_Request]) -> NDArray[np.float64]:
-        return local_updates(
-            batch[0].parameters,
-            [self._records[request.client] for request in batch],
-            engine=self._engine,
-            sample_rate=self._task.record_rate,
-            record_clip=self._clip,
-            client_clip_norm=self._task.client_clip,
-            random_bytes=self._random_bytes,
-        )
+    def _updates(self, batch: Sequence[_Request]) -> list[NDArray[np.float64]]:
+        participants = [
+            Participant(
+                records=self._records[client],
+                n_declared=self._task.clients[client],
+                random_bytes=self._random_bytes,
+                noise=self._noise,
+                adds_noise=self._attacks[client].name == "none",
+            )
+            for client in (request.client for request in batch)
+        ]
+        return round_updates(self._task, batch[0].parameters, participants, self._engine)
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
@@ -139,6 +144,8 @@ class ClientProcess:
     def __init__(self, *, task: Task, config: ClientConfig, clients: Sequence[str], addresses: tuple[str, str]) -> None:
         torch.set_num_threads(1)  # a machine may host many client processes, and one update is small
         self._stop = asyncio.Event()
+        if task.algorithm == "non-private":
+            log.warning("client.not_private", algorithm=task.algorithm)
         self._trainer = Trainer(
             task=task,
             records=load_records(task, config, clients),

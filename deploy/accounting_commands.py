@@ -113,7 +113,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
     report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
     if plan.record_clip is not None and plan.client_clip is not None:
         sigma_bar = math.sqrt(2) * plan.sigma * plan.record_clip / plan.client_clip
-        client = SampledGaussian(plan.q, sigma_bar)
+        client = TwoStageSampledGaussian(plan.q, 1.0, sigma_bar)  # drawn visibly, see dp.task_privacy
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderGridWarning)
             statements = side_by_side(client, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY)

@@ -174,6 +174,9 @@ class CertifyFlags:
 
 
 def _task_of_run(task: ConfiguredTask) -> PrecadTask:
+    """Raises ConfigError for another algorithm's."""
+    if task.algorithm != "precad":
+        raise ConfigError(f"--run: expected runs of precad with --attackers, found {task.algorithm}")
     return PrecadTask(
         q=task.client_rate,
         p=task.record_rate,

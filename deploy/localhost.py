@@ -35,7 +35,7 @@ from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError
 from deploy.figures import plain
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
-from deploy.watch import LiveTable
+from deploy.watch import LiveTable, warning_of
 from dp.ledger import Level
 from mpc.engines import require_engine
 from mpc.gates import require_gate
@@ -314,9 +314,13 @@ class LocalRun:
         interrupted = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, interrupted.set)
-        title = f"{self.deployment.task.name}: two aggregators, a dealer, {len(self.deployment.task.clients)} clients"
+        task = self.deployment.task
+        algorithm = "" if task.algorithm == "precad" else f"{task.algorithm}, "
+        title = f"{task.name}: {algorithm}two aggregators, a dealer, {len(task.clients)} clients"
         try:
             with LiveTable(self._console, title=title) as table:
+                if (warning := warning_of(task)) is not None:
+                    table.warn(warning)
                 await self._watch_until_done(table, interrupted)
         finally:
             await asyncio.to_thread(self._children.close)
@@ -494,7 +498,7 @@ class LocalRun:
             "accuracy": round(self._accuracy(final), 4),
             "epsilon_one_server": metrics[-1]["epsilon_one_server"],
             "epsilon_clients_only": metrics[-1]["epsilon_clients_only"],
-            "epsilon_client": plain(self._epsilon_of_a_client()),
+            **self._of_a_client(),
             "delta": task.delta,
             "accepted": sum(len(m["accepted"]) for m in metrics),
             "rejected": sum(len(m["rejected"]) for m in metrics),
@@ -506,6 +510,7 @@ class LocalRun:
             "bytes_server_link": sum(m["bytes"]["a_to_b"] + m["bytes"]["b_to_a"] for m in metrics),
             "gate": task.gate,
             "mode": task.mode,
+            "algorithm": task.algorithm,
             "task": self._progress.task_id,
             "ended": self._progress.ended,
             "output": str(self.folder.root),
@@ -513,10 +518,12 @@ class LocalRun:
         self.folder.write_summary(summary)
         return summary
 
-    def _epsilon_of_a_client(self) -> float:
-        """What the ledger of aggregator A, which has ended, says of a whole client."""
+    def _of_a_client(self) -> dict[str, float | str]:
+        """What the ledger of aggregator A, which has ended, says of a whole client, drawn or not; if anything."""
         with open_ledger(self.folder.state_dir("a"), self.deployment.task) as ledger:
-            return ledger.task_statement(Level.CLIENT).epsilon
+            if Level.CLIENT not in ledger.levels:
+                return {}
+            return {"epsilon_client": plain(ledger.task_statement(Level.CLIENT).epsilon)}
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:
@@ -540,8 +547,8 @@ def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, acc
         },
         "seconds": {name: round(value, 5) for name, value in a.seconds.items()},
         "seconds_total": round(max(sum(record.seconds.values()) for record in (a, b)), 5),
-        "epsilon_one_server": max(a.epsilon_one_server, b.epsilon_one_server),
-        "epsilon_clients_only": max(a.epsilon_clients_only, b.epsilon_clients_only),
+        "epsilon_one_server": plain(max(a.epsilon_one_server, b.epsilon_one_server)),
+        "epsilon_clients_only": plain(max(a.epsilon_clients_only, b.epsilon_clients_only)),
         "accuracy": accuracy,
         "model_digest": a.model_digest.hex(),
     }

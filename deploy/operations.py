@@ -32,11 +32,11 @@ from deploy.config import Deployment
 from deploy.errors import UNREACHABLE, ConfigError, RunFailedError
 from deploy.run_folder import RunFolder
 from deploy.watch import LiveTable, rounded_up
-from dp.accounting import View
+from dp.accounting import Unit, View
 from protos.identity import Role
 from servers.config import ServerConfig, is_loopback
 from servers.operations.access import ENVIRONMENT_VARIABLE
-from servers.operations.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status, budget_of
+from servers.operations.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status, epsilons_of
 
 POLL_S = 0.5
 PATIENCE_S = 30.0
@@ -290,7 +290,7 @@ def _round(metrics: dict[str, Any]) -> RoundSummary:
 def _epsilons(deployment: Deployment, rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
     task = deployment.task
     spent = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
-    return tuple(Epsilon(view=v, spent=spent[v], budget=budget_of(task, v), delta=task.delta) for v in View)
+    return epsilons_of(task, spent)
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
@@ -331,7 +331,8 @@ def _facts(status: Status) -> dict[str, str]:
         facts["refused"] = ", ".join(f"{n} {reason}" for reason, n in status.refused.items())
     for epsilon in status.epsilons:
         budget = "no budget" if epsilon.budget is None else f"budget {epsilon.budget:g}, {epsilon.left:.2f} left"
-        facts[f"epsilon, {epsilon.view.replace('_', ' ')}"] = f"<= {rounded_up(epsilon.spent)} ({budget})"
+        whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"
+        facts[f"epsilon{whose}, {epsilon.view.replace('_', ' ')}"] = f"<= {rounded_up(epsilon.spent)} ({budget})"
     if status.rounds:
         facts["last round"] = f"{status.rounds[-1].seconds_total:.2f} s"
     if status.ended:

@@ -26,10 +26,11 @@ from deploy.config import Deployment
 from deploy.errors import ConfigError
 from deploy.figures import plain
 from deploy.run_folder import RunFolder
-from dp.accounting import PldAccountant, SampledGaussian, View, round_event
+from dp.accounting import SampledGaussian, View
 from dp.certified_prediction import Training
+from dp.ledger import Level
 from dp.monte_carlo import monte_carlo_privacy
-from dp.precad_client import client_noise_multiplier
+from dp.task_privacy import task_privacy
 from protos.task import Task
 
 
@@ -85,13 +86,17 @@ def read_runs(paths: list[Path]) -> RunEvidence:
 
 
 def training_of(task: Task) -> Training:
-    """The task as an attacking client meets it: sqrt(2) sigma R/C, an update being at most C long on the grid.
+    """The task as an attacking client meets it: both servers' noise over C, an update being at most C long on the grid.
 
     When a budget on realised participation can end the task, the end depends on who was drawn. Nothing is then claimed
     of the draw: the rate is 1, and T the most rounds there could be.
+    Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like.
     """
-    multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
-    return Training(SampledGaussian(1.0 if _may_end_early(task) else task.client_rate, multiplier), task.rounds)
+    whole_client = task_privacy(task).every_round.get(Level.CLIENT)
+    if whole_client is None:
+        raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
+    rate = 1.0 if _may_end_early(task) else task.client_rate
+    return Training(SampledGaussian(rate, whole_client.noise_multiplier), task.rounds)
 
 
 def _may_end_early(task: Task) -> bool:
@@ -101,20 +106,9 @@ def _may_end_early(task: Task) -> bool:
         View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
     }
     return any(
-        budget is not None and not _epsilon(task, view, task.rounds) <= budget for view, budget in budgets.items()
+        budget is not None and not task_privacy(task).epsilon(view, task.rounds, task.delta) <= budget
+        for view, budget in budgets.items()
     )
-
-
-def _epsilon(task: Task, view: View, rounds: int) -> float:
-    event = round_event(
-        view,
-        record_sampling_rate=task.record_rate,
-        noise_multiplier=task.noise_multiplier,
-        record_clip=task.record_clip,
-        dim=task.dim,
-        frac_bits=task.frac_bits,
-    )
-    return PldAccountant().epsilon(event, rounds, task.delta)
 
 
 def _read(path: Path) -> _Run:
@@ -171,10 +165,10 @@ def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
     training = training_of(task)
     privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}
     for view in View:
-        epsilon_each = _epsilon(task, view, of_one)
+        epsilon_each = task_privacy(task).epsilon(view, of_one, task.delta)
         epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))
         privacy[view.value] = {
-            "epsilon": plain(_epsilon(task, view, most)),
+            "epsilon": plain(task_privacy(task).epsilon(view, most, task.delta)),
             "basic_composition": {"epsilon": plain(epsilon), "delta": delta},
         }
     return {

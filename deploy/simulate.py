@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ import numpy as np
 import tomli_w
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
 
 from clients.attacks import ATTACKS
@@ -41,10 +42,12 @@ from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, Split
 from clients.per_record import RecordEngine, resolve_device
 from clients.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
+from clients.simulation.algorithms import Deployed
 from clients.simulation.simulation import Progress as Standing
 from deploy.config import parse_section
 from deploy.errors import ConfigError
 from deploy.localhost import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
+from deploy.workers import Workers
 from protos.task import Task
 
 NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
@@ -90,6 +93,8 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r}")
     sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
     task, client = sections["task"], sections["client"]
+    if task.get("algorithm", "precad") != "precad":
+        sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
     nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
     config = parse_section(ClientConfig, {**nowhere, **client}, "client", base=Path().absolute())
@@ -145,8 +150,10 @@ class Runs:
                 _require_same(plan, config)
             elif any(path != half_written for path in folder.iterdir()):
                 raise ConfigError(f"--output: expected a new or empty folder, found files in {folder}")
-            half_written.write_text(tomli_w.dumps(plan.raw))
-            os.replace(half_written, config)
+            resolved = tomli_w.dumps(plan.raw)
+            if not config.exists() or config.read_text() != resolved:  # as it is, workers beside us may read it
+                half_written.write_text(resolved)
+                os.replace(half_written, config)
         except OSError as error:
             raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
 
@@ -184,6 +191,7 @@ class Runs:
                 clients=np.array(list(now.participation), dtype=np.str_),
                 participation=np.array(list(now.participation.values()), dtype=np.int64),
                 rule=np.array(() if rule is None else rule.state(), dtype=np.int64),
+                algorithm=np.array(simulation.algorithm.state(), dtype=np.float64),
             )
         os.replace(half_written, self.folder / f"seed-{seed}.npz")
 
@@ -198,6 +206,8 @@ class Runs:
                     simulation.progress = Standing(saved["parameters"], rounds, Counter(counts))
                     if simulation.federation.rule is not None:
                         simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
+                    if "algorithm" in saved or simulation.algorithm.state():
+                        simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
@@ -255,17 +265,19 @@ def _ended(simulation: Simulation) -> str:
     return "all rounds done" if is_done else "the budget allows no further round"
 
 
-def run_plan(plan: Plan, folder: Path, seeds: Sequence[int], console: Console) -> dict[str, Any]:
-    """All seeds, one after the other; the summary, which is also written. Raises ConfigError, ArgumentError."""
+def run_plan(
+    plan: Plan, folder: Path, seeds: Sequence[int], console: Console, workers: Workers | None = None
+) -> dict[str, Any]:
+    """All seeds, one after the other unless there are workers; the summary, which is also written.
+
+    Raises ConfigError, ArgumentError.
+    """
     runs = Runs(plan, folder)
-    engine = plan.simulation(seeds[0]).federation.engine
-    summaries = []
-    for seed in seeds:
-        with progress_bar(console, f"seed {seed}", plan.task.rounds) as advance:
-            summaries.append(runs.run(seed, on_round=advance, engine=engine))
+    summaries = _one_by_one(runs, seeds, console) if workers is None else _side_by_side(runs, seeds, console, workers)
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
+        "task_algorithm": plan.task.algorithm,
         "model": plan.task.model,
         "dim": plan.task.dim,
         "clients": len(plan.task.clients),
@@ -276,6 +288,26 @@ def run_plan(plan: Plan, folder: Path, seeds: Sequence[int], console: Console) -
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return summary
+
+
+def _one_by_one(runs: Runs, seeds: Sequence[int], console: Console) -> list[dict[str, Any]]:
+    engine = runs.plan.simulation(seeds[0]).federation.engine
+    summaries = []
+    for seed in seeds:
+        with progress_bar(console, f"seed {seed}", runs.plan.task.rounds) as advance:
+            summaries.append(runs.run(seed, on_round=advance, engine=engine))
+    return summaries
+
+
+def _side_by_side(runs: Runs, seeds: Sequence[int], console: Console, workers: Workers) -> list[dict[str, Any]]:
+    jobs = [partial(_train_seed, runs.plan.raw, runs.folder.absolute(), seed) for seed in seeds]
+    is_silent = not console.is_terminal
+    return list(track(workers.run(jobs), "seeds", len(jobs), console=console, transient=True, disable=is_silent))
+
+
+def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:
+    """One seed's training, in a worker."""
+    return Runs(resolve(raw), folder).run(seed)
 
 
 @contextmanager
@@ -304,7 +336,9 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("training", f"{summary['algorithm']}, {summary['clients']} clients, {summary['model']}")
+    name = summary["algorithm"]
+    name = f"{summary['task_algorithm']} as deployed" if name == Deployed.name else name
+    table.add_row("training", f"{name}, {summary['clients']} clients, {summary['model']}")
     for run in summary["seeds"]:
         attack = "" if run["attack_success"] is None else f", attack success {run['attack_success']:.3f}"
         speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"

@@ -11,6 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from protos.task import Task
+
 VISIBLE_ROUNDS = 14
 
 
@@ -78,8 +80,19 @@ COLUMNS = (
 )
 
 
-def rounded_up(epsilon: float) -> str:
-    """A bound with two decimals is still a bound."""
+def warning_of(task: Task) -> str | None:
+    """What has to be said before a task is run that protects nobody."""
+    if task.algorithm != "non-private":
+        return None
+    return (
+        "WARNING: task.algorithm is non-private. No noise is added by anybody, epsilon is infinite, and nothing is "
+        "guaranteed for anybody's records against anybody who sees a model. For comparison only."
+    )
+
+
+def rounded_up(epsilon: float | str) -> str:
+    """A bound with two decimals is still a bound. JSON's infinity is the string "inf"."""
+    epsilon = float(epsilon)
     return f"{math.ceil(epsilon * 100) / 100:.2f}" if math.isfinite(epsilon) else "inf"
 
 

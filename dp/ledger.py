@@ -7,7 +7,8 @@ Format. One JSON object per line, appended only. The first line holds the parame
 
 A charge counts twice: for the clients it names, whose records meet one of `events`; and as a round of the task, in
 which every enrolled client is drawn or not and meets each of `every_round`, whichever it was. The header has the latter
-if there are any.
+if there are any. It has `"unit":"client"` where `events` are about whole clients, not records, and `steps_per_round`
+where an event happens more than once in a round; an event that is null leaves nothing protected.
 
 `chain` is a SHA-256 over the previous line's chain and this line's other fields. It finds a damaged or edited
 line; it is not keyed, so it does not stop somebody who may write the file and rewrites all of it, or who cuts it
@@ -26,6 +27,7 @@ import enum
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -56,7 +58,7 @@ class Level(enum.StrEnum):
     """What a round of the task costs a unit of any enrolled client, drawn or not, against clients only."""
 
     CLIENT = "client"
-    """A whole client: drawn with probability q, its update at most C long. Nobody else sees whether it was drawn."""
+    """A whole client: drawn with probability q, for all to see, its update at most C long."""
     DRAWN_RECORD = "drawn_record"
     """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
 
@@ -68,10 +70,13 @@ class Ledger:
     """Realised participation of every client, and what it amounts to. For one thread of one process.
 
     path      the file, created if missing; None keeps the ledger in memory, for simulations and tests.
-    events    what one round is to each view, see `dp.accounting.round_event`. Fixed for the life of the file.
+    events    what one round is to each view, see `dp.task_privacy`; None: epsilon is infinite after it. Fixed for the
+              life of the file.
     delta     of every statement. Fixed for the life of the file.
     budgets   the largest epsilon any client may reach, by view or level; one without is accounted, not limited.
     every_round   what one round of the task is, by level. Fixed for the life of the file.
+    unit      what `events` are about. Fixed for the life of the file.
+    steps_per_round   how often an event of `events` happens in a round. Fixed for the life of the file.
 
     With a budget for a view, when the task ends depends on who was drawn. Hiding in the draw is then over: the levels
     are accounted as if everybody were drawn in every round.
@@ -83,15 +88,19 @@ class Ledger:
         self,
         path: Path | None,
         *,
-        events: Mapping[View, SampledGaussian],
+        events: Mapping[View, SampledGaussian | None],
         delta: float,
         budgets: Mapping[View | Level, float] | None = None,
         every_round: Mapping[Level, Event] | None = None,
+        unit: Unit = Unit.RECORD,
+        steps_per_round: int = 1,
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
             raise ValueError(f"events must have one entry for each of {', '.join(View)}, got {', '.join(events)}")
         require_delta(delta)
+        require_count("steps_per_round", steps_per_round, at_least=1)
+        self._unit, self._steps_per_round = Unit(unit), steps_per_round
         self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
         self._budgets = {_view_or_level(key): budget for key, budget in (budgets or {}).items()}
         for key, budget in self._budgets.items():
@@ -116,6 +125,11 @@ class Ledger:
             except BaseException:
                 self.close()
                 raise
+
+    @property
+    def levels(self) -> frozenset[Level]:
+        """Those that the ledger can make a `task_statement` of."""
+        return frozenset(self._every_round)
 
     @property
     def participation(self) -> Mapping[str, int]:
@@ -162,9 +176,9 @@ class Ledger:
         return self._exceeded_by(_sorted_ids(clients)) is not None
 
     def statement(self, view: View, client: str | None = None) -> PrivacyStatement:
-        """The bound reached so far by one client's records, or by those of the client with most rounds."""
+        """The bound reached so far by one client's units, or by those of the client with most rounds."""
         rounds = max(self._participation.values(), default=0) if client is None else self._participation[client]
-        return PrivacyStatement(self._epsilon(view, rounds), self._delta, view, Label.BOUND)
+        return PrivacyStatement(self._epsilon(view, rounds), self._delta, view, Label.BOUND, unit=self._unit)
 
     def task_statement(self, level: Level) -> PrivacyStatement:
         """The bound reached so far by a unit of any enrolled client, after as many rounds as were charged.
@@ -190,14 +204,17 @@ class Ledger:
         self.close()
 
     def _epsilon(self, view: View, rounds: int) -> float:
-        return self._accountant.epsilon(self._events[view], rounds, self._delta)
+        event = self._events[view]
+        if event is None:
+            return math.inf if rounds else 0.0
+        return self._accountant.epsilon(event, rounds * self._steps_per_round, self._delta)
 
     def _task_epsilon(self, level: Level, rounds: int) -> float:
         if level not in self._every_round:
             raise ValueError(f"level must be one of {', '.join(self._every_round) or 'none'}, got {level}")
         event = self._every_round[Level(level)]
         if any(isinstance(key, View) for key in self._budgets):
-            event = _everybody_drawn(event)
+            event = everybody_drawn(event)
         return self._accountant.epsilon(event, rounds, self._delta)
 
     def _exceeded_by(self, clients: Collection[str]) -> BudgetExceededError | None:
@@ -217,8 +234,12 @@ class Ledger:
         return None
 
     def _header(self) -> dict[str, Any]:
-        events = {str(view): asdict(event) for view, event in self._events.items()}
+        events = {str(view): None if event is None else asdict(event) for view, event in self._events.items()}
         header: dict[str, Any] = {"format": _FORMAT, "delta": self._delta, "events": events}
+        if self._unit is not Unit.RECORD:
+            header["unit"] = str(self._unit)
+        if self._steps_per_round != 1:
+            header["steps_per_round"] = self._steps_per_round
         if self._every_round:
             header["every_round"] = {str(level): asdict(event) for level, event in self._every_round.items()}
         return header
@@ -298,7 +319,7 @@ def _view_or_level(key: View | Level) -> View | Level:
     return Level(key) if key in set(Level) else View(key)
 
 
-def _everybody_drawn(event: Event) -> Event:
+def everybody_drawn(event: Event) -> Event:
     """The event of a client that is in the round for certain."""
     if isinstance(event, TwoStageSampledGaussian):
         return SampledGaussian(event.record_rate, event.noise_multiplier)

@@ -81,7 +81,7 @@ def release(vectors: NDArray[np.int64], rule: ProposeTestRelease, random_bytes: 
     if any(square > longest for square in squares):
         raise ValueError(f"vectors must have norms <= {rule.clip}, got {math.sqrt(max(squares)) / 2**rule.frac_bits}")
     noisy_margin, has_passed = _test(squares, rule, random_bytes)
-    total = trimmed_sum(vectors, rule.trim_count if has_passed else 0)
+    total = trimmed_sum(vectors, rule.trim_count if has_passed else 0, squares)
     std = math.ldexp(rule.noise_multiplier * rule.clip * (rule.tau if has_passed else 1.0), rule.frac_bits)
     noise = rounded_gaussian.sample(std, vectors.shape[1], random_bytes)
     return Release(total + noise, noisy_margin, has_passed)

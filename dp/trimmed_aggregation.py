@@ -193,20 +193,35 @@ def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int6
     """
     if updates.ndim != 2:
         raise ValueError(f"updates must have shape (m, d), got {updates.shape}")
-    if not np.isfinite(updates).all():
-        raise ValueError("updates must be finite, got nan or inf")
-    rows = updates.astype(np.float64)
-    largest = np.abs(rows).max(axis=1, initial=0.0)  # so that no square overflows
-    scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
-    with np.errstate(over="ignore"):  # an infinite norm shrinks to nothing
-        norms = largest * np.sqrt((scaled**2).sum(axis=1))
-    shrink = np.where(norms > clip, clip / np.where(norms > 0, norms, 1.0), 1.0)
-    grid = np.trunc(np.ldexp(rows * shrink[:, None], frac_bits)).astype(np.int64)
-    longest = (Fraction(clip) * (1 << frac_bits)) ** 2
-    for i in np.flatnonzero(norms > clip * (1 - 1e-9)):  # float64 may have left one a rounding error too long
-        while squared_norm(grid[i]) > longest:
-            grid[i] -= np.sign(grid[i])
+    grid = np.empty(updates.shape, dtype=np.int64)
+    for update, whole in zip(updates, grid, strict=True):  # row by row: a pass over one stays in the caches
+        whole[:] = _row_on_grid(update.astype(np.float64), clip, frac_bits)
     return grid
+
+
+def _row_on_grid(row: Array, clip: float, frac_bits: int) -> NDArray[np.int64]:
+    """One row of `clip_to_grid`, (d,)."""
+    if not np.isfinite(row).all():
+        raise ValueError("updates must be finite, got nan or inf")
+    norm = _norm(row)
+    scale = math.ldexp(clip / norm if norm > clip else 1.0, frac_bits)
+    whole: NDArray[np.int64] = (row * scale).astype(np.int64)  # towards zero
+    if norm > clip * (1 - 1e-9):  # float64 may have left it a rounding error too long
+        longest = (Fraction(clip) * (1 << frac_bits)) ** 2
+        while squared_norm(whole) > longest:
+            whole -= np.sign(whole)
+    return whole
+
+
+def _norm(row: Array) -> float:
+    """L2, also where a square overflows or vanishes; infinite where the norm itself overflows, which shrinks the row to
+    nothing."""
+    with np.errstate(over="ignore"):
+        square = float(row @ row)
+    if 1e-200 < square < math.inf:
+        return math.sqrt(square)
+    largest = float(np.abs(row).max(initial=0.0))
+    return largest * float(np.linalg.norm(row / largest)) if largest > 0 else 0.0
 
 
 def _mean(total: NDArray[np.int64], frac_bits: int, sampling: Sampling) -> Array:

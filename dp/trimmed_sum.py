@@ -6,6 +6,7 @@ Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to 
 NeurIPS '22; the closed form of the margin is our derivation.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -37,14 +38,19 @@ def tsum_local_sensitivity(norms: Sequence[float], F: float, r: float, R: float)
     return float(sorted(norms)[rank - 1]) if rank >= 1 else 0.0
 
 
-def trimmed_sum(vectors: NDArray[np.int64], F: int) -> NDArray[np.int64]:
-    """TSum_F of grid vectors. Shapes: (m, d) -> (d,).
+def trimmed_sum(vectors: NDArray[np.int64], F: int, squares: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """TSum_F of grid vectors. Shapes: (m, d) -> (d,). `squares`: their squared norms, where they are known.
 
     Equally long vectors are ordered by their content, never by where they stand: that may differ between neighbours.
     """
-    order = sorted(range(len(vectors)), key=lambda i: (squared_norm(vectors[i]), vectors[i].tobytes()))
-    kept = vectors[order[: max(0, len(vectors) - F)]]
-    total: NDArray[np.int64] = kept.sum(axis=0, dtype=np.int64)
+    squares = [squared_norm(vector) for vector in vectors] if squares is None else squares
+    order: list[int] = []
+    for _, tied in itertools.groupby(sorted(range(len(vectors)), key=squares.__getitem__), key=squares.__getitem__):
+        group = list(tied)
+        order += group if len(group) == 1 else sorted(group, key=lambda i: vectors[i].tobytes())
+    total = np.zeros(vectors.shape[1], dtype=np.int64)
+    for i in order[: max(0, len(vectors) - F)]:
+        total += vectors[i]
     return total
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from types import MappingProxyType
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from mpc.errors import ParameterError
 from mpc.norm_bound import NormBound
@@ -25,6 +29,29 @@ MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+AlgorithmName: TypeAlias = Literal[
+    "precad", "user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private"
+]
+"""What two servers that see no single update can run. Each is defined in `clients.round_update` and
+`dp.task_privacy`."""
+ONLY_SIMULATED: Final = (
+    *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median", "norm-bounding"),
+    *("tsgd-gaussian", "tsgd-ptr", "central-dp", "central-record-dp"),
+)
+"""Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
+OF_AN_ALGORITHM: Final[Mapping[str, tuple[AlgorithmName, ...]]] = MappingProxyType(
+    {
+        "local_steps": ("user-dp-fedavg", "ins-dp-fedavg"),
+        "local_rate": ("user-dp-fedavg", "ins-dp-fedavg"),
+        "local_batch": ("user-dp-fedavg",),
+        "local_momentum": ("user-dp-fedavg",),
+        "local_weight_decay": ("user-dp-fedavg",),
+        "non_colluding": ("distributed-dp",),
+    }
+)
+"""Fields that mean something to these algorithms only."""
+_LOG_MARGIN: Final = 64 * math.log(2)
+
 
 class Task(BaseModel):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
@@ -33,6 +60,8 @@ class Task(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "task"
     """Lower-case letters, digits, dots, dashes."""
+    algorithm: AlgorithmName = "precad"
+    """Who adds which noise to what; docs/simulation.md. Where it is not `precad`, the fields below say what changes."""
     clients: dict[str, Annotated[int, Field(ge=1)]]
     """Every enrolled client, with the number of records N_i that it declares. The declared numbers are public
     constants: they make the divisor of the update and never change during the task."""
@@ -48,10 +77,25 @@ class Task(BaseModel):
     """What R bounds: the whole gradient, or each of the L layers' by R / sqrt(L), which keeps the whole within R."""
     client_clip: Positive
     """C: L2 bound on one client's update, enforced by the servers."""
-    noise_multiplier: Positive
-    """sigma: the noise of each server has standard deviation sigma * R per coordinate."""
+    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`: sigma * C.
+    `local-dp`, `ins-dp-fedavg`: servers add none, every client (every local step) adds sigma * R; `distributed-dp`:
+    every client adds sigma * R / sqrt(tau). `non-private`: nobody adds any, and 0 is the only value."""
     learning_rate: Positive
-    """eta."""
+    """eta. Where clients send differences of models, what their average is multiplied with."""
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    """V: descent steps of a client in a round."""
+    local_rate: Positive = 0.1
+    """Their learning rate."""
+    local_batch: Annotated[int, Field(ge=1)] | None = None
+    """Records of a step, of a pass over all of the client's in random order; None: Poisson samples of rate p."""
+    local_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """v <- momentum v + gradient, theta <- theta - rate v."""
+    local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """So many times theta is added to the gradient."""
+    non_colluding: Annotated[int, Field(ge=1)] = 1
+    """tau: of every round's uploads, how many are of clients that follow the protocol and collude with nobody. A round
+    with fewer uploads releases nothing."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """delta of the privacy statements."""
     frac_bits: Annotated[int, Field(ge=0, le=40)] = 16
@@ -82,6 +126,26 @@ class Task(BaseModel):
     epsilon_budget_client: Positive | None = None
     """The same for a whole client, in the view of the clients alone. Tested on every round, whoever is drawn."""
 
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _refuse_what_is_only_simulated(cls, algorithm: object) -> object:
+        if algorithm in ONLY_SIMULATED:
+            raise ValueError(
+                f"{algorithm} needs one server that sees every update, and two servers that hold shares see none: it "
+                "runs in `precad simulate`, by simulation.algorithm or simulation.aggregation"
+            )
+        return algorithm
+
+    @field_validator("noise_multiplier")
+    @classmethod
+    def _check_that_there_is_noise(cls, multiplier: float, others: ValidationInfo) -> float:
+        is_private = others.data.get("algorithm") != "non-private"
+        if is_private and multiplier == 0:
+            raise PydanticCustomError("greater_than", "Input should be greater than 0")
+        if not is_private and multiplier != 0:
+            raise ValueError(f"must be 0 where algorithm is non-private and nobody adds noise, got {multiplier}")
+        return multiplier
+
     @field_validator("clients")
     @classmethod
     def _check_client_ids(cls, clients: dict[str, int]) -> dict[str, int]:
@@ -102,14 +166,47 @@ class Task(BaseModel):
             raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
-        if not MIN_NOISE_STD_ON_GRID <= self.noise_std_on_grid <= MAX_NOISE_STD_ON_GRID:
-            raise ValueError(
-                "noise_multiplier * record_clip * 2^frac_bits must be between 8 and 2^40, where the noise on the grid "
-                f"is accounted as the Gaussian that it is rounded from; got {self.noise_std_on_grid:.6g}"
-            )
+        self._check_noise()
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
+        self._check_fields_of_algorithms()
         return self
+
+    def _check_noise(self) -> None:
+        """Of whoever adds it. Raises ValueError."""
+        if self.algorithm == "non-private":
+            return
+        std, clip = max(self.noise_std_on_grid, self.client_noise_std_on_grid), "record_clip"
+        if self.algorithm == "user-dp-fedavg":
+            clip = "client_clip"
+        elif self.algorithm == "distributed-dp":
+            clip = "record_clip / sqrt(non_colluding)"
+        if not MIN_NOISE_STD_ON_GRID <= std <= MAX_NOISE_STD_ON_GRID:
+            raise ValueError(
+                f"noise_multiplier * {clip} * 2^frac_bits must be between 8 and 2^40, where the noise on the grid "
+                f"is accounted as the Gaussian that it is rounded from; got {std:.6g}"
+            )
+        if self.algorithm == "distributed-dp" and not self.update_bound > 0:
+            raise ValueError(
+                "client_clip must leave room for a client's own noise, which is summed as it is: expected more than "
+                f"{self.client_clip - self.update_bound:.6g}, got {self.client_clip}"
+            )
+
+    def _check_fields_of_algorithms(self) -> None:
+        """Nothing is set that this algorithm ignores, or cannot keep. Raises ValueError."""
+        for name, algorithms in OF_AN_ALGORITHM.items():
+            if self.algorithm not in algorithms and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is of {' and '.join(algorithms)} only, found algorithm {self.algorithm!r}")
+        if self.non_colluding > len(self.clients):
+            raise ValueError(
+                f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}"
+            )
+        budgets = ["epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client"]
+        if self.algorithm != "non-private":
+            budgets = [] if self.algorithm in ("precad", "user-dp-fedavg") else budgets[2:]
+        for name in budgets:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: {self.algorithm} proves nothing that it could limit, expected none")
 
     @property
     def norm_bound(self) -> NormBound:
@@ -118,14 +215,46 @@ class Task(BaseModel):
 
     @property
     def noise_std_on_grid(self) -> float:
-        """Standard deviation of one server's noise, in units of 2^-f."""
-        return self.noise_multiplier * self.record_clip * float(2**self.frac_bits)
+        """Standard deviation of each server's noise, in units of 2^-f; 0: servers add none."""
+        clips = {"precad": self.record_clip, "user-dp-fedavg": self.client_clip}
+        return self.noise_multiplier * clips.get(self.algorithm, 0.0) * float(2**self.frac_bits)
+
+    @property
+    def client_noise_std_on_grid(self) -> float:
+        """Of the noise that a client adds by itself, in every step where there are several; 0: it adds none."""
+        shares = {"local-dp": 1, "ins-dp-fedavg": 1, "distributed-dp": self.non_colluding}
+        if self.algorithm not in shares:
+            return 0.0
+        return self.noise_multiplier * self.record_clip * float(2**self.frac_bits) / math.sqrt(shares[self.algorithm])
+
+    @property
+    def update_bound(self) -> float:
+        """What a client clips its update to: C, or what C leaves when noise of its own is added that nobody clips.
+
+        distributed-dp: C - std (sqrt(d) + sqrt(2 ln 2^64)) - sqrt(d) 2^-f / 2. The noise and its rounding exceed the
+        room with probability at most 2^-64, since the norm of d normals is above sqrt(d) + t with probability at most
+        exp(-t^2 / 2) (Gaussian concentration of a 1-Lipschitz function). So the check accepts whatever the records
+        are, and its verdict says nothing of them. May be <= 0, which is a configuration error.
+        """
+        if self.algorithm != "distributed-dp":
+            return self.client_clip
+        grid, root = math.ldexp(1.0, -self.frac_bits), math.sqrt(self.dim)
+        room = self.client_noise_std_on_grid * (root + math.sqrt(2 * _LOG_MARGIN)) + root / 2
+        return self.client_clip - room * grid * (1 + 2.0**-20)
 
     @property
     def divisor(self) -> float:
         """W = q * sum_i p N_i: the expected number of records in a round. A public constant, unlike the paper's
-        divisor, which sums over the round's valid clients and reveals who they were."""
+        divisor, which sums over the round's valid clients and reveals who they were. Where clients send differences
+        of models, W = q n, the expected number of clients."""
+        if self.algorithm in ("user-dp-fedavg", "ins-dp-fedavg"):
+            return self.client_rate * len(self.clients)
         return self.client_rate * self.record_rate * sum(self.clients.values())
+
+    def may_release(self, n_accepted: int) -> bool:
+        """Whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since fewer
+        carry less noise than is accounted. If not, the round's sum is zero."""
+        return self.algorithm != "distributed-dp" or n_accepted >= self.non_colluding
 
     @property
     def wire_mode(self) -> Mode:
@@ -133,10 +262,15 @@ class Task(BaseModel):
         return Mode(self.mode)
 
     def digest(self) -> bytes:
-        """SHA-256 of the protocol version and every field, in canonical JSON."""
+        """SHA-256 of the protocol version and the canonical text."""
         return self._digest
+
+    def canonical(self) -> str:
+        """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only."""
+        left_out = {"algorithm", *OF_AN_ALGORITHM} if self.algorithm == "precad" else set[str]()
+        fields = self.model_dump(mode="json", exclude=left_out)
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
     def _digest(self) -> bytes:
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(f"{PROTOCOL_VERSION}\n{canonical}".encode()).digest()
+        return hashlib.sha256(f"{PROTOCOL_VERSION}\n{self.canonical()}".encode()).digest()

@@ -187,6 +187,8 @@ class Aggregator:
             self._telemetry.is_listening = True
             stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
+            if self.task.algorithm == "non-private":
+                log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
             tools = _Tools(peer_servicer, peer_pin, gate, engine, mpc_thread)
             goodbye = common_pb2.Goodbye(finished=False)
             try:

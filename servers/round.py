@@ -237,22 +237,27 @@ class RoundRunner:
         return validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
 
     async def charge(self, state: Validated) -> Charged:
-        """Line 5, first half: noise of N(0, (sigma R)^2) on the integer grid; the ledger pays before anything leaves.
+        """Line 5, first half: `Task.noise_std_on_grid` of noise, if any; the ledger pays before anything leaves.
 
         Every chosen client is charged, whether its update arrived or not. The verdicts are on disk before the charge:
         should the other server commit the round and we not, we can take it over.
         """
         with self._phase("noise"):
             noisy_share, _ = await asyncio.gather(
-                self._in_mpc_thread(self._add_noise, state.share_sum), asyncio.to_thread(self._write_verdicts, state)
+                self._in_mpc_thread(self._release, state.share_sum, len(state.accepted)),
+                asyncio.to_thread(self._write_verdicts, state),
             )
         with self._phase("charge"):
             self._epsilons = await asyncio.to_thread(self._pay, state.round, state.chosen)
         return Charged(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
 
-    def _add_noise(self, share_sum: RingArray) -> RingArray:
-        """In place: d words may be most of a server's memory."""
-        share_sum += self._noise(self.task.noise_std_on_grid, self.task.dim)
+    def _release(self, share_sum: RingArray, n_accepted: int) -> RingArray:
+        """What leaves this server; in place, since d words may be most of a server's memory. Nothing of the uploads
+        where there are too few of them to hide one another by the noise that clients add."""
+        if not self.task.may_release(n_accepted):
+            share_sum[:] = 0
+        if self.task.noise_std_on_grid > 0:
+            share_sum += self._noise(self.task.noise_std_on_grid, self.task.dim)
         return share_sum
 
     def _write_verdicts(self, state: Validated) -> None:

@@ -22,9 +22,9 @@ import numpy as np
 from google.protobuf.json_format import MessageToJson, Parse, ParseError
 from numpy.typing import NDArray
 
-from dp.accounting import Event, SampledGaussian, TwoStageSampledGaussian, View, round_event
+from dp.accounting import View
 from dp.ledger import Ledger, Level
-from dp.precad_client import client_noise_multiplier
+from dp.task_privacy import task_privacy
 from protos import convert
 from protos.precad.v1 import control_pb2
 from protos.task import Task
@@ -85,31 +85,22 @@ def ledger_path(state_dir: Path) -> Path:
 def open_ledger(state_dir: Path, task: Task) -> Ledger:
     """The task's ledger, for both views and every level, in a folder that is made where there is none."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    events = {
-        view: round_event(
-            view,
-            record_sampling_rate=task.record_rate,
-            noise_multiplier=task.noise_multiplier,
-            record_clip=task.record_clip,
-            dim=task.dim,
-            frac_bits=task.frac_bits,
-        )
-        for view in View
-    }
-    client_multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
-    every_round: dict[Level, Event] = {
-        Level.CLIENT: SampledGaussian(task.client_rate, client_multiplier),
-        Level.DRAWN_RECORD: TwoStageSampledGaussian(
-            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
-        ),
-    }
+    privacy = task_privacy(task)
     limits: dict[View | Level, float | None] = {
         View.ONE_SERVER: task.epsilon_budget_one_server,
         View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
         Level.CLIENT: task.epsilon_budget_client,
     }
     budgets = {key: limit for key, limit in limits.items() if limit is not None}
-    return Ledger(ledger_path(state_dir), events=events, delta=task.delta, budgets=budgets, every_round=every_round)
+    return Ledger(
+        ledger_path(state_dir),
+        events=privacy.events,
+        delta=task.delta,
+        budgets=budgets,
+        every_round=privacy.every_round,
+        unit=privacy.unit,
+        steps_per_round=privacy.steps_per_round,
+    )
 
 
 def open_tuple_ledger(state_dir: Path, backend: Backend | None = None) -> TupleLedger:

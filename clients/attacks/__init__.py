@@ -10,6 +10,7 @@ from clients.attacks.attack import Attack, Knowledge
 from clients.attacks.distributed_backdoor import DistributedBackdoor
 from clients.attacks.fang_trim import FangTrim
 from clients.attacks.feature_noise import FeatureNoise
+from clients.attacks.gaussian_features import GaussianFeatures
 from clients.attacks.gradient_noise import GradientNoise
 from clients.attacks.honest import Honest
 from clients.attacks.inner_product import InnerProductManipulation
@@ -31,6 +32,7 @@ __all__ = [
     "DistributedBackdoor",
     "FangTrim",
     "FeatureNoise",
+    "GaussianFeatures",
     "GradientNoise",
     "Honest",
     "InnerProductManipulation",
@@ -57,6 +59,7 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     SignFlip,
     GradientNoise,
     FeatureNoise,
+    GaussianFeatures,
     PixelBackdoor,
     TriangleBackdoor,
     DistributedBackdoor,

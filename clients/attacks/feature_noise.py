@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from clients.attacks.attack import Attack
-from clients.datasets.records import Records
+from clients.datasets.records import Records, require_images
 from clients.errors import ArgumentError
 
-_IMAGE_AXES: Final = 3
 _WHITE: Final = 255.0
 
 
@@ -33,10 +32,13 @@ class FeatureNoise(Attack):
         if not 0 < self.reach < math.inf:
             raise ArgumentError(f"reach must be positive and finite, got {self.reach}")
 
+    def of_attacker(self, i: int) -> Self:
+        """With noise of its own."""
+        return replace(self, seed=self.seed + i)
+
     def on_records(self, records: Records) -> Records:
         """The same labels, each image with noise of its own, once and for all. Raises ArgumentError for texts."""
-        if len(records.shape) != _IMAGE_AXES:
-            raise ArgumentError(f"{self.name} needs images, got records of shape {records.shape}")
+        require_images(self.name, records)
         is_bytes = records.features.dtype == np.uint8
         noise = np.random.default_rng(self.seed).uniform(-self.reach, self.reach, records.features.shape)
         noisy = np.clip(records.features / (_WHITE if is_bytes else 1.0) + noise, 0.0, 1.0)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.attacks.backdoor import Backdoor
-from clients.datasets.records import Records
-from clients.errors import ArgumentError
+from clients.datasets.records import Records, require_images
 
-_IMAGE_AXES: Final = 3
 Mask = NDArray[np.bool_]
 
 
@@ -54,6 +51,5 @@ class PatternBackdoor(Backdoor):
         return Records(features, np.full_like(records.labels, self.target))
 
     def _size(self, records: Records) -> tuple[int, int]:
-        if len(records.shape) != _IMAGE_AXES:
-            raise ArgumentError(f"{self.name} needs images, got records of shape {records.shape}")
+        require_images(self.name, records)
         return records.shape[1], records.shape[2]

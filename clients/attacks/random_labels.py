@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -23,6 +23,10 @@ class RandomLabels(Attack):
 
     seed: int = 0
     """Of the flips."""
+
+    def of_attacker(self, i: int) -> Self:
+        """With flips of its own: where everybody has one record, the same flip would be no random one."""
+        return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:
         """The same features; every label is wrong."""

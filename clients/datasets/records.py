@@ -78,10 +78,25 @@ class Split:
 
 
 def joined(parts: Sequence[Records]) -> Records:
-    """All of them, in order; itself where there is one."""
+    """All of them, in order; itself where there is one. Images of both kinds become float32."""
     if len(parts) == 1:
         return parts[0]
-    return Records(np.concatenate([part.features for part in parts]), np.concatenate([part.labels for part in parts]))
+    is_mixed = len({part.features.dtype for part in parts}) > 1
+    features = np.concatenate([pixels(part) if is_mixed else part.features for part in parts])
+    return Records(features, np.concatenate([part.labels for part in parts]))
+
+
+def pixels(images: Records) -> NDArray[np.float32]:
+    """What the features of images stand for, float32."""
+    if images.features.dtype == np.uint8:
+        return images.features.astype(np.float32) / np.float32(_PIXEL_MAX)
+    return images.features.astype(np.float32)
+
+
+def require_images(what: str, records: Records) -> None:
+    """Raises ArgumentError for texts."""
+    if records.features.ndim != _IMAGE_AXES:
+        raise ArgumentError(f"{what} needs images, got records of shape {records.shape}")
 
 
 def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:

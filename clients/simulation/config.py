@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Parameters = dict[str, bool | int | float | str]
@@ -54,9 +54,26 @@ class SimulationSettings(BaseModel):
     """Of the same steps: v <- momentum v + gradient, theta <- theta - rate v."""
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Of the same steps: so many times theta is added to the gradient."""
+    update_clipping: Literal["flat", "per-layer", "private-quantile", "median-not-private"] = "flat"
+    """How the trusted server of `user-dp-fedavg` and `central-dp` bounds updates, from S = `task.client_clip`:
+    `clients.simulation.update_clipping`. What is learnt of the updates is private, or nothing is, as the name says."""
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """`private-quantile`: the share of updates that the bound shall leave as they are."""
+    quantile_rate: Positive = 0.2
+    """`private-quantile`: how fast the bound follows, geometrically."""
+    quantile_noise: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """`private-quantile`: sigma_b, half the noise on the count of updates within the bound. The rest of the round's
+    budget is the updates'. None: q n / 20, or 1.2 z where that is more."""
     evaluate_every: Annotated[int, Field(ge=1)] = 10
     """Rounds between two evaluations on the test records; the last round is always evaluated."""
     batching: Literal["round", "client"] = "round"
     """Whether the records of all chosen clients go through the model in one pass, or each client's in its own. The
     same up to float32 rounding; `client` gives the bits of a deployment with one client per process."""
     attack: AttackSettings | None = None
+
+    @model_validator(mode="after")
+    def _check_quantile(self) -> Self:
+        given = sorted(self.model_fields_set & {"quantile", "quantile_rate", "quantile_noise"})
+        if given and self.update_clipping != "private-quantile":
+            raise ValueError(f"{given[0]} needs update_clipping = 'private-quantile', found {self.update_clipping!r}")
+        return self

@@ -6,8 +6,7 @@ on one `RecordEngine`, the records of all chosen clients in one pass; uploads ar
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +15,12 @@ from numpy.typing import NDArray
 from clients.aggregation import AggregationRule
 from clients.attacks import Attack, Honest, Knowledge
 from clients.datasets import Records
+from clients.descent import descend, descend_together
 from clients.errors import NonFiniteGradientError, NoVictimError
-from clients.local_update import local_updates, sample_records
-from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.local_update import local_updates
+from clients.model_stack import ModelByModel, OwnModels
+from clients.per_record import RecordClip, RecordEngine
+from clients.round_update import record_clip
 from clients.simulation.config import SimulationSettings
 from clients.simulation.randomness import Randomness
 from clients.submission import encode_update
@@ -29,6 +31,8 @@ from protos.task import Task
 
 Vector = NDArray[np.float64]
 _HONEST = Honest()
+_COPIES = 8
+"""Of a client's model while it trains: parameters, velocity, gradients, and what adds them up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +45,8 @@ class Federation:
     attacks: Mapping[str, Attack] = field(default_factory=dict)
     """Of the malicious clients; everybody else is honest."""
     engine: RecordEngine
+    own_models: Callable[[], OwnModels]
+    """The engine for clients that have models of their own, after a local step. The first call makes it."""
     randomness: Randomness
     rule: AggregationRule | None = None
     """The rule of a server that sees every update; None: the sum over a public divisor."""
@@ -56,7 +62,7 @@ class Federation:
 
     def record_clip(self) -> RecordClip:
         """R, as the task says."""
-        return RecordClip(self.task.record_clip, Clipping(self.task.record_clipping))
+        return record_clip(self.task)
 
     def gradients(
         self, t: int, parameters: NDArray[np.float32], chosen: Sequence[str], *, clip: RecordClip, bound: float
@@ -92,6 +98,8 @@ class Federation:
 
         bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
         """
+        malicious = [client for client in updates if self.is_malicious(client)]
+        train = self._shared_training(t, parameters, malicious)
         honest = [update for client, update in updates.items() if not self.is_malicious(client)]
         if len(honest) == len(updates):
             return dict(updates)
@@ -109,9 +117,7 @@ class Federation:
                 n_attackers=len(updates) - len(honest),
                 bound=bound,
                 step=step,
-                train=lambda steps, rate, client=client: self.descend(  # type: ignore[misc]
-                    t, parameters, client, steps=steps, rate=rate
-                ),
+                train=lambda steps, rate, client=client: train(client, steps, rate),  # type: ignore[misc]
                 random=self.randomness.attack(t, client),
             )
             try:
@@ -125,32 +131,66 @@ class Federation:
     def descend(
         self, t: int, parameters: NDArray[np.float32], client: str, *, steps: int, rate: float
     ) -> NDArray[np.float64]:
-        """So many steps of stochastic gradient descent on the client's records, as the settings say; parameters (d,).
+        """`clients.descent.descend` on the client's records, as the settings say; parameters (d,)."""
+        return descend(
+            parameters,
+            self.records[client],
+            engine=self.engine,
+            steps=steps,
+            rate=rate,
+            sample_rate=self.task.record_rate,
+            training=self.settings,
+            random_bytes=self.randomness.records(t, client),
+        )
 
-        The gradient of a step is the mean over its batch, or the sum over a Poisson sample by the expected size p N_i.
-        Momentum begins at zero, and weight decay is part of the gradient, as in PyTorch's SGD.
+    def descend_all(
+        self, t: int, parameters: NDArray[np.float32], clients: Sequence[str], *, steps: int, rate: float
+    ) -> dict[str, Vector]:
+        """The same for several clients, a step of all at a time where that is the faster way; parameters (d,) of each.
+
+        Groups of them, so that memory for their models stays within the engine's budget.
         """
-        at, records, settings = parameters.astype(np.float64), self.records[client], self.settings
-        if len(records) == 0:  # all of them hoarded by an attacker
-            return at
-        velocity = np.zeros_like(at)
-        for batch, size in itertools.islice(self._batches(t, client), steps):
-            gradient = self.engine.gradient_sum(at, records.take(batch)) / size + settings.local_weight_decay * at
-            velocity = settings.local_momentum * velocity + gradient
-            at -= rate * velocity
-        return at
+        models = self.own_models()
+        if isinstance(models, ModelByModel):
+            return {client: self.descend(t, parameters, client, steps=steps, rate=rate) for client in clients}
+        found: dict[str, Vector] = {}
+        for group in self.groups(clients):
+            trained = descend_together(
+                parameters,
+                [self.records[client] for client in group],
+                models=models,
+                steps=steps,
+                rate=rate,
+                sample_rate=self.task.record_rate,
+                training=self.settings,
+                random_bytes=[self.randomness.records(t, client) for client in group],
+            )
+            found.update(zip(group, trained, strict=True))
+        return found
 
-    def _batches(self, t: int, client: str) -> Iterator[tuple[NDArray[np.int64], float]]:
-        """Without end: the indices of a step's records, and what the sum of their gradients is divided by."""
-        n, size = len(self.records[client]), self.settings.local_batch
-        draw = self.randomness.records(t, client)
-        while size is None:
-            yield sample_records(n, self.task.record_rate, draw), self.task.record_rate * n
-        while True:
-            order = np.argsort(np.frombuffer(draw(8 * n), dtype="<u8"), kind="stable")
-            for start in range(0, n, size):
-                batch = order[start : start + size]
-                yield batch, float(len(batch))
+    def groups(self, clients: Sequence[str]) -> Iterator[list[str]]:
+        """The clients in order, so many at a time as their models have room for, some copies of each in float64."""
+        size = max(1, self.engine.memory_bytes // (_COPIES * 8 * self.task.dim))
+        for start in range(0, len(clients), size):
+            yield list(clients[start : start + size])
+
+    def _shared_training(
+        self, t: int, parameters: NDArray[np.float32], clients: Sequence[str]
+    ) -> Callable[[str, int, float], Vector]:
+        """(client, steps, rate) to `descend`: the first that asks has all with its kind of attack trained, together."""
+        done: dict[tuple[str, int, float], Vector] = {}
+
+        def train(client: str, steps: int, rate: float) -> Vector:
+            if (client, steps, rate) not in done:
+                alike = [c for c in clients if type(self.attacks[c]) is type(self.attacks[client])]
+                try:
+                    trained = self.descend_all(t, parameters, alike, steps=steps, rate=rate)
+                except NonFiniteGradientError:  # who is it?
+                    trained = {client: self.descend(t, parameters, client, steps=steps, rate=rate)}
+                done.update({(c, steps, rate): found for c, found in trained.items()})
+            return done[client, steps, rate].copy()
+
+        return train
 
     def encoded(self, client: str, update: Vector, *, is_clipped: bool) -> RingArray | None:
         """What the client shares (d,): integers. None where an attacker cannot encode what it made.

@@ -134,6 +134,35 @@ def bench_training(
         measure(run, tables.print_training, plots.plot_training, plot=plot, as_json=as_json)
 
 
+@bench_app.command("local-training")
+def bench_local_training(
+    quick: Quick = False,
+    clients: Annotated[list[int] | None, typer.Option("--clients", help="Instead of 10 and 40; repeat.", min=1)] = None,
+    records: Annotated[int, typer.Option(help="Of a client's step.", min=1)] = 30,
+    steps: Annotated[int, typer.Option(help="Of a client's round.", min=1)] = 5,
+    threads: Annotated[int, typer.Option(help="Of PyTorch.", min=1)] = 1,
+    device: Device = "cpu",
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Several local steps of many clients, stacked and client by client."""
+    with exit_codes():
+        from benchmarks import local_training, plots, tables
+        from clients.per_record import resolve_device
+
+        plan = local_training.Plan(
+            clients=tuple(clients) if clients else (10, 40),
+            records=records,
+            steps=steps,
+            repetitions=repetitions or (3 if quick else 20),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        run = partial(local_training.run, plan)
+        measure(run, tables.print_local_training, plots.plot_local_training, plot=plot, as_json=as_json)
+
+
 @bench_app.command("overhead")
 def bench_overhead(
     quick: Quick = False,

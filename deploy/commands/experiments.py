@@ -44,6 +44,7 @@ def experiment_tightness(
             tightness.print_tightness(people, report)
 
 
+PaperImages = Annotated[ImagesName, typer.Option(help="mnist is the paper's.")]
 Seeds = Annotated[int | None, typer.Option(help="Trainings of each case; 1 with --quick, else 3.", min=1)]
 Rounds = Annotated[int | None, typer.Option(help="In place of the paper's 5000.", min=1)]
 Sigma = Annotated[float, typer.Option(help="Noise multiplier; the paper has 1, 1.5 and 2.")]
@@ -70,7 +71,7 @@ def experiment_precad_mnist(
         list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.5 and 2; repeat for several.")
     ] = None,
     rounds: Rounds = None,
-    dataset: Annotated[ImagesName, typer.Option(help="mnist is the paper's.")] = ImagesName.MNIST,
+    dataset: PaperImages = ImagesName.MNIST,
     model: Annotated[str, typer.Option(help="cnn takes the same pixels as they are, in [0, 1].")] = "cnn-standardised",
     device: Device = "auto",
     threads: Threads = None,
@@ -83,8 +84,7 @@ def experiment_precad_mnist(
 
         experiment = module.Experiment(
             sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
-            seeds=seeds or (1 if quick else 3),
-            rounds=rounds or (module.QUICK_ROUNDS if quick else module.ROUNDS),
+            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
             dataset=dataset.value,
             model=model,
             device=device,
@@ -101,7 +101,7 @@ def experiment_precad_clients(
     ] = None,
     sigma: Sigma = 1.0,
     rounds: Rounds = None,
-    dataset: Annotated[ImagesName, typer.Option(help="mnist is the paper's.")] = ImagesName.MNIST,
+    dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
     output: ExperimentFolder = None,
@@ -114,8 +114,7 @@ def experiment_precad_clients(
         experiment = module.Experiment(
             numbers=tuple(dict.fromkeys(numbers or module.NUMBERS)),
             sigma=sigma,
-            seeds=seeds or (1 if quick else 3),
-            rounds=rounds or (module.QUICK_ROUNDS if quick else module.ROUNDS),
+            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
             dataset=dataset.value,
             device=device,
         )
@@ -150,8 +149,7 @@ def experiment_precad_backdoor(
         experiment = module.Experiment(
             attackers=tuple(dict.fromkeys(attackers or ())),
             sigma=sigma,
-            seeds=seeds or (1 if quick else 3),
-            rounds=rounds or (module.QUICK_ROUNDS if quick else module.ROUNDS),
+            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
             dataset=dataset.value,
             model=model,
             device=device,
@@ -169,7 +167,7 @@ def experiment_userdp_certified(
         list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.8 and 2.3; repeat for several.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="In place of the paper's 3.", min=1)] = None,
-    dataset: Annotated[ImagesName, typer.Option(help="mnist is the paper's.")] = ImagesName.MNIST,
+    dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
     output: ExperimentFolder = None,
@@ -189,6 +187,39 @@ def experiment_userdp_certified(
         _train(module, experiment, "userdp-certified", output, threads=threads, as_json=as_json)
 
 
+@experiment_app.command("ptr-mnist")
+def experiment_ptr_mnist(
+    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 2.33: minutes.")] = False,
+    seeds: Seeds = None,
+    corruptions: Annotated[
+        list[str] | None, typer.Option("--corruption", help="Such as label-0.1; all seven unless given.")
+    ] = None,
+    epsilons: Annotated[
+        list[float] | None, typer.Option("--epsilon", help="Instead of 3 and 5; repeat for several.")
+    ] = None,
+    dataset: PaperImages = ImagesName.MNIST,
+    model: Annotated[str, typer.Option(help="cnn is the paper's; cnn-half takes a third of the time.")] = "cnn",
+    device: Device = "auto",
+    threads: Threads = None,
+    output: ExperimentFolder = None,
+    as_json: Json = False,
+) -> None:
+    """The PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted MNIST, at equal proved epsilon."""
+    with exit_codes():
+        from deploy.experiments import ptr_mnist as module
+
+        usual = module.QUICK_CORRUPTIONS if quick else [corruption.name for corruption in module.CORRUPTIONS]
+        experiment = module.Experiment(
+            corruptions=tuple(dict.fromkeys(corruptions or usual)),
+            epsilons=tuple(dict.fromkeys(epsilons or (module.QUICK_EPSILONS if quick else module.EPSILONS))),
+            seeds=seeds or (1 if quick else 3),
+            dataset=dataset.value,
+            model=model,
+            device=device,
+        )
+        _train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
+
+
 @experiment_app.command("precad-noise")
 def experiment_precad_noise(as_json: Json = False) -> None:
     """The noise column of PRECAD's Table 1, measured on one round of each algorithm."""
@@ -200,6 +231,12 @@ def experiment_precad_noise(as_json: Json = False) -> None:
             sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
         else:
             precad_noise.print_report(people, report)
+
+
+def _size(module: Any, *, quick: bool, seeds: int | None, rounds: int | None) -> dict[str, int]:
+    """How often and how long an experiment of PRECAD's paper trains."""
+    usual = module.QUICK_ROUNDS if quick else module.ROUNDS
+    return {"seeds": seeds or (1 if quick else 3), "rounds": rounds or usual}
 
 
 def _train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:

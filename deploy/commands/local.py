@@ -49,6 +49,11 @@ def simulate(
     rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
     seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,
     threads: Threads = None,
+    workers: Annotated[int, typer.Option(help="Trainings at once, a process each.", min=1)] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help='Spread them over a Ray cluster; "local" starts one here. precad[scale].'),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Run folder; one of the same runs is gone on with.")
     ] = None,
@@ -61,13 +66,15 @@ def simulate(
         from deploy import simulate as simulation
         from deploy.demo import demo_config
         from deploy.localhost import default_output
+        from deploy.workers import Workers
 
         if threads is not None:
             torch.set_num_threads(threads)
         raw = demo_config() if config is None else configuration.read_toml(config)
         plan = simulation.resolve(raw, rounds=rounds)
         folder = output or default_output(f"{plan.task.name}-simulated")
-        summary = simulation.run_plan(plan, folder, range(seeds), people)
+        side_by_side = Workers(workers, ray) if workers > 1 or ray is not None else None
+        summary = simulation.run_plan(plan, folder, range(seeds), people, side_by_side)
         simulation.print_simulation(people, summary)
         say(f"as a page   precad report {folder}")
         if as_json:

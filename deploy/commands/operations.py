@@ -37,7 +37,7 @@ def status(
 
         statuses, faults = asyncio.run(operations.statuses_at(operations.place_of(target), token))
         if as_json:
-            shown = {name: found.model_dump(mode="json") for name, found in statuses.items()}
+            shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
             sys.stdout.write(json.dumps({"servers": shown, "unreachable": faults}) + "\n")
         elif statuses:
             people.print(operations.status_table(statuses), highlight=False)

@@ -113,15 +113,11 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in DEFENCES]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
-    report: dict[str, Any] = {
-        "experiment": "precad-backdoor",
-        "dataset": experiment.dataset,
+    report = runner.report_of("precad-backdoor", experiment, folder)
+    report |= {
+        "attackers": experiment.numbers,
         "model": cases[0].config["task"]["model"],
         "attack": experiment.attack,
-        "sigma": experiment.sigma,
-        "rounds": experiment.rounds,
-        "seeds": experiment.seeds,
-        "output": str(folder),
         "cases": [_of_case(outcome) for outcome in outcomes],
     }
     report["paragraph"] = paragraph(report)
@@ -200,6 +196,4 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         rejected = f"{case['rejected']['mean']:.0f}"
         shares = (_share(case["accuracy"]), _share(case["backdoor"]))
         table.add_row(str(case["attackers"]), case["defence"], *shares, rejected)
-    console.print(table, highlight=False)
-    console.print(report["paragraph"], highlight=False, markup=False)
-    console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
+    runner.print_result(console, table, report)

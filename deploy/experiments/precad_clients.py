@@ -83,15 +83,8 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
     cases = [experiment.case(method, n) for n in experiment.numbers for method in methods]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
     trained = [outcome for outcome in outcomes if outcome.case.labels["method"] != BOTH_SERVERS.words]
-    report: dict[str, Any] = {
-        "experiment": "precad-clients",
-        "dataset": experiment.dataset,
-        "sigma": experiment.sigma,
-        "rounds": experiment.rounds,
-        "seeds": experiment.seeds,
-        "output": str(folder),
-        "cases": [_of_case(outcome) for outcome in outcomes],
-    }
+    report = runner.report_of("precad-clients", experiment, folder)
+    report["cases"] = [_of_case(outcome) for outcome in outcomes]
     report["paragraph"] = paragraph(report)
     runner.write(folder, report, trained)
     runner.save_figure(lambda axes: _draw(axes, report["cases"]), folder / "figure-3.png")
@@ -178,6 +171,4 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             "-" if epsilon is None else f"{epsilon:.2f}",
             "-" if ms is None else f"{ms:.0f}",
         )
-    console.print(table, highlight=False)
-    console.print(report["paragraph"], highlight=False, markup=False)
-    console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
+    runner.print_result(console, table, report)

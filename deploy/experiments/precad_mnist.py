@@ -67,15 +67,10 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
-    report: dict[str, Any] = {
-        "experiment": "precad-mnist",
-        "dataset": experiment.dataset,
-        "model": experiment.model,
+    report = runner.report_of("precad-mnist", experiment, folder)
+    report |= {
         "clients": N_CLIENTS,
-        "rounds": experiment.rounds,
-        "seeds": experiment.seeds,
         "delta": DELTA,
-        "output": str(folder),
         "sigmas": [_of_sigma(outcome, rounds=experiment.rounds) for outcome in outcomes],
     }
     report["paragraph"] = paragraph(report)
@@ -173,6 +168,4 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             "-" if row["epsilon_printed"] is None else f"{row['epsilon_printed']:g}",
             f"{row['ms_per_round']:.1f}",
         )
-    console.print(table, highlight=False)
-    console.print(report["paragraph"], highlight=False, markup=False)
-    console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
+    runner.print_result(console, table, report)

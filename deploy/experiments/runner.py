@@ -18,11 +18,12 @@ import importlib
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.table import Table
 
 from clients.per_record import RecordEngine
 from deploy import simulate
@@ -44,6 +45,7 @@ class Case:
     """What sets it apart: columns of curves.csv, beside seed, round, epoch and what was measured."""
     config: Mapping[str, Any]
     """Of `precad simulate`."""
+    rounds_per_epoch: float = EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,23 +126,28 @@ def run_cases(cases: Sequence[Case], *, seeds: int, folder: Path, console: Conso
             with simulate.progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
                 summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
             lines = [json.loads(line) for line in (runs.folder / f"seed-{seed}.jsonl").read_text().splitlines()]
-            rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines)]
+            rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines, case.rounds_per_epoch)]
             seconds += [line["seconds"] for line in lines]
         ms = 1000 * statistics.median(seconds) if seconds else None
         outcomes.append(Outcome(case=case, dim=plan.task.dim, runs=summaries, rows=rows, ms_per_round=ms))
     return outcomes
 
 
-def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _evaluations(lines: Sequence[Mapping[str, Any]], rounds_per_epoch: float) -> list[dict[str, Any]]:
     return [
         {
             "round": line["round"] + 1,
-            "epoch": (line["round"] + 1) / EPOCH,
+            "epoch": (line["round"] + 1) / rounds_per_epoch,
             **{name: line[name] for name in ("accuracy", "attack_success") if name in line},
         }
         for line in lines
         if "accuracy" in line
     ]
+
+
+def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
+    """What a report begins with: which experiment, the fields of its dataclass, and where it is."""
+    return {"experiment": name, **asdict(experiment), "output": str(folder)}
 
 
 def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
@@ -156,6 +163,13 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ())
         writer.writeheader()
         writer.writerows(rows)
+
+
+def print_result(console: Console, table: Table, report: Mapping[str, Any]) -> None:
+    """The table, the paragraph, and where everything is."""
+    console.print(table, highlight=False)
+    console.print(report["paragraph"], highlight=False, markup=False)
+    console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
 
 
 def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, colour: str, label: str) -> None:

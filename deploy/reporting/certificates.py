@@ -24,6 +24,8 @@ from deploy.errors import ConfigError
 from deploy.reporting.runs import Run, Trained
 from deploy.run_evidence import read_runs, training_of
 from dp.certified_prediction import Method
+from dp.ledger import Level
+from dp.task_privacy import task_privacy
 
 AT_MOST: Final = 32
 """Where the search for more attackers stops."""
@@ -88,8 +90,10 @@ def _curve(report: dict[str, Any]) -> tuple[float, ...]:
 
 
 def _uncertified(run: Run) -> str | None:
-    if run.algorithm != "precad":
+    if run.algorithm != "precad" and not run.is_validated:
         return f"certificates are of PRECAD's training, this is {run.algorithm}"
+    if Level.CLIENT not in task_privacy(run.task).every_round:
+        return f"certificates are of trainings whose servers add noise, this is {run.task.algorithm}"
     if not run.is_validated:
         return "nothing bounds what an attacker uploads where norms are not checked"
     if run.names_other_code:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -18,12 +17,12 @@ from deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement, Trained
 from deploy.reporting.settings import shown_configuration
 from deploy.run_folder import RunFolder
 from dp.accounting import Unit, View
+from dp.ledger import Level
+from dp.task_privacy import task_privacy
 from protos.task import Task
 
 _PHASES: Final = ("select", "collect", "lock", "validate", "noise", "charge", "open", "commit")
 _LINKS: Final = ("clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b")
-_OWN_NOISE: Final = "whether or not the corrupted server adds its own noise"
-_TWO_HONEST: Final = "if both servers follow the protocol"
 
 
 class _Line(Written):
@@ -50,7 +49,7 @@ class _Summary(Written):
     accuracy: Share
     epsilon_one_server: Epsilon
     epsilon_clients_only: Epsilon
-    epsilon_client: Epsilon | Literal["inf"]
+    epsilon_client: Epsilon | None = None
     delta: Annotated[float, Field(gt=0, lt=1)]
     accepted: Count
     rejected: Count
@@ -72,12 +71,12 @@ def read_deployed(path: Path) -> Run:
     return Run(
         folder=path,
         label=path.absolute().name,
-        algorithm="precad",
+        algorithm=deployment.task.algorithm,
         task=deployment.task,
         client=_client(deployment, path),
         settings=None,
         trainings=(_training(summary, lines),),
-        statements=_statements(summary, lines),
+        statements=_statements(deployment.task, summary, lines),
         cost=_cost(summary, lines),
         configuration=shown_configuration(deployment),
     )
@@ -106,6 +105,8 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
         if expected != got:
             what = f"{expected!r:.60} of summary.json" if name != "numbers of rounds" else "0, 1, 2, ..."
             raise ConfigError(f"{path}: {name}: expected {what}, found {got!r:.60}: this is no finished run's folder")
+    if summary.epsilon_client is None and Level.CLIENT in task_privacy(task).every_round:
+        raise ConfigError(f"{path}: epsilon_client: expected a value in summary.json, found none")
     if not lines[-1].round < task.rounds:
         raise ConfigError(f"{path}: rounds: expected at most {task.rounds}, found {len(lines)}")
 
@@ -133,36 +134,31 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
     )
 
 
-def _statements(summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
-    """Both views of a record, and a whole client."""
-    one_server = tuple((line.round + 1, line.epsilon_one_server) for line in lines)
-    clients_only = tuple((line.round + 1, line.epsilon_clients_only) for line in lines)
-    delta = summary.delta
-    return (
+def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
+    """Both views of what the algorithm protects, and a whole client where there is an account of it."""
+    privacy = task_privacy(task)
+    spent = {View.ONE_SERVER: summary.epsilon_one_server, View.CLIENTS_ONLY: summary.epsilon_clients_only}
+    by_round = {
+        View.ONE_SERVER: tuple((line.round + 1, line.epsilon_one_server) for line in lines),
+        View.CLIENTS_ONLY: tuple((line.round + 1, line.epsilon_clients_only) for line in lines),
+    }
+    statements = [
         Statement(
-            unit=Unit.RECORD,
-            against=AGAINST[View.ONE_SERVER],
-            epsilon=summary.epsilon_one_server,
-            delta=delta,
-            note=_OWN_NOISE,
-            by_round=one_server,
-        ),
-        Statement(
-            unit=Unit.RECORD,
-            against=AGAINST[View.CLIENTS_ONLY],
-            epsilon=summary.epsilon_clients_only,
-            delta=delta,
-            note=_TWO_HONEST,
-            by_round=clients_only,
-        ),
-        Statement(
-            unit=Unit.CLIENT,
-            against=AGAINST[View.CLIENTS_ONLY],
-            epsilon=math.inf if summary.epsilon_client == "inf" else summary.epsilon_client,
-            delta=delta,
-            note=_TWO_HONEST,
-        ),
-    )
+            unit=privacy.unit,
+            against=AGAINST[view],
+            epsilon=None if privacy.events[view] is None else spent[view],
+            delta=summary.delta,
+            note=privacy.rests_on[view],
+            by_round=() if privacy.events[view] is None else by_round[view],
+        )
+        for view in View
+    ]
+    if summary.epsilon_client is not None and privacy.unit is Unit.RECORD:
+        against, note = AGAINST[View.CLIENTS_ONLY], privacy.rests_on[View.CLIENTS_ONLY]
+        statements.append(
+            Statement(unit=Unit.CLIENT, against=against, epsilon=summary.epsilon_client, delta=summary.delta, note=note)
+        )
+    return tuple(statements)
 
 
 def _cost(summary: _Summary, lines: Sequence[_Line]) -> Cost:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from deploy.config import parse_section
 from deploy.errors import ConfigError
@@ -16,8 +17,8 @@ M = TypeVar("M", bound=BaseModel)
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Epsilon = Annotated[float, Field(ge=0)]
-"""May be infinite."""
+Epsilon = Annotated[float, BeforeValidator(lambda found: math.inf if found == "inf" else found), Field(ge=0)]
+"""May be infinite: the string "inf", since JSON has no such number."""
 
 
 class Written(BaseModel):

@@ -14,6 +14,7 @@ from deploy.reporting.certificates import AT_MOST, Certificate
 from deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
 from deploy.reporting.runs import Run, Statement
 from dp.accounting import Unit
+from dp.task_privacy import task_privacy
 
 _NEXT_TO_NOTHING: Final = 10.0
 """An epsilon above it rules out almost nothing: e^10 is 22 026."""
@@ -55,8 +56,9 @@ def _privacy(run: Run) -> str:
 
 
 def _assumed(run: Run, statement: Statement) -> str:
-    """What a simulated algorithm takes for granted. Of a deployment it is said who is corrupted, and no more."""
-    return f" ({statement.note})" if run.is_simulation and statement.note else ""
+    """What an algorithm takes for granted. Of PRECAD in a deployment it is said who is corrupted, and no more."""
+    is_plain = not run.is_simulation and run.task.algorithm == "precad"
+    return f" ({statement.note})" if statement.note and not is_plain else ""
 
 
 def _bound(statement: Statement) -> str:
@@ -89,10 +91,10 @@ def _certified(certificate: Certificate) -> str:
 def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
     """Row by row."""
     rows = [_of_statement(run, statement) for statement in run.statements]
-    if run.algorithm == "precad":
+    if run.is_validated or run.algorithm == "precad":
         rows.append(_of_norms(run))
     rows.append(_of_poisoning(certificate))
-    if run.is_validated:
+    if run.is_validated and not task_privacy(run.task).is_local:
         rows.append(
             Guarantee(
                 against="both servers together, or a server and the dealer",

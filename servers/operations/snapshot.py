@@ -27,7 +27,7 @@ from servers.operations.status import (
     RoundSummary,
     Status,
     Verdict,
-    budget_of,
+    epsilons_of,
 )
 from servers.operations.telemetry import Flight, RoundNotes, Telemetry
 from servers.servicers import TaskView
@@ -102,7 +102,7 @@ class AggregatorSnapshots:
     def _epsilons(self) -> tuple[Epsilon, ...]:
         task, last = self._view.task, self._view.records[-1] if self._view.records else None
         spent = epsilon_of(last) if last is not None else dict.fromkeys(View, 0.0)
-        return tuple(Epsilon(view=v, spent=spent[v], budget=budget_of(task, v), delta=task.delta) for v in View)
+        return epsilons_of(task, spent)
 
     def _queues(self) -> tuple[Queue, ...]:
         view = self._view

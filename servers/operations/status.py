@@ -6,11 +6,13 @@ seconds since the epoch, so that a snapshot in which nothing happened equals the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dp.accounting import View
+from dp.accounting import Unit, View
+from dp.task_privacy import task_privacy
 from protos.task import Task
 
 MAX_ROUNDS = 120
@@ -46,7 +48,8 @@ INCOMPLETE = "incomplete"
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    """An epsilon may be infinite: "Infinity" in JSON, which has no such number, and never a null."""
 
 
 class ClientOutcome(_Value):
@@ -108,6 +111,8 @@ class Epsilon(_Value):
     """What the task has spent in one view."""
 
     view: View
+    unit: Unit = Unit.RECORD
+    """Whose epsilon it is: one record's, or one whole client's."""
     spent: float
     budget: float | None = None
     delta: float
@@ -118,9 +123,11 @@ class Epsilon(_Value):
         return None if self.budget is None else max(0.0, self.budget - self.spent)
 
 
-def budget_of(task: Task, view: View) -> float | None:
-    """The task's budget in this view."""
-    return task.epsilon_budget_one_server if view is View.ONE_SERVER else task.epsilon_budget_clients_only
+def epsilons_of(task: Task, spent: Mapping[View, float]) -> tuple[Epsilon, ...]:
+    """What the task has spent, with its budgets."""
+    unit = task_privacy(task).unit
+    budgets = {View.ONE_SERVER: task.epsilon_budget_one_server, View.CLIENTS_ONLY: task.epsilon_budget_clients_only}
+    return tuple(Epsilon(view=v, unit=unit, spent=spent[v], budget=budgets[v], delta=task.delta) for v in View)
 
 
 class Queue(_Value):

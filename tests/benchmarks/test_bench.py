@@ -127,6 +127,20 @@ def test_training_report():
     assert rows["plain-batch"]["ratio"]["plain-batch"] == 1
 
 
+def test_local_training_report():
+    """Both ways for both models and kinds of steps, against the float64 twin; one way of each pair is chosen."""
+    flags = ["--quick", "--repetitions", "1", "--clients", "2", "--records", "3", "--steps", "2", "--json"]
+    done = CliRunner().invoke(app, ["bench", "local-training", *flags])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    pairs = [(row["model"], row["kind"], row["implementation"]) for row in rows]
+
+    assert pairs == [(m, k, w) for m in ("mlp", "cnn") for k in ("descent", "dp-sgd") for w in ("loop", "stacked")]
+    assert [row["is_chosen"] for row in rows] == [False, True, False, True, True, False, True, False]
+    assert all(row["relative_error"] <= 1e-5 for row in rows)
+    assert all(row["ratio"]["loop"] == 1 for row in rows if row["implementation"] == "loop")
+
+
 @pytest.mark.slow
 def test_opacus_computes_the_same_sums():
     """The peer's clipped sums, against our float64 twin."""
@@ -203,9 +217,11 @@ def test_plots_are_drawn(tmp_path):
     plots.plot_overhead({"rows": settings}, tmp_path / "overhead.png")
     engines = [{"implementation": name, "samples_per_s": 1000.0} for name in ("precad", "opacus")]
     plots.plot_training({"rows": engines}, tmp_path / "training.png")
+    stacks = [row | {"model": "mlp", "kind": "descent", "clients": 10} for row in engines]
+    plots.plot_local_training({"rows": stacks}, tmp_path / "local-training.png")
 
     assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -17,6 +17,7 @@ from clients.attacks import (
     DistributedBackdoor,
     FangTrim,
     FeatureNoise,
+    GaussianFeatures,
     GradientNoise,
     Honest,
     InnerProductManipulation,
@@ -194,6 +195,31 @@ def test_feature_noise_is_uniform_and_leaves_the_labels():
     as_bytes = FeatureNoise().on_records(images(dtype=np.uint8)).features
     assert as_bytes.dtype == np.uint8
     assert 0 < as_bytes.mean() < 255
+
+
+def test_gaussian_features_are_not_cropped():
+    """N(0, 100) on 20 000 pixels of dark bytes, read as [0, 1]: mean and variance within six standard deviations."""
+    noisy = GaussianFeatures().on_records(images(2000, dtype=np.uint8))
+    assert noisy.features.dtype == np.float32
+    noise = noisy.features.astype(np.float64)
+    assert abs(noise.mean()) < 6 * 10 / math.sqrt(noise.size)
+    assert abs(noise.var() - 100) < 6 * 100 * math.sqrt(2 / noise.size)
+    white = Records(np.full((40, 1, 6, 6), 255, dtype=np.uint8), images().labels)
+    brighter = GaussianFeatures().on_records(white).features - GaussianFeatures().on_records(images()).features
+    assert_allclose(brighter, 1.0, atol=1e-5)
+
+
+def test_attackers_draw_their_own_flips_and_noise():
+    """With one record each, the same draw for all would be no random corruption. 900 flips: each of nine wrong labels,
+    100 expected of each, within six standard deviations of 10."""
+    one = images(1)
+    shifts = [int(RandomLabels().of_attacker(i).on_records(one).labels[0]) for i in range(900)]
+    counts = np.bincount(shifts, minlength=10)
+    assert counts[0] == 0
+    assert np.abs(counts[1:] - 100).max() < 60
+    for kind in (FeatureNoise, GaussianFeatures):
+        first, second = (kind().of_attacker(i).on_records(one).features for i in (0, 1))
+        assert not np.array_equal(first, second)
 
 
 def cars(n, side=32):
@@ -387,6 +413,7 @@ def test_sign_flip_and_noise():
         (lambda: SemanticBackdoor(share=1.0), r"share must be in \(0, 1\)"),
         (lambda: SemanticBackdoor(target=10), "target must be a class"),
         (lambda: FeatureNoise(reach=math.inf), "reach must be positive"),
+        (lambda: GaussianFeatures(std=0.0), "std must be positive"),
         (lambda: StatOpt(rule="median"), "rule must be one of"),
         (lambda: StatOpt(reach=0.0), "reach must be positive"),
         (lambda: FangTrim(factor=1.0), "factor must be above 1"),
@@ -399,6 +426,6 @@ def test_attacks_without_meaning_are_refused(make, message):
 
 def test_a_backdoor_in_texts_is_refused():
     texts = Records(np.zeros((3, 32), dtype=np.int64), np.zeros(3, dtype=np.int64))
-    for attack in (PixelBackdoor(), FeatureNoise()):
+    for attack in (PixelBackdoor(), FeatureNoise(), GaussianFeatures()):
         with pytest.raises(ArgumentError, match="needs images"):
             attack.on_records(texts)

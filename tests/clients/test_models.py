@@ -13,7 +13,7 @@ from torch.func import functional_call
 from clients import models
 from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 
-NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-binary", "cnn-rgb", "cifar", "lstm"]
+NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-half", "cnn-binary", "cnn-rgb", "cifar", "lstm"]
 
 
 def test_cnn_has_the_26010_parameters_of_the_opacus_example():
@@ -195,7 +195,7 @@ def test_building_leaves_the_global_generator_alone():
 def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(
         UnknownNameError,
-        match="unknown model 'resnet', expected one of cifar, cnn, cnn-binary, cnn-rgb, cnn-standardised, lstm, mlp, p",
+        match="unknown model 'resnet', expected one of cifar, cnn, cnn-binary, cnn-half, cnn-rgb, cnn-standard",
     ):
         models.build("resnet")
 

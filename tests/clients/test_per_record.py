@@ -305,10 +305,10 @@ def made(name):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-def test_all_clients_at_once_equal_the_loop_over_single_records(name, dtype, tolerance):
+@pytest.mark.parametrize("sizes", [(5, 0, 1, 7), (1, 0, 1, 1)], ids=["several", "a record each"])
+def test_all_clients_at_once_equal_the_loop_over_single_records(name, dtype, tolerance, sizes):
     """Four clients, one of them without records, in tiles that cut through clients; every path."""
     model, records, path = made(name)
-    sizes = (5, 0, 1, 7)
     clients = [records.take(np.arange(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
     parameters = models.flatten(model).astype(np.float64 if dtype is torch.float64 else np.float32)
     bound = 0.5 * float(np.linalg.norm(slow_clipped_gradient_sum(model.double(), records.take(np.arange(1)), 1e9)))
@@ -419,4 +419,14 @@ def test_pixels_as_bytes_are_their_255th_parts():
         )
         for features in (images, images.astype(np.float32) / np.float32(255))
     ]
+    assert_array_equal(*sums)
+
+
+def test_bytes_and_floats_in_one_batch():
+    """One client's images are bytes, another's floats: each counts for what it stands for."""
+    images = np.random.default_rng(0).integers(0, 256, size=(4, 1, 8, 8), dtype=np.uint8)
+    as_bytes = datasets.Records(images, np.arange(4))
+    as_floats = datasets.Records(images.astype(np.float32) / np.float32(255), np.arange(4))
+    engine = RecordEngine(models.build("mlp"), torch.zeros(1, 8, 8), device="cpu")
+    sums = engine.clipped_sums(models.initial_parameters("mlp", seed=0), [as_bytes, as_floats], RecordClip(1.0))
     assert_array_equal(*sums)

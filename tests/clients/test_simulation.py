@@ -318,6 +318,7 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
     rounds = 7
     expected = {
         "precad": [epsilon_of(View.ONE_SERVER, 5), epsilon_of(View.CLIENTS_ONLY, 5)],
+        "deployed": [epsilon_of(View.ONE_SERVER, 5), epsilon_of(View.CLIENTS_ONLY, 5)],
         "non-private": [None],  # of the record; a rule's own would follow
         "local-dp": [epsilon_of(View.ONE_SERVER, 5)],
         "distributed-dp": [epsilon_of(View.ONE_SERVER, 5)],
@@ -329,7 +330,8 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
     assert set(expected) == set(ALGORITHMS)
     for name, epsilons in expected.items():
         made = task(epsilon_budget_clients_only=100.0)
-        algorithm = simulation(engine, made, algorithm=name, local_steps=2).algorithm
+        steps = {} if name == "deployed" else {"local_steps": 2}  # there the task says it
+        algorithm = simulation(engine, made, algorithm=name, **steps).algorithm
         found = algorithm.guarantees(rounds, participation)
         assert [guarantee.epsilon for guarantee in found] == epsilons, name
         assert {g.unit for g in found} == ({"client"} if name in ("user-dp-fedavg", "central-dp") else {"record"})
@@ -525,6 +527,20 @@ def test_an_attacker_that_diverges_is_left_out(engine: RecordEngine) -> None:
     (metrics,) = running.run()
     assert (metrics.n_chosen, metrics.n_accepted) == (6, 5)
     assert running.diverged is None
+
+
+@pytest.mark.parametrize("algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "precad"])
+def test_local_training_together_is_what_each_does_alone(engine: RecordEngine, algorithm: str) -> None:
+    """Two rounds with three attackers who share a backdoor, each on poisoned records of its own; stacked, and client by
+    client. Encodings may differ by a step of the grid where float32 rounds to its other side."""
+    attack = AttackSettings(kind="distributed-backdoor", clients=3, parameters={"steps": 6, "rate": 0.2})
+    changes = {"algorithm": algorithm, "local_steps": 4, "local_rate": 0.2, "attack": attack}
+    alone, together = (
+        final(simulation(engine, task(), randomness=Silent(5), batching=batching, **changes))
+        for batching in ("client", "round")
+    )
+    moved = np.linalg.norm(alone - models.initial_parameters("mlp", seed=0))
+    assert np.linalg.norm(alone - together) < 1e-5 * moved + 6 * STEP * math.sqrt(DIM) / (0.8 * 6)
 
 
 @pytest.mark.parametrize("algorithm", ["non-private", "local-dp", "central-record-dp"])

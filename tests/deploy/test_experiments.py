@@ -16,10 +16,11 @@ from clients import evaluation
 from clients.datasets import DataSource
 from clients.simulation import Simulation
 from deploy.cli import app
-from deploy.experiments import precad_backdoor, precad_clients, userdp_certified
+from deploy.experiments import precad_backdoor, precad_clients, ptr_mnist, userdp_certified
 from dp.accountants import XieAccountant
-from dp.accounting import SampledGaussian
+from dp.accounting import PldAccountant, SampledGaussian
 from dp.certified_prediction import certified_integer, xie_certified_k
+from dp.ptr_privacy import eps_ptr_rounds
 
 
 def experiment(*arguments: object) -> Result:
@@ -184,3 +185,84 @@ def test_the_noise_of_table_1() -> None:
         assert row["measured"] == pytest.approx(row["formula"], rel=6 / math.sqrt(2 * report["dim"]))
     assert len({row["epsilon_of_the_round"] for row in report["rows"]}) == 1
     assert "noise in the sum" in experiment("precad-noise").stderr
+
+
+def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 12 of the 1437 digits. Each mechanism trains for as long as epsilon lasts; less epsilon is a part
+    of the same trainings."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(ptr_mnist, "BATCH", 12)
+    monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 7)
+    folder = tmp_path / "run"
+    chosen = ("--dataset", "digits", "--model", "mlp", "--corruption", "feature-0.2", "--seeds", 1)
+    arguments = ("ptr-mnist", *chosen, "--output", folder)
+    done = experiment(*arguments, "--epsilon", 2.35, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (folder / "report.txt").read_text().strip() == report["paragraph"]
+    (case,) = report["cases"]
+    assert (case["corruption"], case["share"], case["epsilon"]) == ("feature", 0.2, 2.35)
+    rows = rows_of(folder)
+    for key, method in (("gaussian", "TSGD + Gaussian"), ("ptr", "TSGD + PTR")):
+        own = [row for row in rows if row["method"] == method]
+        assert int(own[-1]["round"]) == case[key]["rounds"] > 0
+        assert float(own[-1]["epoch"]) == pytest.approx(case[key]["rounds"] * 12 / 1437)
+        last = [float(row["accuracy"]) for row in own[-5:]]
+        assert case[key]["accuracy"]["mean"] == pytest.approx(np.mean(last))
+        assert case[key]["paper"] is None  # the paper's numbers are MNIST's
+    assert (folder / "ptr-table-1.png").read_bytes()[:4] == b"\x89PNG"
+    assert 0 < case["gaussian_renyi"]["rounds"] < case["gaussian"]["rounds"]
+    monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
+    again = experiment(*arguments, "--epsilon", 2.35, "--epsilon", 2.3, "--json")
+    assert again.exit_code == 0, again.output
+    assert [row["epsilon"] for row in json.loads(again.stdout)["cases"]] == [2.35, 2.3]
+
+
+def test_the_rounds_are_all_that_epsilon_pays_for() -> None:
+    """One more would cost more, by each mechanism's own bound; at most what the paper has in a round."""
+    setting = ptr_mnist.Experiment(epsilons=(2.4,))
+    gaussian, ptr = (setting.rounds(method, 2.4) for method in ptr_mnist.METHODS)
+    q = 256 / 60_000
+    for rounds, is_within in ((gaussian, True), (gaussian + 1, False)):
+        assert (PldAccountant().epsilon(SampledGaussian(q, 0.7), rounds, 1e-5) <= 2.4) == is_within
+    for rounds, is_within in ((ptr, True), (ptr + 1, False)):
+        assert (eps_ptr_rounds(q, 1.1, 0.5, 1.0, 1e-8, rounds, 1e-5) <= 2.4) == is_within
+    corruption = next(c for c in ptr_mnist.CORRUPTIONS if c.name == "gradient-0.2")
+    config = setting.case(corruption, ptr_mnist.PTR).config
+    assert (config["task"]["clients"], config["task"]["record_rate"], config["task"]["rounds"]) == (60_000, 1.0, ptr)
+    assert config["simulation"]["attack"]["clients"] == 12_000
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [("--corruption", "label-0.3", "expected one of label-0"), ("--epsilon", "1", "expected enough for 50 rounds of")],
+)
+def test_what_the_table_does_not_have_is_refused(option: str, value: str, why: str) -> None:
+    done = experiment("ptr-mnist", option, value)
+    assert done.exit_code != 0
+    assert why in done.output
+
+
+@pytest.mark.parametrize(
+    ("rounds", "mean"),
+    [(2, 0.1), (5, 0.15), (9, 0.35), (11, 0.3)],
+    ids=["one", "two", "four", "the last, out of step"],
+)
+def test_accuracy_until(monkeypatch: pytest.MonkeyPatch, rounds: int, mean: float) -> None:
+    """Evaluations at 2, 4, .. 10 and at the end, 11."""
+    monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 2)
+    accuracies = {2: 0.1, 4: 0.2, 6: 0.4, 8: 0.7, 10: 0.1, 11: 0.1}
+    rows = [{"round": t, "accuracy": accuracy} for t, accuracy in accuracies.items()]
+    assert ptr_mnist.accuracy_until(rows, rounds) == pytest.approx(mean)
+
+
+def test_the_paragraph_counts_where_ptr_is_ahead() -> None:
+    def case(ptr: float, gaussian: float) -> dict[str, Any]:
+        means = {"ptr": ptr, "gaussian": gaussian, "gaussian_renyi": 0.75}
+        both = {key: {"rounds": 10, "accuracy": {"mean": mean}, "diverged": 0} for key, mean in means.items()}
+        return {"corruption": "label", "share": 0.1, "epsilon": 3.0, **both}
+
+    report = {"dataset": "mnist", "model": "cnn", "seeds": 1, "cases": [case(0.9, 0.8), case(0.7, 0.8), case(0.8, 0.8)]}
+    said = ptr_mnist.paragraph(report)
+    assert "PTR is ahead in 1 of 3 settings" in said
+    assert "the Gaussian 10 rounds, in 2." in said

@@ -80,9 +80,14 @@ def test_every_round_has_a_line_and_every_seed_a_file(config: Path, tmp_path: Pa
     assert models[0] == models[1]
 
 
-def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(config: Path, tmp_path: Path) -> None:
+LEARNING = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "evaluate_every": 2}
+"""With a bound that rounds hand on."""
+
+
+@pytest.mark.parametrize("simulation", [SMALL["simulation"], LEARNING])
+def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path: Path, simulation: dict[str, Any]) -> None:
     """Killed in round 3, two rounds after the last evaluation was saved: lines beyond it are written again."""
-    plan = resolve(SMALL)
+    plan = resolve(SMALL | {"simulation": simulation})
     whole = Runs(plan, tmp_path / "whole").run(0)
 
     class KilledError(Exception):

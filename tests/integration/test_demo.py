@@ -265,7 +265,7 @@ def test_the_ledgers_replay_to_the_stated_privacy(demo: Finished, letter: str) -
     }
     client_multiplier = math.sqrt(2) * task.noise_multiplier * task.record_clip / task.client_clip
     every_round = {
-        Level.CLIENT: SampledGaussian(task.client_rate, client_multiplier),
+        Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, client_multiplier),
         Level.DRAWN_RECORD: TwoStageSampledGaussian(
             task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
         ),

@@ -1,5 +1,5 @@
 """The same seeds and noise, three times: simulated, in process, and over processes. The final models are equal, byte by
-byte, and so is what every round accepted.
+byte, and so is what every round accepted; of every algorithm that a deployment has.
 
 Clients train for real, on digits, two of them malicious. Each is a process's only client, so a simulation that takes
 one client's records at a time rounds as they do. The draw of clients, which servers toss from their own coins, is
@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
+import math
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -60,9 +63,21 @@ def records() -> dict[str, Records]:
     return {c: train.take(np.arange(i * N_RECORDS, (i + 1) * N_RECORDS)) for i, c in enumerate(CLIENTS)}
 
 
-def training_task(**changes: object) -> Task:
-    """PRECAD on the digits' MLP; the bound is one that honest updates of the first round exceed, too."""
+ALGORITHMS: dict[str, dict[str, object]] = {
+    "precad": {},
+    "user-dp-fedavg": {"client_clip": 0.2, "learning_rate": 1.0, "local_steps": 3, "local_momentum": 0.5},
+    "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
+    "local-dp": {},
+    "distributed-dp": {"client_clip": 50.0, "non_colluding": 2},
+    "non-private": {"noise_multiplier": 0.0},
+}
+
+
+def training_task(algorithm: str = "precad", **changes: object) -> Task:
+    """On the digits' MLP; the bound is one that honest updates of the first round exceed, too (but for distributed-dp,
+    where C leaves room for noise)."""
     values = {
+        "algorithm": algorithm,
         "rounds": N_ROUNDS,
         "dim": models.dimension("mlp"),
         "model": "mlp",
@@ -70,12 +85,15 @@ def training_task(**changes: object) -> Task:
         "noise_multiplier": 0.5,
         "learning_rate": 2.0,
         "gate": "native",
+        **ALGORITHMS[algorithm],
     }
     return small_task(dict.fromkeys(CLIENTS, N_RECORDS), **{**values, **changes})
 
 
 def noise_of_both(task: Task) -> NDArray[np.int64]:
-    """(2, rounds, d): what the simulation draws for both servers."""
+    """(2, rounds, d): what the simulation draws for both servers. Zeros that nobody asks for where they add none."""
+    if task.noise_std_on_grid == 0:
+        return np.zeros((2, task.rounds, task.dim), dtype=np.int64)
     sources = ("server-0", "server-1")
     draws = [[DRAWS.noise(t, s, task.noise_std_on_grid, task.dim) for t in range(task.rounds)] for s in sources]
     return np.array(draws)
@@ -93,11 +111,11 @@ class Replayed(SeededRandomness):
         return sorted(self._chosen[t])
 
 
-def simulated(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> tuple[bytes, list[list[str]]]:
-    """The final model, and whom each round rejected."""
-    simulation = Simulation(
+def simulation_of(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> Simulation:
+    """One that has not begun, with these clients in its rounds."""
+    return Simulation(
         task=task,
-        settings=SimulationSettings(batching="client", servers=servers),
+        settings=SimulationSettings(algorithm="deployed", batching="client", servers=servers),
         records=records(),
         test=digits().test,
         randomness=Replayed(chosen),
@@ -105,8 +123,20 @@ def simulated(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> 
         device="cpu",
         initial=np.zeros(task.dim, dtype=np.float32),
     )
+
+
+def simulated(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> tuple[bytes, list[list[str]]]:
+    """The final model, and whom each round rejected."""
+    simulation = simulation_of(task, chosen, servers)
     rejected = [sorted(metrics.rejected) for metrics in simulation.run()]
     return simulation.progress.parameters.tobytes(), rejected
+
+
+def simulated_epsilons(task: Task, chosen: Mapping[int, Sequence[str]]) -> list[float]:
+    """What the simulation says of both views; infinity where it says that there is nothing."""
+    participation = Counter(client for clients in chosen.values() for client in clients)
+    guarantees = simulation_of(task, chosen, "cleartext").algorithm.guarantees(task.rounds, participation)
+    return [math.inf if found.epsilon is None else found.epsilon for found in guarantees]
 
 
 class Client:
@@ -114,7 +144,7 @@ class Client:
 
     def __init__(self, client: str, task: Task) -> None:
         self.round = -1
-        self._client = client
+        self._client, self._stream = client, DRAWS.records(-1, client)
         attack = ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest()
         self._trainer = Trainer(
             task=task,
@@ -122,14 +152,15 @@ class Client:
             attacks={client: attack},
             device="cpu",
             random_bytes=self._draw,
+            noise=lambda step, std, dim: DRAWS.noise(self.round, f"{client}/{step}", std, dim),
         )
 
     def _draw(self, n: int) -> bytes:
-        return DRAWS.records(self.round, self._client)(n)
+        return self._stream(n)
 
     def train_round(self, t: int, parameters: NDArray[np.float32]) -> RingArray:
         """Round t."""
-        self.round = t
+        self.round, self._stream = t, DRAWS.records(t, self._client)
         return self._trainer.train(self._client, parameters)
 
     def train_next(self, parameters: NDArray[np.float32]) -> RingArray:
@@ -154,10 +185,12 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
             servers[0].link.relay(invitation.round, client, submission.payloads[0], submission.statement)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @asynchronous
-async def test_a_simulation_gives_the_bytes_of_two_round_runners(tmp_path: Path) -> None:
-    """In process, with clients that the servers' joint coin draws; the simulation in the clear and with its own MPC."""
-    task = training_task(client_rate=0.7)
+async def test_a_simulation_gives_the_bytes_of_two_round_runners(algorithm: str, tmp_path: Path) -> None:
+    """In process, with clients that the servers' joint coin draws; the simulation in the clear and with its own MPC.
+    The ledger's epsilons are those that the simulation reports."""
+    task = training_task(algorithm, client_rate=0.7)
     noise, dealer, links, lanes = noise_of_both(task), DealerInMemory(), link_pair(), memory_pair()
     servers = tuple(
         ServerInProcess(
@@ -168,7 +201,7 @@ async def test_a_simulation_gives_the_bytes_of_two_round_runners(tmp_path: Path)
     background = [asyncio.create_task(link.run()) for link in links]
     background += [asyncio.create_task(take_part(client, servers)) for client in CLIENTS]
     for t in range(task.rounds):
-        await asyncio.gather(*(server.runner.run_round(t) for server in servers))
+        last, _ = await asyncio.gather(*(server.runner.run_round(t) for server in servers))
     for waiting in background:
         waiting.cancel()
     await asyncio.gather(*background, return_exceptions=True)
@@ -178,6 +211,13 @@ async def test_a_simulation_gives_the_bytes_of_two_round_runners(tmp_path: Path)
     expected = committed[-1].parameters.tobytes(), [sorted(state.rejected) for state in committed]
     assert simulated(task, chosen, "cleartext") == expected
     assert simulated(task, chosen, "mpc") == expected
+    models_found = [bytes(4 * task.dim), *(state.parameters.tobytes() for state in committed)]
+    has_moved = [before != after for before, after in itertools.pairwise(models_found)]
+    has_noise = task.noise_std_on_grid > 0
+    assert has_moved == [
+        has_noise or (state.accepted != () and task.may_release(len(state.accepted))) for state in committed
+    ]
+    assert [last.epsilon_one_server, last.epsilon_clients_only] == simulated_epsilons(task, chosen)
 
 
 @pytest.fixture(scope="module")
@@ -205,9 +245,16 @@ def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes
             process.wait()
 
 
-def test_a_simulation_gives_the_bytes_of_server_processes(pki: Pki, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        name if name in ("precad", "user-dp-fedavg") else pytest.param(name, marks=pytest.mark.slow)
+        for name in ALGORITHMS
+    ],
+)
+def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
     """A dealer's and two aggregators' processes; the clients' sessions run the real client code over mutual TLS."""
-    task = training_task()
+    task = training_task(algorithm)
     addresses = dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True))
     deployment = {"task": task.model_dump(), "pki": str(pki.directory), "addresses": addresses}
     (tmp_path / "deployment.json").write_text(json.dumps(deployment))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protos.task import Task
+from protos.task import OF_AN_ALGORITHM, Task
 from servers.state_dir import open_ledger
 from tests.integration.harness import small_task
 
@@ -38,16 +40,39 @@ OTHER_VALUES: dict[str, Any] = {
     "epsilon_budget_one_server": 8.0,
     "epsilon_budget_clients_only": 8.0,
     "epsilon_budget_client": 8.0,
+    "algorithm": "local-dp",
 }
 """For every field, another value than the small task's."""
+OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
+    "local_steps": 2,
+    "local_rate": 0.2,
+    "local_batch": 5,
+    "local_momentum": 0.5,
+    "local_weight_decay": 0.25,
+    "non_colluding": 2,
+}
+"""The same for the fields that mean nothing to `precad`."""
 
 
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
-    assert OTHER_VALUES.keys() == Task.model_fields.keys()
+    assert OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() == Task.model_fields.keys()
+    assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
     digests = {small_task().digest()} | {small_task(**{name: v}).digest() for name, v in OTHER_VALUES.items()}
     assert len(digests) == 1 + len(OTHER_VALUES)
     assert all(len(digest) == 32 for digest in digests)
+    for name, value in OTHER_VALUES_OF_AN_ALGORITHM.items():
+        base = {"algorithm": OF_AN_ALGORITHM[name][0], "client_clip": 100.0}
+        digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
+    assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + 2  # bases of two algorithms
+
+
+def test_the_digest_of_a_precad_task_is_what_it_was_before_there_were_other_algorithms() -> None:
+    """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
+    task = small_task()
+    fields = {name: getattr(task, name) for name in OTHER_VALUES if name != "algorithm"}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    assert task.digest() == hashlib.sha256(b"precad/v1\n" + text.encode()).digest()
 
 
 def test_the_digest_covers_ids_and_counts_and_not_their_order() -> None:
@@ -116,6 +141,13 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("epsilon_budget_one_server", 0.0, "greater than 0"),
     ("epsilon_budget_clients_only", math.inf, "finite"),
     ("epsilon_budget_client", -1.0, "greater than 0"),
+    ("algorithm", "fedavg", "'precad', 'user-dp-fedavg'"),
+    ("local_steps", 0, "greater than or equal to 1"),
+    ("local_rate", 0.0, "greater than 0"),
+    ("local_batch", 0, "greater than or equal to 1"),
+    ("local_momentum", 1.0, "less than 1"),
+    ("local_weight_decay", -0.1, "greater than or equal to 0"),
+    ("non_colluding", 0, "greater than or equal to 1"),
 ]
 
 

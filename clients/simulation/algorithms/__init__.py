@@ -7,6 +7,7 @@ from typing import Final
 from clients.simulation.algorithms.algorithm import Algorithm, RoundOutcome
 from clients.simulation.algorithms.central_dp import CentralDp
 from clients.simulation.algorithms.central_record_dp import CentralRecordDp
+from clients.simulation.algorithms.deployed import Deployed
 from clients.simulation.algorithms.distributed_dp import DistributedDp
 from clients.simulation.algorithms.ins_dp_fedavg import InsDpFedAvg
 from clients.simulation.algorithms.local_dp import LocalDp
@@ -19,6 +20,7 @@ __all__ = [
     "Algorithm",
     "CentralDp",
     "CentralRecordDp",
+    "Deployed",
     "DistributedDp",
     "InsDpFedAvg",
     "LocalDp",
@@ -30,6 +32,7 @@ __all__ = [
 
 _KINDS: Final[tuple[type[Algorithm], ...]] = (
     Precad,
+    Deployed,
     NonPrivate,
     LocalDp,
     DistributedDp,

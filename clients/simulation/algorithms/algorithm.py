@@ -28,16 +28,31 @@ class RoundOutcome:
 
 
 class Algorithm(ABC):
-    """One training algorithm. Keeps no state of its own between rounds: a run can be resumed from its model."""
+    """One training algorithm. What its next round depends on beside the model is its `state`: a run can be resumed."""
 
     name: ClassVar[str] = ""
     """The key in `ALGORITHMS`."""
+    clips_updates: ClassVar[bool] = False
+    """Whether `simulation.update_clipping` means something here."""
+
+    is_of_any_task: ClassVar[bool] = False
+    """Whether it runs what `task.algorithm` says. All others take the task's parameters as those of `precad`."""
 
     def __init__(self, federation: Federation) -> None:
         """Raises ArgumentError for settings that mean nothing here."""
+        if not self.is_of_any_task and federation.task.algorithm != "precad":
+            raise ArgumentError(
+                f"simulation.algorithm: expected 'deployed' for a task of {federation.task.algorithm!r}, "
+                f"found {federation.settings.algorithm!r}"
+            )
         self.federation = federation
         self.task = federation.task
         self.settings = federation.settings
+        if self.settings.update_clipping != "flat" and not self.clips_updates:
+            raise ArgumentError(
+                f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
+                f"found {self.settings.update_clipping!r}"
+            )
 
     @abstractmethod
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
@@ -50,6 +65,15 @@ class Algorithm(ABC):
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
         """Whether the budget, if there is one, allows the coming round. Asked before its clients are drawn."""
         return True
+
+    def state(self) -> tuple[float, ...]:
+        """What the next round depends on beside the model, for a training that is interrupted; nothing, mostly."""
+        return ()
+
+    def restore(self, state: tuple[float, ...]) -> None:
+        """Goes on from a `state`. Raises ArgumentError for one that is not this algorithm's."""
+        if state:
+            raise ArgumentError(f"the algorithm {self.name!r} has no state, got {len(state)} numbers")
 
     def _refuse_rule(self) -> None:
         """For algorithms of which no server sees single updates, or whose server's rule is fixed."""

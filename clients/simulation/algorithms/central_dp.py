@@ -24,6 +24,11 @@ class CentralDp(UserDpFedAvg):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
+        if self.clipping.why_not_private:
+            raise ArgumentError(
+                "simulation.update_clipping: expected a private one for central-dp, which stops at a budget, "
+                f"found {self.clipping.name!r}"
+            )
         if self.task.epsilon_budget_clients_only is None:
             raise ArgumentError("task.epsilon_budget_clients_only: expected the budget of central-dp, found none")
         self._budget = self.task.epsilon_budget_clients_only

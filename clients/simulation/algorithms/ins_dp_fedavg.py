@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from clients.local_update import local_updates
+from clients.local_update import sample_records
+from clients.model_stack import Models
 from clients.simulation.algorithms.algorithm import Parameters, RoundOutcome
 from clients.simulation.algorithms.plain import PlainServer
 from clients.simulation.federation import Vector
@@ -35,31 +36,36 @@ class InsDpFedAvg(PlainServer):
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """The server does nothing for privacy."""
-        updates = {client: self._train(t, parameters, client) for client in chosen}
+        updates: dict[str, Vector] = {}
+        for group in self.federation.groups(chosen):
+            updates.update(zip(group, self._train(t, parameters, group), strict=True))
         updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
-    def _train(self, t: int, parameters: Parameters, client: str) -> Vector:
-        """theta_i - theta after V steps of DP-SGD. A malicious client adds no noise."""
-        federation, task, records = self.federation, self.task, self.federation.records[client]
-        draw = federation.randomness.records(t, client)
-        at = parameters.astype(np.float64)
+    def _train(self, t: int, parameters: Parameters, clients: Sequence[str]) -> Models:
+        """theta_i - theta after V steps of DP-SGD, a step of all clients at a time; (n, d)."""
+        federation, task = self.federation, self.task
+        records = [federation.records[client] for client in clients]
+        draws = [federation.randomness.records(t, client) for client in clients]
+        at = np.repeat(parameters.astype(np.float64)[None], len(clients), axis=0)
         for v in range(self.settings.local_steps):
-            (update,) = local_updates(
-                at,
-                [records],
-                engine=federation.engine,
-                sample_rate=task.record_rate,
-                record_clip=federation.record_clip(),
-                client_clip_norm=math.inf,
-                random_bytes=draw,
-            )
-            encoded = fixed_point.encode(update, task.frac_bits)
-            if not federation.is_malicious(client):
-                encoded = encoded + federation.randomness.noise(t, f"{client}/{v}", task.noise_std_on_grid, task.dim)
-            size = task.record_rate * task.clients[client]
-            at = at + self.settings.local_rate / size * fixed_point.decode(encoded, task.frac_bits)
+            samples = [
+                own.take(sample_records(len(own), task.record_rate, draw))
+                for own, draw in zip(records, draws, strict=True)
+            ]
+            updates = -federation.own_models().clipped_sums(at, samples, federation.record_clip())
+            for i, client in enumerate(clients):
+                size = task.record_rate * task.clients[client]
+                at[i] += self.settings.local_rate / size * self._noised(t, v, client, updates[i])
         return at - parameters.astype(np.float64)
+
+    def _noised(self, t: int, v: int, client: str, update: Vector) -> Vector:
+        """On the grid, with the client's own noise. A malicious client adds none."""
+        federation, task = self.federation, self.task
+        encoded = fixed_point.encode(update, task.frac_bits)
+        if not federation.is_malicious(client):
+            encoded = encoded + federation.randomness.noise(t, f"{client}/{v}", task.noise_std_on_grid, task.dim)
+        return fixed_point.decode(encoded, task.frac_bits)
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """V sampled Gaussians per round that the client took part in; records of different clients in parallel."""

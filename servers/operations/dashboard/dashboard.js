@@ -205,6 +205,7 @@ function drawPrivacy(status) {
 function epsilonCard(epsilon) {
   const children = [
     element("h3", {}, VIEWS[epsilon.view] ?? epsilon.view),
+    ...(epsilon.unit === "client" ? [element("p", { class: "quiet" }, "of a whole client")] : []),
     element("p", { class: "big" }, `ε ≤ ${roundedUp(epsilon.spent)}`),
   ];
   if (epsilon.budget === null) {
@@ -223,7 +224,7 @@ function drawEpsilonChart(status) {
   const [width, height, left, bottom, top] = [widthOf("epsilon-chart"), 220, 44, 26, 12];
   const rounds = status.rounds;
   const budgets = status.epsilons.filter((e) => e.budget !== null);
-  const peak = Math.max(...rounds.flatMap((r) => Object.values(r.epsilon)), ...budgets.map((e) => e.budget), 1e-9) * 1.05;
+  const peak = Math.max(...rounds.flatMap((r) => Object.values(r.epsilon)).filter(Number.isFinite), ...budgets.map((e) => e.budget), 1e-9) * 1.05;
   const [first, last] = [rounds[0].round, rounds[rounds.length - 1].round];
   const x = (round) => left + ((width - left - 8) * (round - first)) / Math.max(1, last - first);
   const y = (value) => height - bottom - ((height - bottom - top) * value) / peak;
@@ -242,7 +243,7 @@ function drawEpsilonChart(status) {
     shape("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, `round ${last + 1}`),
   );
   for (const view of Object.keys(VIEWS)) {
-    const points = rounds.filter((r) => view in r.epsilon).map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon[view]).toFixed(1)}`);
+    const points = rounds.filter((r) => Number.isFinite(r.epsilon[view])).map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon[view]).toFixed(1)}`);
     chart.append(shape("polyline", { class: `line ${view}`, points: points.join(" ") }));
   }
   for (const { view, budget } of budgets) {

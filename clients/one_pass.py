@@ -1,0 +1,74 @@
+"""The gradients of single records from one forward and one backward pass: what layers read and wrote on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clients.layer_gradients import RULES, LayerGradients, owners
+
+
+def one_pass(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """Of the records of a batch, layer by layer of `model`."""
+    layers = [layer for _, layer in owners(model)]
+    return recorded_pass(model, layers, layers, features, labels)
+
+
+def recorded_pass(
+    model: nn.Module, watched: Sequence[nn.Module], layers: Sequence[nn.Module], features: Tensor, labels: Tensor
+) -> list[LayerGradients]:
+    """Forward and backward once. Parameters take no part in the backward pass: only what layers wrote does.
+
+    watched: the modules of `model` that stand for `layers`, one by one; they are the same unless a stack of models runs
+    (`clients.model_stack`).
+    """
+    tape = Tape(watched)
+    with tape.recording(), torch.enable_grad():
+        loss = nn.functional.cross_entropy(model(features), labels, reduction="sum")
+        written = [output for outputs in tape.outputs for output in outputs]
+        gradients = iter(torch.autograd.grad(loss, written))
+    return [
+        RULES[type(layer)](layer, reads, [next(gradients) for _ in outputs])
+        for layer, reads, outputs in zip(layers, tape.reads, tape.outputs, strict=True)
+    ]
+
+
+class Tape:
+    """What the layers read and wrote during one forward pass."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.layers = layers
+        self.reads: list[list[Tensor]] = [[] for _ in layers]
+        self.outputs: list[list[Tensor]] = [[] for _ in layers]
+
+    def recording(self) -> _Hooks:
+        """While it is entered, the layers are watched."""
+        return _Hooks(self)
+
+    def note(self, index: int, read: Tensor, output: Tensor) -> Tensor:
+        """Makes the output a place at which autograd can be asked."""
+        if not output.requires_grad:  # nothing before it is asked for, so the backward pass ends here
+            output = output.detach().requires_grad_()
+        self.reads[index].append(read.detach())
+        self.outputs[index].append(output)
+        return output
+
+
+class _Hooks:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        def noting(index: int) -> Any:
+            return lambda _layer, read, output: self._tape.note(index, read[0], output)
+
+        for index, layer in enumerate(self._tape.layers):
+            self._handles.append(layer.register_forward_hook(noting(index)))
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()

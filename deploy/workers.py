@@ -1,0 +1,91 @@
+"""Trainings side by side: in processes of this machine, or on a Ray cluster (`pip install "precad[scale]"`).
+
+A training depends on its configuration and its seed alone and writes files of its own, so it does not matter who runs
+it, nor beside what: results are those of one training after the other, bit for bit, with the same number of threads
+each. On a cluster the run folder lies on storage that all of its machines share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import joblib
+import torch
+
+from deploy.errors import ConfigError
+from protos.transport import TransportError, split_address
+
+T = TypeVar("T")
+
+RAY = "ray"
+_FOUND_BY_RAY = ("local", "auto")
+ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who runs the trainings."""
+
+    number: int = 1
+    """At once; 1 is this process."""
+    ray: str | None = None
+    """Address of a Ray cluster, or "local" for one that lasts as long as we do; none: processes of this machine."""
+
+    def run(self, jobs: Sequence[Callable[[], T]]) -> Iterator[T]:
+        """What each job gives, in their order. Jobs can be pickled.
+
+        The first error of a job is raised, and ends the others. Raises ConfigError without Ray, or a cluster.
+        """
+        threads = torch.get_num_threads()
+        with _cluster(self.ray) if self.ray is not None else nullcontext():
+            side_by_side = joblib.Parallel(
+                n_jobs=self.number,
+                backend=RAY if self.ray is not None else None,
+                return_as="generator" if self.ray is None else "list",  # Ray gives all at the end
+                batch_size=1,
+            )
+            yield from side_by_side(joblib.delayed(_with_threads)(threads, job) for job in jobs)
+
+
+def _with_threads(threads: int, job: Callable[[], T]) -> T:
+    """As many threads of PyTorch as whoever asked has: sums are theirs, bit for bit."""
+    torch.set_num_threads(threads)
+    return job()
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[None]:
+    try:
+        ray: Any = importlib.import_module("ray")
+        register: Any = importlib.import_module("ray.util.joblib").register_ray
+    except ImportError:
+        raise ConfigError('--ray: expected Ray, found none: pip install "precad[scale]"') from None
+    _require_answering(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(_no_cluster(address, error)) from None
+    try:
+        register()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _require_answering(address: str) -> None:
+    """Raises ConfigError: of a machine that is not there, Ray would say nothing and wait for minutes."""
+    if address in _FOUND_BY_RAY:
+        return
+    try:
+        socket.create_connection(split_address(address.removeprefix("ray://")), timeout=ANSWER_S).close()
+    except (OSError, TransportError) as error:
+        raise ConfigError(_no_cluster(address, error)) from None
+
+
+def _no_cluster(address: str, error: Exception) -> str:
+    return f'--ray: expected "local", "auto" or HOST:PORT of a cluster that answers, found {address!r}: {error}'

@@ -1,0 +1,198 @@
+"""What one round of a task is to those whom it protects, by the task's algorithm: what ledgers are opened with.
+
+precad            servers add N(0, (sigma R)^2) each           a record       Poisson(p), sigma and sqrt(2) sigma
+user-dp-fedavg    servers add N(0, (sigma C)^2) each           a whole client no sampling, sigma and sqrt(2) sigma
+ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
+local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
+distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
+non-private       nobody adds anything                         a record       nothing is proved
+
+The first multiplier is against one server with any clients, the second against clients only; one alone holds for both.
+Each is of a round that the client takes part in, and a record's counts what rounding adds to its sensitivity
+(`dp.accounting.effective_noise_multiplier`); a whole client's update is rounded toward zero and then checked, so C
+bounds it as it is.
+
+For a whole client no round is amplified by the draw of clients, in `user-dp-fedavg` as in the level that `precad` has
+beside its records. Servers know who was drawn. So may clients: an invitation names the place of its client among those
+drawn, in the order of ids, so two clients that collude can count who is between them. Adding or removing a client
+means that its updates are there or are zero; that it was drawn is hidden from nobody. Our derivation, from the wire
+format (docs/protocol.md, sections 7 and 9).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from dp.accounting import (
+    Event,
+    PldAccountant,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+    Unit,
+    View,
+    effective_noise_multiplier,
+    round_event,
+)
+from dp.ledger import Level
+from dp.precad_client import client_noise_multiplier
+
+
+class PublicParameters(Protocol):
+    """What of a task its privacy depends on; `protos.task.Task` is one."""
+
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def client_rate(self) -> float: ...
+    @property
+    def record_rate(self) -> float: ...
+    @property
+    def record_clip(self) -> float: ...
+    @property
+    def client_clip(self) -> float: ...
+    @property
+    def noise_multiplier(self) -> float: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def frac_bits(self) -> int: ...
+    @property
+    def local_steps(self) -> int: ...
+    @property
+    def non_colluding(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPrivacy:
+    """One algorithm's rounds, as adversaries see them."""
+
+    unit: Unit
+    """What `events` are about."""
+    events: Mapping[View, SampledGaussian | None]
+    """What a step costs one unit of a client that takes part; None: everything."""
+    rests_on: Mapping[View, str]
+    """Under which condition, in words that follow a semicolon."""
+    is_local: bool = False
+    """Whether what leaves a client is private by itself, so that both servers together learn no more."""
+    steps_per_round: int = 1
+    """How often `events` happens in a round."""
+    every_round: Mapping[Level, Event] = field(default_factory=dict)
+    """What a round costs units of any enrolled client, drawn or not, against clients only."""
+
+    def epsilon(self, view: View, rounds: int, delta: float) -> float:
+        """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved."""
+        event = self.events[view]
+        if event is None:
+            return math.inf if rounds else 0.0
+        return PldAccountant().epsilon(event, rounds * self.steps_per_round, delta)
+
+
+def task_privacy(task: PublicParameters) -> TaskPrivacy:
+    """By the task's algorithm. Raises ValueError for one that is not in the table above."""
+    match task.algorithm:
+        case "precad":
+            return _precad(task)
+        case "user-dp-fedavg":
+            return _user_dp_fedavg(task)
+        case "ins-dp-fedavg":
+            return _own_noise(task, steps_per_round=task.local_steps)
+        case "local-dp":
+            return _own_noise(task, steps_per_round=1)
+        case "distributed-dp":
+            return _distributed_dp(task)
+        case "non-private":
+            nothing = "nothing is clipped or noised for it"
+            return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
+    raise ValueError(f"algorithm must be one of this module's table, got {task.algorithm!r}")
+
+
+_OF_SERVERS: Final = {
+    View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
+    View.CLIENTS_ONLY: "if both servers follow the protocol",
+}
+
+
+def _precad(task: PublicParameters) -> TaskPrivacy:
+    events = {view: _record_event(task, view) for view in View}
+    client_multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
+    every_round: dict[Level, Event] = {
+        Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, client_multiplier),
+        Level.DRAWN_RECORD: TwoStageSampledGaussian(
+            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
+        ),
+    }
+    return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=_OF_SERVERS, every_round=every_round)
+
+
+def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
+    """The check makes C the sensitivity, and the honest servers' noise is sigma C or sqrt(2) sigma C.
+
+    As in `round_event` the sum of two rounded draws needs std >= 8 steps of the grid, which a task's validation asks
+    for. The level of a whole client is the draw, visibly, and then the client's update for certain.
+    """
+    both = client_noise_multiplier(task.noise_multiplier, task.client_clip, task.client_clip)
+    events = {
+        View.ONE_SERVER: SampledGaussian(1.0, task.noise_multiplier),
+        View.CLIENTS_ONLY: SampledGaussian(1.0, both),
+    }
+    return TaskPrivacy(
+        unit=Unit.CLIENT,
+        events=events,
+        rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View},
+        every_round={Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both)},
+    )
+
+
+def _own_noise(task: PublicParameters, *, steps_per_round: int) -> TaskPrivacy:
+    """Sampled Gaussians at the client; clipping to C, shares, sums are post-processing. Source: privacy.md, section 3
+    and its rule 4; Xie et al., CCS '23, Algorithms 2 and 3, with Poisson sampling."""
+    event = SampledGaussian(task.record_rate, _record_multiplier(task))
+    note = "by the noise of its own client: both servers together learn no more while they follow the protocol"
+    return TaskPrivacy(
+        unit=Unit.RECORD,
+        events=dict.fromkeys(View, event),
+        rests_on=dict.fromkeys(View, note),
+        is_local=True,
+        steps_per_round=steps_per_round,
+        every_round=_drawn_record(task) if steps_per_round == 1 else {},
+    )
+
+
+def _distributed_dp(task: PublicParameters) -> TaskPrivacy:
+    """The draws of tau clients add up to N(0, (sigma R)^2); servers hold shares and open the sum alone.
+
+    tau draws rounded to the grid add up to what one rounded draw is, up to terms of order tau exp(-(pi std)^2) in its
+    law with std >= 8 steps: below 1e-260. Our derivation, as in `dp.accounting.round_event`.
+    """
+    note = (
+        f"if of the uploads of every released round at least {task.non_colluding} are of clients that follow the "
+        "protocol and collude with nobody, its own among them"
+    )
+    return TaskPrivacy(
+        unit=Unit.RECORD,
+        events=dict.fromkeys(View, SampledGaussian(task.record_rate, _record_multiplier(task))),
+        rests_on=dict.fromkeys(View, note),
+        every_round=_drawn_record(task),
+    )
+
+
+def _drawn_record(task: PublicParameters) -> dict[Level, Event]:
+    return {Level.DRAWN_RECORD: TwoStageSampledGaussian(task.client_rate, task.record_rate, _record_multiplier(task))}
+
+
+def _record_multiplier(task: PublicParameters) -> float:
+    return effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
+
+
+def _record_event(task: PublicParameters, view: View) -> SampledGaussian:
+    return round_event(
+        view,
+        record_sampling_rate=task.record_rate,
+        noise_multiplier=task.noise_multiplier,
+        record_clip=task.record_clip,
+        dim=task.dim,
+        frac_bits=task.frac_bits,
+    )

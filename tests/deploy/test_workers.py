@@ -1,0 +1,81 @@
+"""Trainings side by side: the bits of one after the other, and errors that arrive."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+from test_simulate import SMALL, precad
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(tomli_w.dumps(SMALL))
+    return path
+
+
+def models(folder: Path) -> list[bytes]:
+    """The final models of seeds 0, 1 and 2."""
+    return [np.load(folder / f"seed-{seed}.npz")["parameters"].tobytes() for seed in range(3)]
+
+
+@pytest.fixture
+def one_after_the_other(config: Path, tmp_path: Path) -> list[bytes]:
+    done = precad("simulate", config, "--seeds", 3, "--output", tmp_path / "alone")
+    assert done.exit_code == 0, done.output
+    return models(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param([], id="processes"),
+        pytest.param(
+            ["--ray", "local"],
+            id="ray",
+            marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+        ),
+    ],
+)
+def test_workers_give_the_same_models(
+    where: list[str], config: Path, tmp_path: Path, one_after_the_other: list[bytes]
+) -> None:
+    done = precad("simulate", config, "--seeds", 3, "--workers", 2, *where, "--output", tmp_path / "beside")
+    assert done.exit_code == 0, done.output
+    assert len(set(one_after_the_other)) == 3
+    assert models(tmp_path / "beside") == one_after_the_other
+
+
+def test_workers_go_on_where_a_run_stopped(config: Path, tmp_path: Path, one_after_the_other: list[bytes]) -> None:
+    for rounds in (2, 6):
+        arguments = ("--rounds", rounds, "--seeds", 3, "--workers", 2, "--output", tmp_path / "halted")
+        assert precad("simulate", config, *arguments).exit_code == 0
+    assert models(tmp_path / "halted") == one_after_the_other
+
+
+def test_an_error_in_a_worker_is_told_like_any_other(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    assert precad("simulate", config, "--seeds", 2, "--output", folder).exit_code == 0
+    (folder / "seed-1.npz").write_bytes(b"no zip")
+    done = precad("simulate", config, "--seeds", 2, "--workers", 2, "--output", folder)
+    assert done.exit_code == 2
+    assert "expected a training to go on with" in done.stderr
+    assert "seed-1.npz" in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_a_cluster_that_does_not_answer_is_told_at_once(config: Path, tmp_path: Path) -> None:
+    done = precad("simulate", config, "--ray", "127.0.0.1:1", "--output", tmp_path / "run")
+    assert done.exit_code == 2
+    assert 'expected "local", "auto" or HOST:PORT of a cluster that answers, found \'127.0.0.1:1\'' in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_the_command_says_what_installs_it(config: Path, tmp_path: Path) -> None:
+    done = precad("simulate", config, "--ray", "local", "--output", tmp_path / "run")
+    assert done.exit_code == 2
+    assert 'pip install "precad[scale]"' in done.stderr
