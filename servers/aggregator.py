@@ -170,7 +170,8 @@ class Aggregator:
             asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
         )
         async with AsyncExitStack() as stack:
-            session = await self._until_stopped(lead(stack, ROLES[self.party], self.config.database_url))
+            leading = lead(stack, ROLES[self.party], self.config.database_url, self.config.connect_timeout_s)
+            session = await self._until_stopped(leading)
             backends = None if session is None else (session.tables("task"), session.tables("tuples"))
             server, port = bind_server(self.config.listen, self.config.tls)
             state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)

@@ -83,7 +83,7 @@ class Dealer:
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         fingerprints = tuple(fingerprint(read_pinned(p, role)) for p, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
-            leading = lead(stack, Role.DEALER, self.config.database_url)
+            leading = lead(stack, Role.DEALER, self.config.database_url, self.config.connect_timeout_s)
             session = await until_stopped(leading, self._stop, "the dealer")
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
             server, port = bind_server(self.config.listen, self.config.tls)

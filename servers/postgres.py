@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from protos.identity import Role
 from servers.dialects import POSTGRES, Dialect
-from servers.errors import LeadLostError, SetupError, StoreError
+from servers.errors import LeadLostError, PeerUnreachableError, SetupError, StoreError
 
 PATIENCE_S: Final = 10
 """How long a statement, or a connection whose other end is silent, is waited for."""
@@ -52,7 +52,10 @@ class Session:
     """Of one replica of `role`. Several stores share it; transactions take turns."""
 
     def __init__(self, url: str, role: Role) -> None:
-        """Connects. url: postgresql://..., with a password or without. Raises SetupError, which does not quote it."""
+        """Connects. url: postgresql://..., with a password or without.
+
+        Raises SetupError, or PeerUnreachableError when PostgreSQL is not there or does not take us; neither quotes it.
+        """
         self._schema = f"precad_{role.replace('-', '_')}"
         self._key = int.from_bytes(hashlib.sha256(self._schema.encode()).digest()[:8], "big", signed=True)
         self._turn = threading.RLock()
@@ -63,8 +66,10 @@ class Session:
             raise SetupError("database_url: expected a URL of PostgreSQL, found something else") from None
         try:
             self._connection = psycopg.connect(make_conninfo(**{**_CLIENT_KEEPALIVE, **given}), autocommit=True)
-        except psycopg.Error as error:
-            raise SetupError(f"database_url: expected a database that takes us: {error}") from None
+        except psycopg.OperationalError as error:
+            raise PeerUnreachableError(f"database_url: expected a database that takes us: {error}") from None
+        except psycopg.Error:
+            raise SetupError("database_url: expected a URL of PostgreSQL, found another setting in it") from None
         self.where = f"{self._connection.info.dbname} at {self._connection.info.host}, schema {self._schema}"
         try:
             for name, value in _SETTINGS.items():
@@ -76,8 +81,8 @@ class Session:
             raise SetupError(f"database_url: expected a database that takes us: {error}") from None
 
     def try_lead(self) -> bool:
-        """Whether this replica leads now, and so until its session ends. Raises SetupError when the session is lost, or
-        may not make our tables."""
+        """Whether this replica leads now, and so until its session ends. Raises LeadLostError when that has ended,
+        SetupError when it may not make our tables."""
         try:
             with self._turn, self._connection.transaction():
                 (is_ours,) = self._run("SELECT pg_try_advisory_lock(?)", (self._key,)).fetchone()
@@ -85,6 +90,8 @@ class Session:
                     self._epoch = self._next_epoch()
                 return bool(is_ours)
         except psycopg.Error as error:
+            if self._connection.closed:
+                raise LeadLostError(f"{self.where}: the session is lost: {error}") from None
             raise SetupError(f"{self.where}: expected a database that we can lead on: {error}") from None
 
     def _next_epoch(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,7 +21,7 @@ import structlog
 from pydantic import SecretStr
 
 from protos.identity import Role
-from servers.errors import SetupError
+from servers.errors import PeerUnreachableError, SetupError
 from servers.supervision import first_error_or_result
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def url_of(configured: SecretStr | None, environment: Mapping[str, str] = os.env
 
 
 def connect(url: str, role: Role) -> Session:
-    """A session that does not lead yet. Raises SetupError."""
+    """A session that does not lead yet. Raises SetupError, PeerUnreachableError."""
     try:
         from servers.postgres import Session
     except ImportError:
@@ -51,12 +52,26 @@ def connect(url: str, role: Role) -> Session:
     return Session(url, role)
 
 
-async def lead(stack: AsyncExitStack, role: Role, configured: SecretStr | None) -> Session | None:
+async def _connected(url: str, role: Role, patience_s: float) -> Session:
+    """PostgreSQL may be about to start, too."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return await asyncio.to_thread(connect, url, role)
+        except PeerUnreachableError:
+            if time.monotonic() + ASK_AGAIN_S > until:
+                raise
+        await asyncio.sleep(ASK_AGAIN_S)
+
+
+async def lead(
+    stack: AsyncExitStack, role: Role, configured: SecretStr | None, connect_timeout_s: float
+) -> Session | None:
     """Returns when this replica leads, until `stack` is closed; at once, without a session, where no database is
-    configured. Raises SetupError."""
+    configured. Raises SetupError; PeerUnreachableError, LeadLostError when there is no database, or no more."""
     if (url := url_of(configured)) is None:
         return None
-    session = stack.enter_context(await asyncio.to_thread(connect, url, role))
+    session = stack.enter_context(await _connected(url, role, connect_timeout_s))
     is_told = False
     while not await asyncio.to_thread(session.try_lead):
         if not is_told:

@@ -25,7 +25,7 @@ from mpc.burning import TupleUse
 from mpc.errors import TupleReusedError
 from protos.identity import Role
 from servers import audit_log
-from servers.errors import SetupError, StoreError
+from servers.errors import LeadLostError, PeerUnreachableError, SetupError, StoreError
 from servers.state_dir import open_ledger
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
@@ -161,6 +161,18 @@ def test_an_earlier_leader_writes_nothing_even_when_the_lock_failed_to_keep_the_
             after.burn("t", 1, {0: "ada"}, TupleUse.CHECK)
 
 
+def test_a_replica_whose_session_ends_while_it_waits_is_told_so(url: str) -> None:
+    """PostgreSQL was restarted: no fault of the configuration's."""
+    with Session(url, Role.AGGREGATOR_A) as leader, Session(url, Role.AGGREGATOR_A) as other:
+        assert leader.try_lead()
+        assert not other.try_lead()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        for session in (leader, other):
+            with pytest.raises(LeadLostError, match="the session is lost"):
+                session.try_lead()
+
+
 def test_whoever_does_not_lead_writes_nothing(url: str) -> None:
     with Session(url, Role.AGGREGATOR_A) as leader, Session(url, Role.AGGREGATOR_A) as other:
         assert leader.try_lead()
@@ -179,7 +191,7 @@ def test_whoever_does_not_lead_writes_nothing(url: str) -> None:
     ],
 )
 def test_a_database_that_is_not_there_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(SetupError, match=r"^database_url: expected") as caught:
+    with pytest.raises((SetupError, PeerUnreachableError), match=r"^database_url: expected") as caught:
         Session(url, Role.DEALER)
     assert "hunter2" not in str(caught.value)
     assert "ter2" not in str(caught.value)
