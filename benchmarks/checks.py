@@ -58,9 +58,8 @@ def validate_without_rows(
     Source: PRECAD, Sec. 4.3, as printed, on the integers modulo 2^64.
     """
     active, opened = revealed.active, revealed.opened
-    sums = local_sums(
-        tuples.party, validation.masked_shares(active, opened, tuples), NoRows(), bound.dim, UnsoundEngine()
-    )
+    engine = UnsoundEngine()
+    sums = local_sums(tuples.party, validation.masked_shares(active, opened, tuples), NoRows(), bound.dim, engine)
     words = validation.words_to_check(active, sums, tuples, bound)[:, -1:]
     verdicts = equality.all_zero(
         top_bits.shares_of_zero(words, bound.low_bits[-1:], gate, tuples.correlations(), channel),
@@ -70,7 +69,7 @@ def validate_without_rows(
     )
     rejected = [i for i, is_accepted in enumerate(verdicts) if not is_accepted]
     again = validation.masked_shares([active[i] for i in rejected], [opened[i] for i in rejected], tuples)
-    add_shares(sums.share_sum, tuples.party, again, negate=True)
+    add_shares(sums.share_sum, tuples.party, again, engine, negate=True)
     return Validated(active, tuple(verdicts), sums.share_sum)
 
 

@@ -67,6 +67,22 @@ def print_noise(console: Console, report: Mapping[str, Any]) -> None:
     _print(console, table)
 
 
+def print_threads(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per number of threads."""
+    table = _table(["threads", "d", "clients", "ms", "q1..q3", "ns/coord", "/ one thread"])
+    for row in report["rows"]:
+        table.add_row(
+            str(row["threads"]),
+            f"{row['d']:,}",
+            str(row["clients"]),
+            f"{row['ms']:.4g}",
+            f"{row['ms_q1']:.4g}..{row['ms_q3']:.4g}",
+            f"{row['ns_per_coordinate']:.3g}",
+            f"{row['ratio']:.3g}",
+        )
+    _print(console, table)
+
+
 def print_scale(console: Console, report: Mapping[str, Any]) -> None:
     """One line per size, then the fitted exponents."""
     sizes, costs = ["along", "d", "clients"], ["validate s", "aggregate s", "peak MB/server", "link B/client"]

@@ -14,6 +14,7 @@ from numba import njit, types
 from mpc.local_step import LocalSums
 from mpc.ring import RingArray
 from mpc.sharing import Party
+from mpc.threads import ALONE
 
 _READ = types.Array(types.uint64, 1, "C", readonly=True)
 _WRITE = types.Array(types.uint64, 1, "C")
@@ -37,15 +38,19 @@ class NoRows:
         """See `RowStreams.read`."""
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
+    def after(self, n_coordinates: int) -> NoRows:
+        """See `projection.RowStreams`."""
+        return self
+
 
 class UnsoundEngine:
     """Inner products and the sum of shares; rows are zero."""
 
-    name, group = "unsound", 1
+    name, group, threads = "unsound", 1, ALONE
 
-    def accumulator(self, party: Party, n_clients: int, dim: int) -> UnsoundAccumulator:
+    def accumulator(self, party: Party, n_clients: int, share_sum: RingArray) -> UnsoundAccumulator:
         """See `mpc.local_step.Engine`."""
-        return UnsoundAccumulator(party, n_clients, dim)
+        return UnsoundAccumulator(party, n_clients, share_sum)
 
     def warm_up(self) -> None:
         """Nothing to do."""
@@ -54,10 +59,10 @@ class UnsoundEngine:
 class UnsoundAccumulator:
     """See `mpc.local_step.Accumulator`."""
 
-    def __init__(self, party: Party, n_clients: int, dim: int) -> None:
+    def __init__(self, party: Party, n_clients: int, share_sum: RingArray) -> None:
         self._opened_mask = np.uint64(2**64 - 1 if party == 0 else 0)
         self._products = np.zeros((2, n_clients), dtype=np.uint64)
-        self._share_sum = np.zeros(dim, dtype=np.uint64)
+        self._share_sum = share_sum.view(np.uint64)
 
     def open_tile(self, tile: slice, row_words: RingArray, sign_words: RingArray) -> None:
         """See `Accumulator.open_tile`."""

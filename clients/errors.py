@@ -17,6 +17,7 @@ ClientError
 ├── ProtocolError            the servers say something that honest ones do not
 ├── TaskRefusedError         a server refuses this client
 ├── ServerUnreachableError   a server is gone
+│   ├── ServerBusyError      has no room now, and said when to come back
 │   └── TaskEndedError       it ended the task before its time, and said so
 └── StoppedError             the operator stopped this process
 """
@@ -122,6 +123,17 @@ class TaskRefusedError(ClientError):
 
 class ServerUnreachableError(ClientError):
     """A server cannot be reached, or hung up without a goodbye."""
+
+    retry_after_s = 0.0
+    """Seconds after which it may be asked again."""
+
+
+class ServerBusyError(ServerUnreachableError):
+    """A server takes no more now, and said when to ask again."""
+
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
 
 
 class TaskEndedError(ServerUnreachableError):

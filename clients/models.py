@@ -175,7 +175,7 @@ class LstmClassifier(nn.Module):
         sequence = self.embedding(tokens)
         for read, recall in zip(self.reads, self.recalls, strict=True):
             inputs = read(sequence).unbind(dim=1)
-            hidden = inputs[0].new_zeros((len(tokens), self.HIDDEN))
+            hidden = inputs[0].new_zeros((tokens.shape[0], self.HIDDEN))
             cell, states = hidden, []
             for step in inputs:
                 take, forget, value, show = (step + recall(hidden)).chunk(4, dim=1)

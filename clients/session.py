@@ -9,7 +9,7 @@ form there are two, which travel at once.
 from __future__ import annotations
 
 import asyncio
-import random
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -20,7 +20,8 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from clients.errors import ProtocolError, ServerUnreachableError, TaskEndedError, TaskRefusedError
+from clients.errors import ProtocolError, ServerBusyError, ServerUnreachableError, TaskEndedError, TaskRefusedError
+from clients.patience import Patience, retry_after_s, until_admitted
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from mpc.ring import RingArray
 from protos import convert
@@ -42,36 +43,6 @@ WORTH_ASKING_AGAIN = frozenset(
         grpc.StatusCode.ALREADY_EXISTS,  # it has not noticed yet that our last stream broke
     }
 )
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
-
-
-class Patience:
-    """When to ask a server again that does not answer, or was lost.
-
-    At growing intervals, drawn at random so that a thousand clients do not come back at the same moment, until its time
-    is up.
-    """
-
-    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
-        self._reconnect_timeout_s = reconnect_timeout_s
-        self._deadline: float | None = time.monotonic() + connect_timeout_s
-        self._longest_s = FIRST_PAUSE_S
-        self.was_just_lost = False
-
-    def is_here(self) -> None:
-        """It has answered."""
-        self._deadline, self._longest_s = None, FIRST_PAUSE_S
-
-    def next_pause_s(self) -> float | None:
-        """Seconds to wait before the next attempt; None when its time is up."""
-        self.was_just_lost = self._deadline is None
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self._reconnect_timeout_s
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
-            return None
-        longest_s, self._longest_s = self._longest_s, min(2 * self._longest_s, LONGEST_PAUSE_S)
-        return min(left_s, random.uniform(longest_s / 2, longest_s))  # noqa: S311 - hides nothing
 
 
 class ModelCache:
@@ -159,7 +130,7 @@ class ClientSession:
             try:
                 return await self._pass_on(stub, server, inbox, patience)
             except ServerUnreachableError as error:
-                if (pause_s := patience.next_pause_s()) is None:
+                if (pause_s := patience.next_pause_s(error.retry_after_s)) is None:
                     raise
                 if patience.was_just_lost:
                     self._log.info("client.lost", server=AGGREGATORS[server], reason=str(error))
@@ -194,6 +165,8 @@ class ClientSession:
                 yield event
         except grpc.aio.AioRpcError as error:
             reason = explain(error, AGGREGATORS[server], self._addresses[server])
+            if (hint_s := retry_after_s(error)) is not None:
+                raise ServerBusyError(reason, hint_s) from None
             if error.code() not in WORTH_ASKING_AGAIN:
                 raise TaskRefusedError(f"{reason} ({error.code().name})") from None
             raise ServerUnreachableError(reason) from None
@@ -220,12 +193,19 @@ class ClientSession:
                 )
 
     async def _take_part(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], invitation: RoundInvitation) -> None:
-        """Model, Algorithm 2, submission."""
-        digest = invitation.model_digest
-        parameters = await self._cache.get(digest, lambda: self._download(stubs[0], invitation))
+        """Model, Algorithm 2, submission. A server without room is asked again until the round is over."""
+        ends_at = time.monotonic() + self.task.submit_timeout_s
+        parameters = await self._cache.get(
+            invitation.model_digest,
+            lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
+        )
         encoded = await asyncio.to_thread(self._train, parameters)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
-        uploads = [stubs[server].Submit(parts_of(submission, server)) for server in submission.servers]
+        left_s = ends_at - time.monotonic()
+        uploads = [
+            until_admitted(functools.partial(_submit, stubs[server], submission, server), left_s)
+            for server in submission.servers
+        ]
         outcomes = await asyncio.gather(*uploads, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -241,6 +221,11 @@ class ClientSession:
         if convert.sha256(data) != invitation.model_digest:
             raise ProtocolError("the downloaded model does not have the digest that both servers named")
         return convert.model_from_bytes(data, self.task.dim)
+
+
+async def _submit(stub: aggregator_pb2_grpc.AggregatorStub, submission: Submission, server: int) -> None:
+    """One attempt at the upload to one server. Raises AioRpcError."""
+    await stub.Submit(parts_of(submission, server))
 
 
 Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"

@@ -62,7 +62,7 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
         ],
         "authority": _expiry(config.authority.read_bytes()),
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
-        "mib_for_uploads": memory.for_uploads(config.memory_budget_mb, task.dim) // memory.MIB,
+        "mib_for_uploads": memory.of_server(config, task) // memory.MIB,
     }
 
 

@@ -14,6 +14,7 @@ from deploy.commands import guarantees, local, operations, roles, setup
 from deploy.commands.audit import audit_app
 from deploy.commands.bench import bench_app
 from deploy.commands.experiments import experiment_app
+from deploy.commands.export import export, verify_export
 from deploy.commands.pki import pki_app
 from deploy.commands.report import report
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 for command in (
     *(local.demo, local.run, local.simulate, roles.client, operations.status, operations.watch),
     *(setup.check, setup.initial_model, guarantees.account, guarantees.certify, report),
+    *(export, verify_export),
 ):
     app.command()(command)
 app.add_typer(roles.serve_app, name="serve")

@@ -3,6 +3,7 @@
     DeployError
     ├── ConfigError          a configuration, a flag or an input file is not as it must be       2
     ├── RunFailedError       a process of a local run failed; carries the exit code to give
+    ├── ExportRefusedError   an export is not what its statement and its signatures say          3
     └── InterruptedRunError  Ctrl-C or SIGTERM                                                  130
 
 Exit codes: 0 success, or stopped by its operator; 2 invalid input; 3 the protocol refused (parameters differ, a peer
@@ -38,12 +39,17 @@ class RunFailedError(DeployError):
         self.exit_code = exit_code
 
 
+class ExportRefusedError(DeployError):
+    """A file, a statement or a signature of an export is missing, was changed, or is of somebody else."""
+
+
 class InterruptedRunError(DeployError):
     """The operator interrupted the run; every process was stopped."""
 
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ConfigError, INVALID_INPUT),
+    (ExportRefusedError, REFUSED),
     (InterruptedRunError, INTERRUPTED),
     (server_errors.StoppedError, SUCCESS),
     (client_errors.StoppedError, SUCCESS),

@@ -304,7 +304,7 @@ class LocalRun:
             assert server is not None  # resolve() supplied it
             require_engine(server.engine)
             try:
-                memory.for_uploads(server.memory_budget_mb, self.deployment.task.dim)
+                memory.of_server(server, self.deployment.task)
             except SetupError as error:
                 raise ConfigError(f"aggregator.{letter}.{error}") from None
 

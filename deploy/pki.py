@@ -19,8 +19,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from deploy.whole_folder import appearing
 from protos import private_key
 from protos.identity import Identity, IdentityError, Role, parse_certificate
 from protos.private_key import PrivateKeyError
@@ -191,13 +190,9 @@ def _new_folder(directory: Path, identity: Identity, files: Sequence[tuple[str, 
     """`directory`/<name> with these files (name, content, mode); it appears complete or not at all."""
     folder = directory / identity.name
     try:
-        with contextlib.ExitStack() as undo:
-            staging = Path(tempfile.mkdtemp(prefix=f".{identity.name}.", dir=directory))  # mode 0700
-            undo.callback(shutil.rmtree, staging, ignore_errors=True)
+        with appearing(folder) as staging:
             for name, content, mode in files:
                 _write_new(staging / name, content, mode=mode)
-            staging.rename(folder)  # fails where somebody made a folder of this name meanwhile
-            undo.pop_all()
     except OSError as error:
         raise PkiError(f"cannot write {folder}: {error.strerror}") from None
     return folder

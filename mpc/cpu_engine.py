@@ -1,4 +1,4 @@
-"""The local step on one core, in Numba's loops (`mpc.kernels`), which are imported when they are first needed."""
+"""The local step in Numba's loops (`mpc.kernels`), imported when they are first needed: on one core, or on several."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mpc.local_step import LocalSums
 from mpc.projection import MAX_ROWS
 from mpc.ring import RingArray
 from mpc.sharing import Party
+from mpc.threads import Threads
 
 LANES = 4
 """Clients whose rows are added up side by side: their buckets, 64 KiB, stay in the first two levels of cache."""
@@ -26,9 +27,12 @@ class CpuEngine:
     name = "cpu"
     group = LANES
 
-    def accumulator(self, party: Party, n_clients: int, dim: int) -> CpuAccumulator:
+    def __init__(self, n_threads: int = 1) -> None:
+        self.threads = Threads(n_threads)
+
+    def accumulator(self, party: Party, n_clients: int, share_sum: RingArray) -> CpuAccumulator:
         """See `Engine.accumulator`."""
-        return CpuAccumulator(importlib.import_module("mpc.kernels"), party, n_clients, dim)
+        return CpuAccumulator(importlib.import_module("mpc.kernels"), party, n_clients, share_sum)
 
     def warm_up(self) -> None:
         """See `Engine.warm_up`. About a second of one core."""
@@ -36,13 +40,13 @@ class CpuEngine:
 
 
 class CpuAccumulator:
-    """See `mpc.local_step.Accumulator`. Keeps d words, and 16 KiB of buckets per client."""
+    """See `mpc.local_step.Accumulator`. Keeps 16 KiB of buckets per client."""
 
-    def __init__(self, kernels: Any, party: Party, n_clients: int, dim: int) -> None:
+    def __init__(self, kernels: Any, party: Party, n_clients: int, share_sum: RingArray) -> None:
         self._kernels = kernels
         self._opened_mask = np.uint64(2**64 - 1 if party == 0 else 0)
         self._by_mask, self._by_opened = [0] * n_clients, [0] * n_clients
-        self._share_sum = np.zeros(dim, dtype=np.uint64)
+        self._share_sum = share_sum.view(np.uint64)
         sizes = [min(LANES, n_clients - first) for first in range(0, n_clients, LANES)]
         self._buckets = [_empty_buckets(size) for size in sizes]
 

@@ -1,6 +1,7 @@
 """The engines: where a server computes the part of the check that grows with d. Their results are equal, bit for bit.
 
-`cpu` is compiled by Numba for one core; it is the default. `cuda` is PyTorch on a GPU, for servers that have one.
+`cpu` is compiled by Numba, for one core unless it is given more; it is the default. `cuda` is PyTorch on a GPU, for
+servers that have one.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from mpc.cpu_engine import CpuEngine
 from mpc.local_step import Engine
 from mpc.torch_engine import TorchEngine
 
-ENGINES: Mapping[str, Callable[[], Engine]] = MappingProxyType(
-    {CpuEngine.name: CpuEngine, TorchEngine.name: TorchEngine}
+ENGINES: Mapping[str, Callable[[int], Engine]] = MappingProxyType(
+    {CpuEngine.name: CpuEngine, TorchEngine.name: lambda _: TorchEngine()}
 )
 
 CPU: Engine = CpuEngine()
 """Costs nothing to have: Numba is imported, and its loops compiled, at the first use or by `warm_up`."""
 
 
-def make_engine(name: str) -> Engine:
-    """The engine that a configuration names. Raises EngineUnavailableError."""
-    return ENGINES[name]()
+def make_engine(name: str, *, n_threads: int = 1) -> Engine:
+    """The engine that a configuration names. n_threads: of the CPU. Raises EngineUnavailableError."""
+    return ENGINES[name](n_threads)
 
 
 def require_engine(name: str) -> None:

@@ -7,6 +7,10 @@ words (the sum) and a few kilobytes per client, so that d is bounded by the disk
 The sum is taken over every client before anybody knows the verdicts: rejections are rare, and `add_shares` takes them
 out again, from b and the seed of a_P. Sums in a ring are exact, so the result is the same.
 
+Tiles are independent, so the coordinates may be cut into spans, one for each thread of an engine: every stream can be
+read from any word on, the sums of the spans add up modulo 2^64, and each span has its own part of the d words. The
+result is the same integers, however many threads there are.
+
 Source: `secure_validation.md` section 5, step 3.
 """
 
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +27,13 @@ from mpc.errors import MalformedMessageError
 from mpc.prg import Stream
 from mpc.ring import RingArray
 from mpc.sharing import Party
+from mpc.threads import Threads
+
+WORDS_PER_SPAN: Final = 1 << 17
+"""Half a millisecond of one core: below that, a second thread costs more than it saves."""
+TILES_BESIDE_OTHERS: Final = 4
+"""That a thread takes at once when it is not alone, which costs one core 2 %: of each call it has to ask for Python's
+lock afterwards, and with calls of one tile two threads lose there what they gain (docs/performance.md)."""
 
 
 class Words(Protocol):
@@ -68,6 +79,9 @@ class Rows(Protocol):
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
         """(row words, sign words) of the next tile."""
 
+    def after(self, n_coordinates: int) -> Rows:
+        """From that coordinate on, a multiple of 64, for another thread."""
+
 
 class Accumulator(Protocol):
     """One server's sums of one pass. Tiles are opened in order; in each, every client is added once."""
@@ -92,9 +106,12 @@ class Engine(Protocol):
     name: str
     group: int
     """How many clients `Accumulator.add` takes at once, at most."""
+    threads: Threads
+    """Who works on spans at once."""
 
-    def accumulator(self, party: Party, n_clients: int, dim: int) -> Accumulator:
-        """Zero sums. Server A's share of x is b + a_A, B's is a_B."""
+    def accumulator(self, party: Party, n_clients: int, share_sum: RingArray) -> Accumulator:
+        """Zero sums of a span. Server A's share of x is b + a_A, B's is a_B. share_sum: zeros, of the span's length,
+        which take the sum of shares, after `Accumulator.sums` at the latest."""
 
     def warm_up(self) -> None:
         """Loads and compiles whatever the first use would otherwise wait for."""
@@ -106,31 +123,75 @@ def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, en
     Raises MalformedMessageError when an upload has another length than d.
     """
     require_length([client.opened for client in clients], dim)
-    accumulator = engine.accumulator(party, len(clients), dim)
-    masks = np.empty((engine.group if len(clients) > 1 else 1, min(dim, ring.TILE)), dtype=np.int64)
-    for tile in ring.tiles(dim):
-        accumulator.open_tile(tile, *rows.read(tile.stop - tile.start))
+    share_sum = np.zeros(dim, dtype=np.int64)
+    spans, at_once = _spans(dim, len(clients), engine)
+    parts = engine.threads.map(
+        lambda span: _sums_over(span, at_once, party, clients, rows, share_sum[span], engine), spans
+    )
+    return LocalSums(
+        rows=_added([part.rows for part in parts]),
+        by_mask=_added([part.by_mask for part in parts]),
+        by_opened=_added([part.by_opened for part in parts]),
+        share_sum=share_sum,
+    )
+
+
+def _sums_over(
+    span: slice, at_once: int, party: Party, clients: Sequence[Masked], rows: Rows, share_sum: RingArray, engine: Engine
+) -> LocalSums:
+    """The pass over the coordinates of one span. at_once: tiles. share_sum: zeros, (m,)."""
+    own_rows, own_masks = rows.after(span.start), [client.mask_share.after(span.start) for client in clients]
+    accumulator = engine.accumulator(party, len(clients), share_sum)
+    n_lanes = engine.group if len(clients) > 1 else 1
+    masks = np.empty((n_lanes, min(share_sum.size, at_once * ring.TILE)), dtype=np.int64)
+    for tile in ring.tiles(share_sum.size, at_once):
+        accumulator.open_tile(tile, *own_rows.read(tile.stop - tile.start))
+        where = slice(span.start + tile.start, span.start + tile.stop)
         for first in range(0, len(clients), engine.group):
             opened = []
             for lane, client in enumerate(clients[first : first + engine.group]):
-                opened.append(read_tile(client.opened, tile))
-                client.mask_share.fill(masks[lane, : opened[-1].size])
+                opened.append(read_tile(client.opened, where))
+                own_masks[first + lane].fill(masks[lane, : opened[-1].size])
             accumulator.add(first, opened, masks)
     return accumulator.sums()
 
 
-def add_shares(total: RingArray, party: Party, clients: Sequence[Masked], *, negate: bool = False) -> None:
+def _spans(dim: int, n_clients: int, engine: Engine) -> tuple[list[slice], int]:
+    """Of the threads that pay, and how many tiles each takes at once."""
+    spans = ring.spans(dim, min(engine.threads.n, dim * n_clients // WORDS_PER_SPAN))
+    return spans, 1 if len(spans) == 1 else TILES_BESIDE_OTHERS
+
+
+def _added(parts: Sequence[RingArray]) -> RingArray:
+    """Their sum modulo 2^64, in the shape of each."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def add_shares(
+    total: RingArray, party: Party, clients: Sequence[Masked], engine: Engine, *, negate: bool = False
+) -> None:
     """total += the sum of [x]_P over `clients`, or -= it; (d,). In place: d words may be most of a server's memory."""
     require_length([client.opened for client in clients], total.size)
     add = np.subtract if negate else np.add
-    scratch = np.empty(ring.TILE, dtype=np.int64)
-    for tile in ring.tiles(total.size):
-        part, mask = total[tile], scratch[: tile.stop - tile.start]
-        for client in clients:
-            client.mask_share.fill(mask)
-            add(part, mask, out=part)
-            if party == 0:
-                add(part, read_tile(client.opened, tile), out=part)
+
+    spans, at_once = _spans(total.size, len(clients), engine)
+
+    def over(span: slice) -> None:
+        sums, masks = total[span], [client.mask_share.after(span.start) for client in clients]
+        scratch = np.empty(min(sums.size, at_once * ring.TILE), dtype=np.int64)
+        for tile in ring.tiles(sums.size, at_once):
+            part, mask = sums[tile], scratch[: tile.stop - tile.start]
+            for client, stream in zip(clients, masks, strict=True):
+                stream.fill(mask)
+                add(part, mask, out=part)
+                if party == 0:
+                    where = slice(span.start + tile.start, span.start + tile.stop)
+                    add(part, read_tile(client.opened, where), out=part)
+
+    engine.threads.map(over, spans)
 
 
 def require_length(vectors: Sequence[Words], dim: int) -> None:

@@ -97,8 +97,8 @@ def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
     return Seed(kdf.derive(seed.reveal()))
 
 
-_FROM_ZERO = modes.CTR(bytes(16))
-_ZEROS = memoryview(bytes(1 << 17))
+_WORDS_PER_BLOCK = 2
+_ZEROS = memoryview(bytes(1 << 19))
 """What AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the work."""
 
 
@@ -108,10 +108,21 @@ class Stream:
     `key` must come from `derive`: one key, one stream.
     """
 
-    __slots__ = ("_encryptor",)
+    __slots__ = ("_encryptor", "_key")
 
-    def __init__(self, key: Seed) -> None:
-        self._encryptor = Cipher(algorithms.AES128(key.reveal()), _FROM_ZERO).encryptor()
+    def __init__(self, key: Seed, *, n_skipped: int = 0) -> None:
+        """Behind its first `n_skipped` words."""
+        self._key = key
+        block, within = divmod(n_skipped, _WORDS_PER_BLOCK)
+        self._encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        self.fill(np.empty(within, dtype=np.int64))
+
+    def after(self, n_words: int) -> Stream:
+        """What follows the first n words of a stream that is still at its start; for no words, the stream itself.
+
+        Every word is read once still: by whoever reads on from there, and by nobody before it.
+        """
+        return self if n_words == 0 else Stream(self._key, n_skipped=n_words)
 
     def fill(self, words: RingArray) -> None:
         """Overwrites `words` with the next words of the stream, where they lie: no temporary.

@@ -13,9 +13,11 @@ arXiv 2311.10237).
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
-from mpc import prg, ring
+from mpc import prg
 from mpc.prg import Label, Purpose, Seed
 from mpc.ring import WORD_BITS, RingArray
 
@@ -29,13 +31,23 @@ class RowStreams:
     def __init__(self, challenge: Seed, label: Label) -> None:
         self._bits = prg.open_stream(challenge, Purpose.ROW_BITS, label)
         self._signs = prg.open_stream(challenge, Purpose.ROW_SIGNS, label)
-        self._row_words = np.empty(ring.TILE, dtype=np.int64)
+        self._row_words = np.empty(0, dtype=np.int64)
+
+    def after(self, n_coordinates: int) -> RowStreams:
+        """The rows from that coordinate on, a multiple of 64, of rows that nobody has read. From 0 on they are these
+        rows, whose streams go on."""
+        rest = copy(self)
+        rest._bits, rest._signs = self._bits.after(n_coordinates), self._signs.after(n_coordinates // WORD_BITS)
+        rest._row_words = np.empty(0, dtype=np.int64)  # two threads that share it would read one another's rows
+        return rest
 
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
         """(row words, sign words) of the next tile, (m,) and (ceil(m / 64),). Valid until the next call.
 
-        m <= TILE, and a multiple of 64 but for the last tile.
+        m is a multiple of 64 but for the last tile.
         """
+        if self._row_words.size < n_coordinates:
+            self._row_words = np.empty(n_coordinates, dtype=np.int64)
         row_words = self._row_words[:n_coordinates]
         sign_words = np.empty(-(-n_coordinates // WORD_BITS), dtype=np.int64)
         self._bits.fill(row_words)

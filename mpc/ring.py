@@ -8,6 +8,7 @@ reduced by `centred`, because NumPy warns when a *scalar* wraps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -25,9 +26,18 @@ TILE = 1 << 14
 second-level cache of one core, whatever d is. A multiple of 64, so that a tile begins with a word of signs."""
 
 
-def tiles(dim: int) -> Iterator[slice]:
-    """Consecutive slices of at most TILE coordinates that cover range(dim)."""
-    return (slice(start, min(start + TILE, dim)) for start in range(0, dim, TILE))
+def tiles(dim: int, at_once: int = 1) -> Iterator[slice]:
+    """Consecutive slices of at most `at_once` * TILE coordinates that cover range(dim)."""
+    step = at_once * TILE
+    return (slice(start, min(start + step, dim)) for start in range(0, dim, step))
+
+
+def spans(dim: int, n: int) -> list[slice]:
+    """At most n consecutive slices that cover range(dim), at least one, of whole tiles but for the last tile."""
+    n_tiles = max(1, -(-dim // TILE))
+    n_spans = max(1, min(n, n_tiles))
+    ends = [TILE * (n_tiles * i // n_spans) for i in range(n_spans + 1)]
+    return [slice(start, min(stop, dim)) for start, stop in pairwise(ends)]
 
 
 def centred(value: int) -> int:

@@ -17,6 +17,7 @@ from mpc.local_step import LocalSums
 from mpc.projection import MAX_ROWS
 from mpc.ring import WORD_BITS, RingArray
 from mpc.sharing import Party
+from mpc.threads import ALONE
 
 LOW_HALF = (1 << 32) - 1
 
@@ -26,6 +27,7 @@ class TorchEngine:
 
     name = "cuda"
     group = 32
+    threads = ALONE
 
     def __init__(self, device: str = "cuda") -> None:
         try:
@@ -36,9 +38,9 @@ class TorchEngine:
             raise EngineUnavailableError("engine 'cuda' needs a GPU that PyTorch can use; it finds none")
         self._device = self._torch.device(device)
 
-    def accumulator(self, party: Party, n_clients: int, dim: int) -> TorchAccumulator:
+    def accumulator(self, party: Party, n_clients: int, share_sum: RingArray) -> TorchAccumulator:
         """See `Engine.accumulator`."""
-        return TorchAccumulator(self._torch, self._device, party, n_clients, dim)
+        return TorchAccumulator(self._torch, self._device, party, n_clients, share_sum)
 
     def warm_up(self) -> None:
         """See `Engine.warm_up`: makes the device's context."""
@@ -48,10 +50,11 @@ class TorchEngine:
 class TorchAccumulator:
     """See `mpc.local_step.Accumulator`. Keeps d words, and 66 per client, on the device."""
 
-    def __init__(self, torch: Any, device: Any, party: Party, n_clients: int, dim: int) -> None:
+    def __init__(self, torch: Any, device: Any, party: Party, n_clients: int, share_sum: RingArray) -> None:
         self._torch, self._device, self._is_a = torch, device, party == 0
         self._rows = self._zeros(n_clients, MAX_ROWS)
-        self._by_mask, self._by_opened, self._share_sum = (self._zeros(size) for size in (n_clients, n_clients, dim))
+        self._by_mask, self._by_opened = self._zeros(n_clients), self._zeros(n_clients)
+        self._share_sum, self._to = self._zeros(share_sum.size), share_sum
         self._shifts = torch.arange(WORD_BITS, device=device)
 
     def open_tile(self, tile: slice, row_words: RingArray, sign_words: RingArray) -> None:
@@ -72,8 +75,9 @@ class TorchAccumulator:
 
     def sums(self) -> LocalSums:
         """See `Accumulator.sums`."""
-        parts = (self._rows, self._by_mask, self._by_opened, self._share_sum)
-        return LocalSums(*(part.cpu().numpy() for part in parts))
+        self._torch.from_numpy(self._to).copy_(self._share_sum)
+        rows, by_mask, by_opened = (part.cpu().numpy() for part in (self._rows, self._by_mask, self._by_opened))
+        return LocalSums(rows, by_mask, by_opened, self._to)
 
     def _project(self, signed: Any) -> Any:
         """U y modulo 2^64, (n, m) to (n, 64). The high halves are signed: shifts of int64 are arithmetic."""

@@ -185,7 +185,7 @@ def validate(
         tuples.equality_tuples(active),
         channel,
     )
-    _keep_accepted(sums.share_sum, verdicts, active, opened, tuples)
+    _keep_accepted(sums.share_sum, verdicts, active, opened, tuples, engine)
     return Validated(active, tuple(verdicts), sums.share_sum)
 
 
@@ -221,6 +221,7 @@ def _keep_accepted(
     active: Sequence[str],
     opened: Sequence[Words],
     tuples: ServerTuples,
+    engine: Engine,
 ) -> None:
     """The sum of everybody's shares, (d,), becomes that of the accepted: the rejected are taken out, or, where they are
     the majority, the accepted are added up anew. In place, as `add_shares`."""
@@ -230,7 +231,7 @@ def _keep_accepted(
         return masked_shares([active[i] for i in chosen], [opened[i] for i in chosen], tuples)
 
     if 2 * sum(verdicts) >= len(verdicts):
-        add_shares(share_sum, tuples.party, clients_with(False), negate=True)
+        add_shares(share_sum, tuples.party, clients_with(False), engine, negate=True)
     else:
         share_sum.fill(0)
-        add_shares(share_sum, tuples.party, clients_with(True))
+        add_shares(share_sum, tuples.party, clients_with(True), engine)

@@ -51,6 +51,10 @@ PING_TIMEOUT_S = 8
 """How long a server or the operator waits for a ping's answer until it takes the link for dead."""
 CLIENT_PING_TIMEOUT_S = 30
 """Likewise on links of clients: on a slow line, a ping queues behind the upload that is under way."""
+IDLE_TIME_S = 60
+"""A server hangs up on a connection without a call after so long: nobody parks connections."""
+RETRY_HINT = "grpc-retry-pushback-ms"
+"""The trailer of a call that is refused for now: milliseconds until it may be made again, in decimal (gRFC A6)."""
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 1000 * PING_TIME_S),
@@ -65,6 +69,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 16),  # of one connection: nobody parks thousands of calls
+    ("grpc.max_connection_idle_ms", 1000 * IDLE_TIME_S),
+    ("grpc.per_message_decompression", 0),  # nothing here is compressed: a small message stays small
     ("grpc.so_reuseport", 0),  # gRPC's default lets a second process take a share of our port's connections
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000 * PING_TIME_S // 2),  # half: timers are not exact
@@ -118,7 +124,7 @@ class TlsFiles:
         authority_pem = _read("authority", self.authority)
         authority = _parse_valid("authority", self.authority, authority_pem)
         key_pem = self._own_key(certificate)
-        _require_issuer(self.certificate, certificate, self.authority, authority)
+        require_issuer(self.certificate, certificate, self.authority, authority)
         try:
             identity = Identity.from_certificate(certificate_pem)
         except IdentityError as error:
@@ -190,10 +196,10 @@ def _parse_valid(tls_field: TlsField, path: Path, pem: bytes) -> x509.Certificat
     return certificate
 
 
-def _require_issuer(
+def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authority: x509.Certificate
 ) -> None:
-    """`authority` is one, and signed `certificate`."""
+    """`authority` is one, and signed `certificate`; the paths are for the message. Raises: TlsFileError."""
     try:
         is_authority = authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -306,15 +312,21 @@ def dial(address: str, role: Role, tls: TlsFiles, pinned: Path | None = None) ->
 
 
 def bind_server(
-    address: str, tls: TlsFiles, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    address: str,
+    tls: TlsFiles,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    *,
+    max_connections: int | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """A server on the running event loop that holds its port, and the port (of the system's choice where it was 0).
 
-    The caller adds its servicers, then starts it. Raises: TlsFileError, TransportError.
+    Whoever connects beyond max_connections is hung up on before the handshake. The caller adds its servicers, then
+    starts it. Raises: TlsFileError, TransportError.
     """
     credentials = server_credentials(tls.load())
     require_free(address)
-    server = grpc.aio.server(interceptors=tuple(interceptors), options=SERVER_OPTIONS)
+    limits = () if max_connections is None else (("grpc.max_allowed_incoming_connections", max_connections),)
+    server = grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *limits))
     try:
         return server, server.add_secure_port(address, credentials)
     except RuntimeError:

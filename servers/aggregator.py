@@ -41,9 +41,10 @@ from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2, contr
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import bind_server, dial, read_pinned
 from servers import memory
+from servers.admission import Admission, Transfers, reserve_descriptors
 from servers.config import AggregatorConfig, require_own_role
 from servers.drain import Drain
-from servers.errors import PeerUnreachableError, ServerError, TaskRefusedError
+from servers.errors import Limit, PeerUnreachableError, ServerError, TaskRefusedError
 from servers.meeting import Meeting, level, meet
 from servers.operations import logs
 from servers.operations.health import add_health
@@ -135,7 +136,7 @@ class Aggregator:
         spool = Spool(
             spool_path(config.state_dir),
             slot_bytes=WORD_BYTES * task.dim,
-            memory_bytes=memory.for_uploads(config.memory_budget_mb, task.dim),
+            memory_bytes=memory.of_server(config, task),
             max_memory_upload=config.max_upload_in_memory_mb * memory.MIB,
         )
         self._telemetry = Telemetry(ROLES[party])
@@ -145,6 +146,8 @@ class Aggregator:
             sessions=Sessions(task.clients),
             spool=spool,
             telemetry=self._telemetry,
+            uploads=Transfers(Limit.UPLOADS, config.max_uploads, config.max_upload_mb * memory.MIB),
+            downloads=Transfers(Limit.DOWNLOADS, config.max_downloads),
             revocations=Revocations(config.revoked),
         )
         self._snapshots = AggregatorSnapshots(self._view, self._telemetry, config.state_dir)
@@ -167,13 +170,14 @@ class Aggregator:
         peer_pin = self._check_files()
         initial = load_initial_model(self.config.initial_model, self.task.dim)
         gate, engine = await asyncio.gather(
-            asyncio.to_thread(make_gate, self.task.gate), asyncio.to_thread(_ready_engine, self.config.engine)
+            asyncio.to_thread(make_gate, self.task.gate),
+            asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
         )
         async with AsyncExitStack() as stack:
             leading = lead(stack, ROLES[self.party], self.config.database_url, self.config.connect_timeout_s)
             session = await self._until_stopped(leading)
             backends = None if session is None else (session.tables("task"), session.tables("tuples"))
-            server, port = bind_server(self.config.listen, self.config.tls)
+            server, port = self._bind()
             state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)
             self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.parameters))
             self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
@@ -203,6 +207,14 @@ class Aggregator:
                 raise
             finally:
                 await self._tell_clients_and_operators(goodbye)
+
+    def _bind(self) -> tuple[grpc.aio.Server, int]:
+        """The main port, behind admission control. Raises TlsFileError, TransportError."""
+        admission = Admission(self.config, self.task.clients, self._telemetry)
+        reserve_descriptors(self.config.max_connections)
+        return bind_server(
+            self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
+        )
 
     def _check_files(self) -> str:
         """Every certificate that will be needed is there and fits. The fingerprint of the other aggregator's."""
@@ -449,9 +461,9 @@ async def stays(link: PeerLink) -> None:
         raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")
 
 
-def _ready_engine(name: str) -> Engine:
+def _ready_engine(name: str, n_threads: int) -> Engine:
     """Compiled, or with its context on the device, and with what follows it. Raises EngineUnavailableError."""
-    engine = engines.make_engine(name)
+    engine = engines.make_engine(name, n_threads=n_threads)
     engine.warm_up()
     compiled.warm_up()
     return engine

@@ -72,6 +72,18 @@ class ServerConfig(BaseModel):
     """How long SIGTERM waits for the round in flight, at most (a dealer: until both aggregators have left). 0: not at
     all."""
 
+    max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 20_480
+    """Connections to `listen` at once, of all peers; who comes beyond is hung up on before the handshake. A client
+    process has one for each client that it hosts."""
+    max_calls: Annotated[int, Field(ge=16, le=1_000_000)] = 20_480
+    """Open calls of clients at once, beyond which they are told to come back. A connected client holds one."""
+    max_calls_per_caller: Annotated[int, Field(ge=4, le=1_000_000)] = 8
+    """Open calls of one certificate's holder at once. A client in a round needs two."""
+    calls_per_caller_s: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 20.0
+    """Calls that a client, or the operator, may begin per second in the long run. A client needs two a round."""
+    call_burst: Annotated[int, Field(ge=1, le=1_000_000)] = 60
+    """Calls that it may begin at once, after a silence."""
+
     operations_listen: Annotated[str, AfterValidator(_address)] | None = None
     """HOST:PORT of the operations port: dashboard, metrics, health. Without one there is none. Beyond this machine it
     needs `operations_tls`."""
@@ -121,11 +133,27 @@ class AggregatorConfig(ServerConfig):
     768 MiB); uploads that do not fit into the rest wait in a file of `state_dir`."""
     max_upload_in_memory_mb: Annotated[int, Field(ge=0, le=1 << 24)] = 16
     """An upload that is longer than this many MiB waits in the file in any case."""
+    max_uploads: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    """Uploads that come in at once; further clients are told to come back. Each takes a message of memory, 4 MiB at
+    most."""
+    max_upload_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
+    """Length of all uploads that come in at once together, in MiB. One alone may be longer."""
+    max_downloads: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    """Clients that download the model at once; further ones are told to come back."""
     engine: Literal["cpu", "cuda"] = "cpu"
     """Where the check computes what grows with the model (`mpc.engines`). `cuda` needs a GPU and is refused without."""
+    check_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """How many cores the engine `cpu` may use for it. The result is the same integers. Each core beyond the first costs
+    16 KiB per enrolled client of the budget."""
 
     lane_listen: Annotated[str, Field(min_length=1)] | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
+
+    @model_validator(mode="after")
+    def _check_threads(self) -> Self:
+        if self.engine == "cpu" or self.check_threads == 1:
+            return self
+        raise ValueError(f"check_threads: expected 1 with engine = {self.engine!r}, found {self.check_threads}")
 
 
 class DealerConfig(ServerConfig):

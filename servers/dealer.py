@@ -24,6 +24,8 @@ from protos.identity import Role, fingerprint, require_pinned, require_role
 from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from protos.task import Task
 from protos.transport import bind_server, read_pinned
+from servers.admission import Admission
+from servers.calls import Context, refusing
 from servers.config import DealerConfig, require_own_role
 from servers.deal_ledger import DealLedger
 from servers.drain import Drain
@@ -36,7 +38,7 @@ from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
 from servers.private_files import private_folder
 from servers.replicas import lead, while_leading
-from servers.servicers import Context, check_hello, refusing
+from servers.servicers import check_hello
 from servers.supervision import until_stopped
 
 log = structlog.get_logger(__name__)
@@ -86,7 +88,10 @@ class Dealer:
             leading = lead(stack, Role.DEALER, self.config.database_url, self.config.connect_timeout_s)
             session = await until_stopped(leading, self._stop, "the dealer")
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
-            server, port = bind_server(self.config.listen, self.config.tls)
+            admission = Admission(self.config, (), self._telemetry)
+            server, port = bind_server(
+                self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
+            )
             private_folder(self.config.state_dir)
             ledger = stack.enter_context(
                 DealLedger(self.config.state_dir / LEDGER_NAME if session is None else session.tables("deals"))
@@ -216,9 +221,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
     ) -> AsyncIterator[dealer_pb2.DealReply]:
         """Hello, then a batch per request, until the goodbye."""
-        requests = aiter(request_iterator)
         async with refusing("Deal", context):
             party = self._authenticate(context)
+            requests = aiter(request_iterator)
             first = await anext(requests, None)
             if first is None or first.WhichOneof("request") != "hello":
                 raise MalformedMessageError("the stream starts with a hello")

@@ -15,6 +15,7 @@
         ├── RevokedError
         ├── ParametersDifferError
         ├── NotDealtError
+        ├── OverloadedError         with the Limit that was met, and when to ask again
         └── SubmissionRefusedError  with a RefusalReason
             └── NoRoomError
 
@@ -93,6 +94,27 @@ class NotDealtError(CallRefusedError):
     """The dealer has given this part away before, or no longer has what it would have to fit."""
 
 
+class Limit(enum.StrEnum):
+    """Which limit of a server's configuration a call met. Shared by code and metrics."""
+
+    RATE = "rate"
+    CALLS_OF_CALLER = "calls_of_caller"
+    CALLS = "calls"
+    UPLOADS = "uploads"
+    UPLOAD_BYTES = "upload_bytes"
+    DOWNLOADS = "downloads"
+    SLOW_TRANSFER = "slow_transfer"
+
+
+class OverloadedError(CallRefusedError):
+    """This server takes no more of it now. Nothing of it was kept: the same call may be made again."""
+
+    def __init__(self, limit: Limit, detail: str, *, retry_after_s: float) -> None:
+        """retry_after_s: seconds that the caller should wait at least."""
+        super().__init__(f"{limit}: {detail}")
+        self.limit, self.retry_after_s = limit, retry_after_s
+
+
 class RefusalReason(enum.StrEnum):
     """Why an upload never reached validation. Shared by code, logs and metrics."""
 
@@ -133,6 +155,7 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS),
     (ParametersDifferError, grpc.StatusCode.FAILED_PRECONDITION),
     (WrongStateError, grpc.StatusCode.FAILED_PRECONDITION),
+    (OverloadedError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (NoRoomError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (SubmissionRefusedError, grpc.StatusCode.INVALID_ARGUMENT),
     (StoreError, grpc.StatusCode.RESOURCE_EXHAUSTED),

@@ -57,6 +57,7 @@ class Intake:
         self._mask_seeds: dict[str, Seed] = {}
         self._left: set[str] = set()
         self._receiving: set[asyncio.Timeout] = set()
+        self._deadline: float | None = None
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -84,24 +85,41 @@ class Intake:
         """Uploads that are coming in."""
         return len(self._receiving)
 
+    @property
+    def n_waiting(self) -> int:
+        """Clients whose upload may still begin."""
+        return len(self._expected) - len(self._receiving)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until this round's uploads are over; infinite before they are waited for."""
+        if self._deadline is None:
+            return float("inf")
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
     def is_chosen(self, client: str) -> bool:
         """Whether the client was drawn for this round."""
         return client in self._slots
 
-    def begin(self, client: str, binding: common_pb2.Binding, statement: bytes = b"") -> None:
-        """Checks a submission's header before a byte of it is kept. Raises SubmissionRefusedError."""
+    def require_open(self, client: str) -> None:
+        """An upload of this client may begin: what can be said before a byte of it is read. Raises
+        SubmissionRefusedError."""
         if self._takes_relays:
             raise SubmissionRefusedError(RefusalReason.WRONG_SERVER, "masked vectors go to server A alone")
-        if binding.client != client:
-            raise SubmissionRefusedError(RefusalReason.WRONG_CLIENT, f"the certificate is of {client!r}")
         if self._closed:
             raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
-        if binding.round != self.round:
-            raise SubmissionRefusedError(RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
         if client not in self._slots:
             raise SubmissionRefusedError(RefusalReason.NOT_CHOSEN, f"{client!r} is not in round {self.round}")
         if client in self._started:
             raise SubmissionRefusedError(RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
+
+    def begin(self, client: str, binding: common_pb2.Binding, statement: bytes = b"") -> None:
+        """Checks a submission's header before a byte of it is kept. Raises SubmissionRefusedError."""
+        if binding.client != client:
+            raise SubmissionRefusedError(RefusalReason.WRONG_CLIENT, f"the certificate is of {client!r}")
+        if binding.round != self.round:
+            raise SubmissionRefusedError(RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
+        self.require_open(client)
         self._require_expected(binding)
         if len(statement) != (STATEMENT_BYTES if self._task.wire_mode is Mode.MASKED else 0):
             raise SubmissionRefusedError(
@@ -131,9 +149,10 @@ class Intake:
         return Label(self._task_id, self.round, str(self._slots[client]))
 
     @asynccontextmanager
-    async def receiving(self, client: str) -> AsyncIterator[None]:
+    async def receiving(self, client: str, is_cut_off: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
         """While an upload comes in, after `begin`. It is cut off at the lock; a client whose upload is cut off, breaks
-        off or is refused is not waited for any more. Raises SubmissionRefusedError."""
+        off or is refused is not waited for any more. is_cut_off: whether others needed its place; then it may begin
+        again. Raises SubmissionRefusedError."""
         try:
             async with asyncio.timeout(None) as limit:
                 self._receiving.add(limit)
@@ -144,7 +163,10 @@ class Intake:
         except TimeoutError:
             raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked") from None
         finally:
-            self._no_longer_expected(client)
+            if is_cut_off() and client not in self._uploads:
+                self._started.discard(client)
+            else:
+                self._no_longer_expected(client)
 
     def _no_longer_expected(self, client: str) -> None:
         self._expected.discard(client)
@@ -190,7 +212,7 @@ class Intake:
         client that is gone, but not for long."""
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._task.submit_timeout_s
+        deadline = self._deadline = loop.time() + self._task.submit_timeout_s
         while self._expected:
             if peer_locked.is_set() and self._takes_relays:
                 return

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -35,6 +34,8 @@ from protos.precad.v1 import (
     peer_pb2_grpc,
 )
 from protos.task import PROTOCOL_VERSION, Task
+from servers.admission import Place, Transfers
+from servers.calls import Context, refusing
 from servers.errors import (
     AlreadyConnectedError,
     NoRoomError,
@@ -45,7 +46,6 @@ from servers.errors import (
     StoreError,
     SubmissionRefusedError,
     WrongStateError,
-    status_of,
 )
 from servers.intake import Intake
 from servers.operations.telemetry import Telemetry
@@ -61,8 +61,6 @@ HEADER_TIMEOUT_S = 10.0
 STATUS_INTERVAL_S = 0.25
 """How often a watcher's state is looked at: a round passes through seven of them, and people read slower."""
 
-Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-
 
 @dataclass(slots=True)
 class TaskView:
@@ -73,6 +71,9 @@ class TaskView:
     sessions: Sessions
     spool: Spool
     """Where uploads are kept."""
+    uploads: Transfers
+    downloads: Transfers
+    """That are under way: bounded."""
     telemetry: Telemetry
     """What operators may know of what happens here."""
     revocations: Revocations = field(default_factory=lambda: Revocations(None))
@@ -89,22 +90,6 @@ class TaskView:
     """What the round's chosen clients download."""
     relay: Callable[[int, str, Payload, bytes], None] | None = None
     """Server A, `masked` form: passes an upload on to B, with the client's statement."""
-
-
-@asynccontextmanager
-async def refusing(call: str, context: Context, telemetry: Telemetry | None = None) -> AsyncIterator[None]:
-    """Turns an error inside into the call's status, by the table; counts it, and logs what the caller is not told."""
-    try:
-        yield
-    except Exception as error:
-        code, text = status_of(error)
-        if telemetry is not None:
-            telemetry.call_refused(call, code.name)
-        if code is grpc.StatusCode.INTERNAL:
-            log.exception("call.failed", call=call)
-        else:
-            log.warning("call.refused", call=call, code=code.name, reason=text)
-        await context.abort(code, text)
 
 
 def check_hello(hello: common_pb2.Hello, task: Task) -> None:
@@ -158,19 +143,19 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
                 view.intake.left(client)
             await asyncio.shield(view.sessions.notify())
 
-    async def GetModel(  # noqa: N802
-        self, request: aggregator_pb2.ModelRequest, context: Context
-    ) -> AsyncIterator[common_pb2.Chunk]:
+    async def GetModel(self, request: aggregator_pb2.ModelRequest, context: Context) -> None:  # noqa: N802
         """The model of the round in progress."""
-        async with refusing("GetModel", context, self._view.telemetry):
-            client, intake = self._client(context), self._view.intake
+        view = self._view
+        async with refusing("GetModel", context, view.telemetry):
+            client, intake, model = self._client(context), view.intake, view.model_of_round
             if intake is None or request.round != intake.round:
                 raise WrongStateError(f"round {request.round} is not open")
             if not intake.is_chosen(client):
                 raise NotEnrolledError(f"client {client!r} is not in round {request.round}")
-            model = self._view.model_of_round
-        for piece in convert.pieces(model):
-            yield common_pb2.Chunk(data=piece)
+            async with _place(view.downloads, client, len(model), intake) as place:
+                for piece in convert.pieces(model):
+                    await context.write(common_pb2.Chunk(data=piece))
+                    place.n_moved += len(piece)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
@@ -188,23 +173,22 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         intake = self._view.intake
         if intake is None:
             raise WrongStateError("no round is open for submissions")
-        try:
-            async with asyncio.timeout(HEADER_TIMEOUT_S):
-                header = await anext(aiter(parts), None)
-        except TimeoutError:
-            raise SubmissionRefusedError(RefusalReason.MALFORMED, "no binding came") from None
-        if header is None or not header.HasField("binding"):
-            raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
-        intake.begin(client, header.binding, header.statement)
-        async with intake.receiving(client), self._receive(header.chunk.data, parts, intake) as payload:
-            self._view.bytes_uploaded += len(payload) + header.binding.ByteSize() + len(header.statement)
-            intake.finish(client, header.binding, payload)
-            if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
-                self._view.relay(intake.round, client, payload, header.statement)
+        intake.require_open(client)
+        async with _place(self._view.uploads, client, intake.payload_bytes, intake) as place:
+            header = await _header(parts)
+            intake.begin(client, header.binding, header.statement)
+            async with (
+                intake.receiving(client, lambda: place.is_cut_off),
+                self._receive(header.chunk.data, parts, intake, place) as payload,
+            ):
+                self._view.bytes_uploaded += len(payload) + header.binding.ByteSize() + len(header.statement)
+                intake.finish(client, header.binding, payload)
+                if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
+                    self._view.relay(intake.round, client, payload, header.statement)
 
     @asynccontextmanager
     async def _receive(
-        self, first: bytes, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake
+        self, first: bytes, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake, place: Place
     ) -> AsyncIterator[Payload]:
         """A submission's bytes, the first ones and the rest. Stops at the first byte too many; keeps nothing of what is
         then refused."""
@@ -215,10 +199,12 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
             raise NoRoomError(str(error)) from None
         try:
             _append(payload, first, expected)
+            place.n_moved = len(payload)
             async for part in parts:
                 if part.HasField("binding") or not part.HasField("chunk"):
                     raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
                 _append(payload, part.chunk.data, expected)
+                place.n_moved = len(payload)
             yield payload
         except StoreError as error:
             payload.discard()
@@ -226,6 +212,24 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         except BaseException:
             payload.discard()
             raise
+
+
+def _place(
+    transfers: Transfers, client: str, n_bytes: int, intake: Intake
+) -> AbstractAsyncContextManager[Place, bool | None]:
+    return transfers.place(client, n_bytes, n_waiting=intake.n_waiting, left_s=intake.left_s)
+
+
+async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator_pb2.SubmitPart:
+    """The first message of a submission. Raises SubmissionRefusedError."""
+    try:
+        async with asyncio.timeout(HEADER_TIMEOUT_S):
+            header = await anext(aiter(parts), None)
+    except TimeoutError:
+        raise SubmissionRefusedError(RefusalReason.MALFORMED, "no binding came") from None
+    if header is None or not header.HasField("binding"):
+        raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
+    return header
 
 
 def _append(payload: Payload, data: bytes, expected: int) -> None:

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator, Collection
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers.errors import AlreadyConnectedError, NotEnrolledError
 
+MAX_EVENTS = 4
+"""That wait for one client at most."""
+
 
 class Sessions:
     """Registered clients of one task at one server."""
@@ -33,7 +36,7 @@ class Sessions:
             raise NotEnrolledError(f"client {client!r} is not enrolled in this task")
         if client in self._queues:
             raise AlreadyConnectedError(f"client {client!r} has another open session with this server")
-        queue = self._queues[client] = asyncio.Queue()
+        queue = self._queues[client] = asyncio.Queue(MAX_EVENTS)
         return queue
 
     def leave(self, client: str) -> None:
@@ -46,8 +49,12 @@ class Sessions:
             self.changed.notify_all()
 
     def send(self, client: str, event: aggregator_pb2.ClientEvent) -> None:
-        """Queues an event for a connected client."""
-        self._queues[client].put_nowait(event)
+        """Queues an event for a connected client. For one that does not read, in place of the oldest: an invitation is
+        worth nothing once there is a newer one."""
+        queue = self._queues[client]
+        if queue.full():
+            queue.get_nowait()
+        queue.put_nowait(event)
 
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
         """Queues the last event for everybody."""

@@ -115,17 +115,26 @@ def spool_path(state_dir: Path) -> Path:
 
 def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:
     """A flat float32 vector, (dim,). Raises SetupError naming what was expected."""
+    return _load_model("initial_model", path, dim)
+
+
+def load_final_model(state_dir: Path, dim: int) -> NDArray[np.float32]:
+    """The model after the last committed round, (dim,). Raises SetupError naming what was expected."""
+    return _load_model("state_dir", state_dir / "model.npy", dim)
+
+
+def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
     try:
         parameters = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise SetupError(f"initial_model: expected a .npy file, found {path}: {error}") from None
+        raise SetupError(f"{field}: expected a .npy file, found {path}: {error}") from None
     if (
         not isinstance(parameters, np.ndarray)
         or parameters.dtype != np.float32
         or parameters.shape != (dim,)
         or not np.isfinite(parameters).all()
     ):
-        raise SetupError(f"initial_model: expected {dim} finite float32 values, found something else in {path}")
+        raise SetupError(f"{field}: expected {dim} finite float32 values, found something else in {path}")
     return parameters
 
 

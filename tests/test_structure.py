@@ -112,6 +112,7 @@ def test_lock_files_hold_versions_and_hashes_only():
         "README.md",
         "docs/architecture.md",
         "docs/experiments.md",
+        "docs/export.md",
         "docs/extending.md",
         "docs/operations.md",
         "docs/performance.md",

@@ -33,7 +33,8 @@ class SimulationSettings(BaseModel):
     servers: Literal["cleartext", "mpc"] = "cleartext"
     """PRECAD's two servers: their proved-equal round in the clear, or their real program over an in-memory channel."""
     validation: bool = True
-    """PRECAD: whether the servers check norms. Without, nothing bounds a client (the paper's faster version)."""
+    """PRECAD and local DP: whether servers check norms. Without, nothing bounds a malicious client (of PRECAD, the
+    paper's faster version)."""
     client_clipping: bool = True
     """Whether clients project their update onto the ball of radius C."""
     aggregation: Annotated[str, Field(min_length=1)] = "sum"

@@ -106,6 +106,30 @@ def bench_scale(
         measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json)
 
 
+@bench_app.command("threads")
+def bench_threads(
+    dim: Annotated[int, typer.Option("--dim", help="d, the length of an upload.", min=1)] = 1_000_000,
+    clients: Annotated[int, typer.Option(help="Uploads of the round.", min=1)] = 8,
+    threads: Annotated[list[int] | None, typer.Option(help="Beside one; repeat.", min=1, max=256)] = None,
+    repetitions: Repetitions = None,
+    as_json: Json = False,
+) -> None:
+    """What one server computes of the norm check, on one core and on several."""
+    with exit_codes():
+        from benchmarks import tables
+        from benchmarks import threads as of_threads
+
+        run = partial(
+            of_threads.run,
+            dim=dim,
+            n_clients=clients,
+            threads=threads or [2],
+            repetitions=repetitions or 7,
+            say=say,
+        )
+        measure(run, tables.print_threads, as_json=as_json)
+
+
 @bench_app.command("training")
 def bench_training(
     quick: Quick = False,
@@ -204,9 +228,9 @@ def bench_server(
 def measure(
     run: Callable[[], dict[str, Any]],
     print_table: Callable[[Console, Mapping[str, Any]], None],
-    draw: Callable[[Mapping[str, Any], Path], None],
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
     *,
-    plot: Path | None,
+    plot: Path | None = None,
     as_json: bool,
 ) -> None:
     """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a picture and to
@@ -220,5 +244,5 @@ def measure(
     tables.print_machine(people, report["machine"])
     if as_json:
         sys.stdout.write(json.dumps(report) + "\n")
-    if plot is not None:
+    if plot is not None and draw is not None:
         draw(report, plot)

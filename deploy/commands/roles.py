@@ -124,6 +124,7 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = N
 def _configure_logging() -> None:
     structlog.configure(
         processors=[
+            logs.Throttle(),
             structlog.contextvars.merge_contextvars,
             logs.add_context,
             structlog.processors.add_log_level,

@@ -4,7 +4,8 @@ MNIST: the pixel pattern; CIFAR-10: the semantic backdoor. The attackers replace
 the first round on, within whatever bound somebody enforces. Of each number of attackers, one training for each seed of
 
     PRECAD      C = 20, C = 30, and without any bound on a client (its form with only privacy, Sec. 7)
-    local DP    C = 30, enforced after the clients' noise, of which attackers add none; and without any bound
+    local DP    C = 30, enforced after the clients' noise, of which attackers add none; C = 30 for honest clients alone;
+                and without any bound
     non-private nothing is bounded
 
 Backdoor accuracy is counted on images that are not of the target class anyway (`clients.attacks`), where the paper
@@ -47,6 +48,12 @@ DEFENCES: Final = (
     Defence("precad-c30", "PRECAD, C = 30", 30.0, {"algorithm": "precad"}),
     Defence("precad-unbounded", "PRECAD, no C", None, {"validation": False, "client_clipping": False}),
     Defence("local-dp-c30", "local DP, C = 30", 30.0, {"algorithm": "local-dp"}),
+    Defence(
+        "local-dp-unchecked-c30",
+        "local DP, C = 30, attackers not bound",
+        30.0,
+        {"algorithm": "local-dp", "validation": False},
+    ),
     Defence("local-dp-unbounded", "local DP, no C", None, {"algorithm": "local-dp", "client_clipping": False}),
     Defence("non-private", "non-private", None, {"algorithm": "non-private", "client_clipping": False}),
 )

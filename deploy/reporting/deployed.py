@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -136,27 +136,37 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
 
 def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
     """Both views of what the algorithm protects, and a whole client where there is an account of it."""
-    privacy = task_privacy(task)
     spent = {View.ONE_SERVER: summary.epsilon_one_server, View.CLIENTS_ONLY: summary.epsilon_clients_only}
     by_round = {
         View.ONE_SERVER: tuple((line.round + 1, line.epsilon_one_server) for line in lines),
         View.CLIENTS_ONLY: tuple((line.round + 1, line.epsilon_clients_only) for line in lines),
     }
+    return deployed_statements(task, spent, summary.epsilon_client, by_round)
+
+
+def deployed_statements(
+    task: Task,
+    spent: Mapping[View, float],
+    epsilon_client: float | None,
+    by_round: Mapping[View, tuple[tuple[int, float], ...]] | None = None,
+) -> tuple[Statement, ...]:
+    """What the epsilons of a task's ledger mean. epsilon_client: of a whole client, where there is an account of it."""
+    privacy = task_privacy(task)
     statements = [
         Statement(
             unit=privacy.unit,
             against=AGAINST[view],
             epsilon=None if privacy.events[view] is None else spent[view],
-            delta=summary.delta,
+            delta=task.delta,
             note=privacy.rests_on[view],
-            by_round=() if privacy.events[view] is None else by_round[view],
+            by_round=() if by_round is None or privacy.events[view] is None else by_round[view],
         )
         for view in View
     ]
-    if summary.epsilon_client is not None and privacy.unit is Unit.RECORD:
+    if epsilon_client is not None and privacy.unit is Unit.RECORD:
         against, note = AGAINST[View.CLIENTS_ONLY], privacy.rests_on[View.CLIENTS_ONLY]
         statements.append(
-            Statement(unit=Unit.CLIENT, against=against, epsilon=summary.epsilon_client, delta=summary.delta, note=note)
+            Statement(unit=Unit.CLIENT, against=against, epsilon=epsilon_client, delta=task.delta, note=note)
         )
     return tuple(statements)
 

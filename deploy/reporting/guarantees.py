@@ -7,6 +7,7 @@ measurements, and nothing here calls them anything else.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,32 +34,32 @@ class Guarantee:
 
 def sentence(run: Run, certificate: Certificate | str) -> str:
     """All of it, shortly."""
-    parts = [_privacy(run)]
-    if isinstance(certificate, Certificate):
-        parts.append(f"against poisoning, {_certified(certificate)}")
-    text = "; ".join(parts) + "."
+    text = in_words(run.statements, certificate, with_notes=run.is_simulation or run.task.algorithm != "precad")
     if not run.is_simulation:
         return text
     which = "any one of these trainings" if len(run.trainings) > 1 else "this training"
     return f"of {which}, had it drawn from the operating system's generator (from seeds it protects nobody): {text}"
 
 
-def _privacy(run: Run) -> str:
+def in_words(statements: Sequence[Statement], certificate: Certificate | str, *, with_notes: bool = False) -> str:
+    """The same of these statements. with_notes: what an algorithm takes for granted. Of PRECAD in a deployment it is
+    said who is corrupted, and no more."""
+    parts = [_privacy(statements, with_notes=with_notes)]
+    if isinstance(certificate, Certificate):
+        parts.append(f"against poisoning, {_certified(certificate)}")
+    return "; ".join(parts) + "."
+
+
+def _privacy(statements: Sequence[Statement], *, with_notes: bool) -> str:
     """The statements about records, or about clients where there are no others."""
-    wanted = [s for s in run.statements if s.unit is Unit.RECORD] or list(run.statements)
+    wanted = [s for s in statements if s.unit is Unit.RECORD] or list(statements)
     proved = [statement for statement in wanted if _is_proved(statement)]
     if not proved:
         return f"for one {wanted[0].unit} nothing is guaranteed" + (f": {why}" if (why := _why(wanted[0])) else "")
-    found = [f"{_bound(s)} against {s.against}{_assumed(run, s)}" for s in proved]
+    found = [f"{_bound(s)} against {s.against}{f' ({s.note})' if with_notes and s.note else ''}" for s in proved]
     found += [f"nothing against {s.against}" for s in wanted if not _is_proved(s)]
     whose = "record of a client that follows the protocol" if proved[0].unit is Unit.RECORD else "client"
     return f"for one {whose}, added or removed, it is proved that {', and '.join(found)}, at {_at(proved[0])}"
-
-
-def _assumed(run: Run, statement: Statement) -> str:
-    """What an algorithm takes for granted. Of PRECAD in a deployment it is said who is corrupted, and no more."""
-    is_plain = not run.is_simulation and run.task.algorithm == "precad"
-    return f" ({statement.note})" if statement.note and not is_plain else ""
 
 
 def _bound(statement: Statement) -> str:

@@ -15,8 +15,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.identity import Role, require_role
+from servers.calls import Context, refusing
 from servers.operations.telemetry import Telemetry
-from servers.servicers import Context, refusing
 
 LOOK_S = 0.5
 Response: TypeAlias = health_pb2.HealthCheckResponse

@@ -2,16 +2,30 @@
 
 What is bound is not the values but where to find them: a context variable that is set before the server starts reaches
 the tasks of all its calls, also those that began before there was a task or a round.
+
+What callers can have written as often as they like is written once in a while, with the number of what was left out.
 """
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 
+from structlog import DropEvent
 from structlog.typing import EventDict, WrappedLogger
 
 About = Callable[[], Mapping[str, object]]
+
+OF_CALLERS = frozenset({"call.refused", "call.failed", "client.joined", "client.left"})
+"""Events that each call of a caller can cause."""
+_ALIKE = ("event", "call", "caller", "code", "client", "server")
+"""Lines that agree in these are alike."""
+QUIET_S = 10.0
+"""How long a line keeps those that are alike out of the log."""
+MAX_KINDS = 4096
+"""Kinds of lines that are remembered; the oldest make room."""
 
 _about: ContextVar[About | None] = ContextVar("about", default=None)
 
@@ -27,3 +41,27 @@ def add_context(logger: WrappedLogger, name: str, event: EventDict) -> EventDict
         for key, value in about().items():
             event.setdefault(key, value)
     return event
+
+
+class Throttle:
+    """A structlog processor: one line of a kind of `OF_CALLERS` in QUIET_S. It says how many were left out before."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._kinds: OrderedDict[tuple[str, ...], tuple[float, int]] = OrderedDict()
+        """Of each kind, until when it is left out, and how many were."""
+
+    def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+        """Raises structlog.DropEvent for a line that is left out."""
+        if event["event"] not in OF_CALLERS:
+            return event
+        kind, now = tuple(str(event.get(field, "")) for field in _ALIKE), self._now()
+        until, n_left_out = self._kinds.get(kind, (now, 0))
+        if now < until:
+            self._kinds[kind] = until, n_left_out + 1
+            raise DropEvent
+        self._kinds[kind] = now + QUIET_S, 0
+        self._kinds.move_to_end(kind)
+        if len(self._kinds) > MAX_KINDS:
+            self._kinds.popitem(last=False)
+        return {**event, "left_out": n_left_out} if n_left_out else event

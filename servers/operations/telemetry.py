@@ -17,7 +17,7 @@ import prometheus_client as prometheus
 
 from protos.identity import Role
 from protos.precad.v1 import control_pb2
-from servers.errors import RefusalReason, SubmissionRefusedError
+from servers.errors import Limit, RefusalReason, SubmissionRefusedError
 from servers.operations.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
 from servers.states import Collecting, RoundState, Selecting, Validated
 
@@ -122,6 +122,14 @@ class Telemetry:
         """A gRPC call ended with an error status."""
         self._count.calls.labels(call, code).inc()
 
+    def pushed_back(self, limit: Limit) -> None:
+        """A call was refused for now, since it met this limit."""
+        self._count.pushed_back.labels(limit).inc()
+
+    def undecodable(self, call: str) -> None:
+        """A caller of this method sent what is no message of it."""
+        self._count.undecodable.labels(call).inc()
+
     def batch_dealt(self, to: Role) -> None:
         """A dealer gave a part of a batch away."""
         self.n_batches_dealt += 1
@@ -147,6 +155,8 @@ class _Counters:
         self.uploads = counter("precad_uploads", "Chosen clients of committed rounds, by verdict.", "verdict")
         self.refused = counter("precad_uploads_refused", "Uploads refused before the norm check, by reason.", "reason")
         self.calls = counter("precad_calls_refused", "gRPC calls refused, by call and status.", "call", "code")
+        self.pushed_back = counter("precad_calls_pushed_back", "gRPC calls told to come back later, by limit.", "limit")
+        self.undecodable = counter("precad_messages_undecodable", "Requests that are no message, by call.", "call")
         self.bytes = counter("precad_bytes", "Bytes of committed rounds, by link.", "link")
         self.dealt = counter("precad_batches_dealt", "Parts of batches that left the dealer.", "to")
         self.logins = counter("precad_operations_logins_failed", "Wrong tokens shown to the operations port.")
@@ -156,6 +166,8 @@ class _Counters:
             self.uploads.labels(verdict)
         for reason in RefusalReason:
             self.refused.labels(reason)
+        for limit in Limit:
+            self.pushed_back.labels(limit)
         for link in LINKS:
             self.bytes.labels(link)
         for phase in PHASES:

@@ -44,6 +44,19 @@ def bench(*arguments):
     return json.loads(done.stdout), done.stderr
 
 
+def test_threads_report():
+    """A row per number of threads, one first; every result was the same, or there would be none."""
+    done = CliRunner().invoke(
+        app, ["bench", "threads", "--dim", "300000", "--clients", "3", "--threads", "2", "--repetitions", "2", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+
+    assert [(row["threads"], row["d"], row["clients"]) for row in report["rows"]] == [(1, 300_000, 3), (2, 300_000, 3)]
+    assert report["rows"][0]["ratio"] == 1
+    assert report["rows"][1]["ratio"] == pytest.approx(report["rows"][1]["ms"] / report["rows"][0]["ms"])
+
+
 @needs_crypten
 def test_validation_report():
     """Every implementation at both sizes, except the peers that are missing; ours are sound, cheap and in time."""

@@ -455,6 +455,19 @@ def test_local_dp_refuses_what_is_longer_than_the_bound(engine: RecordEngine) ->
     assert metrics.rejected == ("client-5",)
 
 
+def test_local_dp_that_checks_nothing_takes_what_attackers_send(engine: RecordEngine) -> None:
+    """C = 0.5 bounds the five honest ones, whose sum is then far shorter than what the attacker alone adds."""
+    attack = AttackSettings(kind="scaled", clients=1, parameters={"gamma": 1000.0})
+    made = task(client_rate=1.0, rounds=1, client_clip=0.5)
+    running = simulation(engine, made, randomness=Silent(5), algorithm="local-dp", attack=attack, validation=False)
+    (metrics,) = running.run()
+    assert (metrics.rejected, metrics.n_accepted) == ((), 6)
+    start = models.initial_parameters("mlp", seed=0)
+    sent = -1000.0 * clipped_sum(start, sample_of("client-5", 0), 1.0) / made.divisor
+    assert np.linalg.norm(running.progress.parameters - start - sent) < 1.01 * 5 * 0.5 / made.divisor
+    assert np.linalg.norm(sent) > 100 * 5 * 0.5 / made.divisor
+
+
 class NotANumber(Attack):
     """Uploads NaN."""
 

@@ -197,6 +197,7 @@ EXIT_CODES = {
         "clients.RecordMixingLayerError",
     ],
     3: [
+        "deploy.ExportRefusedError",
         "mpc.MpcError",
         "mpc.EncodingError",
         "mpc.NotFiniteError",

@@ -140,6 +140,9 @@ NAN, INF = float("nan"), float("inf")
         ("localhost.clients_per_process", 1.5, "valid integer", "1.5"),
         ("aggregator.c", {}, "no such key", "{}"),
         ("aggregator.a.engine", "tpu", "'cpu' or 'cuda'", "'tpu'"),
+        ("aggregator.a.check_threads", 0, "greater than or equal to 1", "0"),
+        ("aggregator.a.check_threads", 257, "less than or equal to 256", "257"),
+        ("aggregator.b.check_threads", "all", "valid integer", "'all'"),
         ("aggregator.a.memory_budget_mb", 0, "greater than or equal to 1", "0"),
         ("aggregator.b.memory_budget_mb", "4 GB", "valid integer", "'4 GB'"),
         ("aggregator.b.max_upload_in_memory_mb", -1, "greater than or equal to 0", "-1"),
@@ -448,6 +451,12 @@ def test_a_role_with_a_bad_configuration_does_not_start(
     before = sorted(folder.rglob("*"))
     assert_refused(precad(*command, str(folder / "config.toml")), *patterns)
     assert sorted(folder.rglob("*")) == before
+
+
+def test_threads_are_of_the_cpu(folder: Path) -> None:
+    """A GPU's engine has none to give them to; which is said before a GPU is looked for."""
+    change(folder, {"aggregator.a.engine": "cuda", "aggregator.a.check_threads": 2})
+    assert_refused(precad(*A, str(folder / "config.toml")), "check_threads: expected 1 with engine = 'cuda', found 2")
 
 
 @pytest.mark.parametrize(("letter", "command"), [("a", A), ("b", B)])

@@ -15,7 +15,7 @@ import contextlib
 import json
 import multiprocessing
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,22 @@ FORK_SERVER.set_forkserver_preload(["tests.faults.server_main"])
 class Processes:
     """The three servers."""
 
-    def __init__(self, folder: Path, task: Task, *, database_url: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        *,
+        own: Mapping[str, Any] | None = None,
+        database_url: str | None = None,
+        **changes: Any,
+    ) -> None:
+        """changes: of both aggregators' configurations; own: of one's, by role; database_url: of all three servers'."""
         self.folder, self.task = folder, task
         self.pki = Pki.create(folder / "pki", task.clients)
         roles = (*AGGREGATORS, Role.DEALER)
         self.addresses = dict(zip(roles, free_addresses(3), strict=True))
         deployment = {"task": task.model_dump(), "pki": str(self.pki.directory), "addresses": self.addresses}
-        deployment["database_url"] = database_url
+        deployment |= {"changes": changes, "own": own or {}, "database_url": database_url}
         (folder / "deployment.json").write_text(json.dumps(deployment))
         np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
         self.running: dict[Role, ForkServerProcess] = {}

@@ -1,8 +1,9 @@
 """One server of a deployment that is killed and started again, as a process of its own.
 
-The folder holds deployment.json (the task, the three addresses, where the certificates are) and initial.npy. Noise is
-zero, so that the final model says exactly which updates are in it, and how often. With a point the process kills itself
-there with SIGKILL: a name of `POINTS`, before or after the call.
+The folder holds deployment.json (the task, the three addresses, where the certificates are, what is not usual in the
+aggregators' configurations) and initial.npy. Noise is zero, so that the final model says exactly which updates are in
+it, and how often. With a point the process kills itself there with SIGKILL: a name of `POINTS`, before or after the
+call.
 
 The processes are forked from one that has imported everything and done nothing (`multiprocessing`'s fork server), so
 that hundreds of restarts are a matter of minutes.
@@ -66,12 +67,12 @@ def main(folder: Path, role: Role, point: str | None) -> None:
         _die_at(point)
     deployment = json.loads((folder / "deployment.json").read_text())
     task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
-    changes = {key: deployment[key] for key in ("database_url",) if deployment.get(key)}
+    database = {"database_url": url} if (url := deployment["database_url"]) else {}
     server: Dealer | Aggregator
     if role is Role.DEALER:
         server = Dealer(
             task=task,
-            config=pki.dealer(listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S, **changes),
+            config=pki.dealer(listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S, **database),
         )
     else:
         server = Aggregator(
@@ -81,7 +82,8 @@ def main(folder: Path, role: Role, point: str | None) -> None:
                 AGGREGATORS.index(role),
                 listen=addresses[role],
                 folder=folder,
-                **{"reconnect_timeout_s": RECONNECT_S, **changes},
+                **{"reconnect_timeout_s": RECONNECT_S, **deployment["changes"], **deployment["own"].get(role, {})},
+                **database,
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
             noise=lambda std, dim: np.zeros(dim, dtype=np.int64),

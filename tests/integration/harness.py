@@ -251,27 +251,29 @@ async def running(
     noises: tuple[NoiseSource, NoiseSource],
     on_state: Callable[[int, RoundState], None] = lambda party, state: None,
     own: Callable[[int], Mapping[str, Any]] = lambda party: {},
+    dealer: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Deployment]:
     """Starts all three servers and, however the test ends, leaves none behind. changes: of both aggregators'
-    configurations; own: of one's."""
+    configurations; own: of one's; dealer: of the dealer's."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
-    a, b, dealer = free_addresses(3)
+    a, b, dealer_address = free_addresses(3)
     aggregators = [
         Aggregator(
             party=party,
             task=task,
             config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes, **own(party)),
-            addresses=(b, dealer),
+            addresses=(b, dealer_address),
             noise=noises[party],
             on_state=functools.partial(on_state, party),
         )
         for party in (0, 1)
     ]
-    servers = (Dealer(task=task, config=pki.dealer(listen=dealer, folder=folder)), *aggregators)
+    dealer_config = pki.dealer(listen=dealer_address, folder=folder, **(dealer or {}))
+    servers = (Dealer(task=task, config=dealer_config), *aggregators)
     runs = [asyncio.create_task(server.run()) for server in servers]
     try:
-        yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer, runs)
+        yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer_address, runs)
     finally:
         for run in runs:
             run.cancel()

@@ -68,7 +68,7 @@ class Pki:
             **{"reconnect_timeout_s": 0.0, **changes},
         )
 
-    def dealer(self, *, listen: str, folder: Path, reconnect_timeout_s: float = 0.0, **changes: Any) -> DealerConfig:
+    def dealer(self, *, listen: str, folder: Path, **changes: Any) -> DealerConfig:
         """The configuration of the dealer, which keeps its state under `folder`."""
         a, b = (self.tls(role).certificate for role in AGGREGATORS)
         shown = self._shown_and_trusted(Role.DEALER)
@@ -78,8 +78,7 @@ class Pki:
             **shown,
             **pins,
             state_dir=folder / Role.DEALER,
-            reconnect_timeout_s=reconnect_timeout_s,
-            **changes,
+            **{"reconnect_timeout_s": 0.0, **changes},
         )
 
     def _shown_and_trusted(self, name: str) -> dict[str, Path | None]:

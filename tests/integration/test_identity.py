@@ -177,8 +177,10 @@ def silence(std: float, dim: int) -> RingArray:
 
 @contextlib.asynccontextmanager
 async def second_round(certificates: Certificates, folder: Path) -> AsyncIterator[Scene]:
-    """Three honest clients, one round done, the next one open."""
-    async with running(TASK, certificates.pki, folder, noises=(silence, silence)) as deployment:
+    """Three honest clients, one round done, the next one open; the servers answer attackers as often as they call."""
+    open_doors = {"call_burst": 1_000_000, "calls_per_caller_s": 1e6, "max_calls_per_caller": 1000}
+    noises = (silence, silence)
+    async with running(TASK, certificates.pki, folder, noises=noises, dealer=open_doors, **open_doors) as deployment:
         clients = {client: LeashedClient(client, deployment) for client in CLIENTS}
         try:
             await asyncio.gather(*(client.join() for client in clients.values()))

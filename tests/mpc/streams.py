@@ -21,6 +21,10 @@ class ZeroStream:
     def fill(self, words):
         words[:] = 0
 
+    def after(self, n_words):
+        """From any word on the same."""
+        return self
+
 
 def words_of(stream: Stream, n_words: int):
     """The next words of a stream."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import astuple
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from mpc import ring
+from mpc import local_step, ring
 from mpc.encrypted_region import EncryptedRegion
 from mpc.engines import make_engine
 from mpc.errors import EngineUnavailableError, MalformedMessageError
@@ -16,6 +18,7 @@ from mpc.local_step import Masked, add_shares, local_sums
 from mpc.prg import Label, Purpose, Seed, open_stream
 from mpc.projection import RowStreams
 from mpc.spool import SpooledWords
+from mpc.threads import Threads
 from mpc.torch_engine import TorchEngine
 from tests.mpc import twins
 
@@ -28,14 +31,17 @@ def engines():
     """Every engine that a test can have: the GPU's also on PyTorch's CPU tensors."""
     return [
         pytest.param(lambda: make_engine("cpu"), id="cpu"),
+        pytest.param(lambda: make_engine("cpu", n_threads=2), id="cpu, 2 threads"),
+        pytest.param(lambda: make_engine("cpu", n_threads=3), id="cpu, 3 threads"),
         pytest.param(lambda: TorchEngine("cpu"), id="torch on the CPU"),
         pytest.param(lambda: make_engine("cuda"), id="cuda", marks=pytest.mark.gpu),
     ]
 
 
 @pytest.fixture(params=engines())
-def engine(request):
-    """Skips where there is no GPU."""
+def engine(request, monkeypatch):
+    """With as many spans as there are threads and tiles. Skips where there is no GPU."""
+    monkeypatch.setattr(local_step, "WORDS_PER_SPAN", 1)
     try:
         return request.param()
     except EngineUnavailableError as error:
@@ -106,6 +112,50 @@ def test_sums_do_not_depend_on_the_tile(engine, tile, monkeypatch):
     assert_same_words(twins.local_sums(1, opened, masks, row_words, sign_words), astuple(found))
 
 
+@pytest.mark.parametrize("dim", [0, 1, ring.TILE, ring.TILE + 1, 5 * ring.TILE + 3, 7 * ring.TILE])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 100])
+def test_spans_cover_every_coordinate_once(dim, n):
+    """In order, each a whole number of tiles but for the end, none empty, and no more than were asked for."""
+    spans = ring.spans(dim, n)
+
+    assert [i for span in spans for i in range(dim)[span]] == list(range(dim))
+    assert all(span.start % ring.TILE == 0 for span in spans)
+    assert all(span.stop > span.start for span in spans) or dim == 0
+    assert len(spans) == max(1, min(n, -(-dim // ring.TILE)))
+
+
+def test_a_small_step_stays_on_one_thread(monkeypatch):
+    """And a large one does not; the threads are as many as the configuration says."""
+    seen = []
+    engine = make_engine("cpu", n_threads=3)
+    monkeypatch.setattr(engine.threads, "map", lambda work, spans: seen.append(len(spans)) or [work(s) for s in spans])
+    for dim in (1000, 2 * local_step.WORDS_PER_SPAN, 9 * local_step.WORDS_PER_SPAN):
+        opened, seeds, *_ = case(1, dim)
+        local_sums(0, masked(opened, seeds), RowStreams(CHALLENGE, LABEL), dim, engine)
+
+    assert seen == [1, 2, 3]
+
+
+def test_threads_work_at_once_and_end_with_the_step():
+    """Two parts that wait for one another; and a fault in any part, after which nothing is under way."""
+    threads, both = Threads(2), threading.Barrier(2, timeout=30)
+    assert threads.map(lambda part: both.wait() * 0 + part, [1, 2]) == [1, 2]
+
+    ended = []
+
+    def fails(part):
+        if part in broken:
+            raise MalformedMessageError("an upload")
+        time.sleep(0.05)
+        ended.append(part)
+
+    for broken in ({0}, {1}):
+        ended.clear()
+        with pytest.raises(MalformedMessageError):
+            threads.map(fails, [0, 1])
+        assert ended == [part for part in (0, 1) if part not in broken]
+
+
 @pytest.mark.parametrize("extreme", EDGES.tolist())
 def test_sums_of_a_constant_extreme(engine, extreme):
     """Every word of b and every carry at its extreme, over more than one tile."""
@@ -128,7 +178,7 @@ def test_twin_of_the_rows_agrees_with_integers(dim):
 
 @pytest.mark.parametrize("party", [0, 1])
 @pytest.mark.parametrize("negate", [False, True])
-def test_add_shares(party, negate):
+def test_add_shares(engine, party, negate):
     """total +- the sum of b + a_A, or of a_B."""
     dim = ring.TILE + 3
     opened, seeds, masks, _, _ = case(3, dim)
@@ -136,7 +186,7 @@ def test_add_shares(party, negate):
     shares = sum(masks) + (sum(opened) if party == 0 else np.uint64(0))
     expected = total - shares if negate else total + shares
 
-    add_shares(total.view(np.int64), party, masked(opened, seeds), negate=negate)
+    add_shares(total.view(np.int64), party, masked(opened, seeds), engine, negate=negate)
 
     assert_array_equal(expected, total)
 

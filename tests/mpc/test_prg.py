@@ -58,6 +58,17 @@ def test_purposes_have_numbers_of_their_own():
     assert len(Purpose.__members__) == len(set(map(int, Purpose.__members__.values()))) == len(Purpose)
 
 
+@given(secret=st.binary(min_size=16, max_size=16), skipped=st.integers(0, 300), n_words=st.integers(0, 40))
+def test_a_stream_can_be_read_from_any_word_on(secret, skipped, n_words):
+    """`after` gives what the whole stream has there, from within a block of AES as well."""
+    whole = prg.expand(Seed(secret), skipped + n_words)
+    words = np.empty(n_words, dtype=np.int64)
+
+    prg.Stream(Seed(secret)).after(skipped).fill(words)
+
+    assert_array_equal(whole[skipped:], words)
+
+
 def test_every_purpose_task_round_and_client_has_its_own_key():
     """Under one seed, all combinations give different keys, strings that concatenate alike included."""
     tasks, rounds, clients = ("", "a", "ab", "a1", "1"), (0, 1, 10, 11), ("", "b", "1", "1b", "0")

@@ -11,8 +11,8 @@ import pytest
 from mpc import errors as mpc_errors
 from protos import identity
 from servers import errors
+from servers.calls import refusing
 from servers.errors import STATUS_CODES, CallRefusedError, RefusalReason, SubmissionRefusedError, status_of
-from servers.servicers import refusing
 
 SECRET = "d0c5eed0d0c5eed0"
 
@@ -95,9 +95,17 @@ class Call:
 
     aborted: tuple[grpc.StatusCode, str] | None = None
 
-    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+    trailer: tuple[tuple[str, str], ...] = ()
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """Nobody proved who they are."""
+        return {}
+
+    async def abort(
+        self, code: grpc.StatusCode, text: str, trailing_metadata: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         """As gRPC does: raises."""
-        self.aborted = (code, text)
+        self.aborted, self.trailer = (code, text), trailing_metadata
         raise grpc.aio.AbortError
 
 

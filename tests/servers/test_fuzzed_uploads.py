@@ -31,7 +31,8 @@ from mpc.sharing import Mode
 from mpc.tuples import BatchShape, ServerTuples
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers import intake as intake_module
-from servers.errors import CallRefusedError
+from servers.admission import Transfers
+from servers.errors import CallRefusedError, Limit
 from servers.intake import Intake, RelayedUploads
 from servers.operations.telemetry import Telemetry
 from servers.servicers import AggregatorServicer, TaskView
@@ -99,6 +100,8 @@ class Pair:
                 sessions=Sessions(CLIENTS),
                 spool=self.spools[party],
                 telemetry=Telemetry(AGGREGATORS[party]),
+                uploads=Transfers(Limit.UPLOADS, 256),
+                downloads=Transfers(Limit.DOWNLOADS, 256),
             )
             view.intake, view.relay = self.intakes[party], relay if party == 0 else None
             self.servicers.append(AggregatorServicer(view))
@@ -299,7 +302,7 @@ async def test_mutated_messages_over_tls_cost_nobody_else_the_round(mode: str, t
     that is refused is refused as an invalid argument, and the next round counts her as before."""
     pki, rng = Pki.create(tmp_path / "pki", CLIENTS), random.Random(7)
     task = small_task(CLIENTS, dim=DIM, rounds=2, mode=mode, gate="native")
-    async with running(task, pki, tmp_path, noises=(no_noise, no_noise)) as deployment:
+    async with running(task, pki, tmp_path, noises=(no_noise, no_noise), call_burst=1000) as deployment:
         clients = {name: LeashedClient(name, deployment) for name in CLIENTS}
         await asyncio.gather(*(client.join() for client in clients.values()))
         mallory = clients["mallory"]

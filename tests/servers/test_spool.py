@@ -304,6 +304,8 @@ def ones(dim: int) -> RingArray:
 def test_the_model_comes_first_and_uploads_get_the_rest() -> None:
     assert memory.for_uploads(4096, 26_010) == (4096 - 768 - 1) * memory.MIB
     assert memory.for_uploads(769, 26_010) == 0
+    assert memory.for_uploads(4096, 26_010, n_clients=10_000) == memory.for_uploads(4096, 26_010)
+    assert memory.for_uploads(4096, 26_010, n_clients=10_000, n_threads=3) == (4096 - 768 - 314) * memory.MIB
     with pytest.raises(
         SetupError, match="memory_budget_mb: expected at least 3057 for 100000000 parameters, found 3056"
     ):

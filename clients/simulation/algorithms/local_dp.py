@@ -21,7 +21,8 @@ class LocalDp(PlainServer):
     """Clipped gradient sums, encoded, with noise N(0, (sigma R)^2) of the client's own on the grid, in the clear.
 
     `client_clipping`: what is sent is projected onto the ball of radius C after the noise, and the server, which sees
-    it, refuses what is longer. Malicious clients add no noise.
+    it, refuses what is longer; without `validation` it takes what comes, so that C binds the honest alone. Malicious
+    clients add no noise.
     Source: PRECAD, Sec. 6.1 and 6.3, LDP setting. In Xie et al., CCS '23, the same training, with records called
     instances, is InsDP-FedSGD.
     """
@@ -31,6 +32,7 @@ class LocalDp(PlainServer):
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
         self._bound = self.task.client_clip if self.settings.client_clipping else math.inf
+        self._enforced = self._bound if self.settings.validation else math.inf
 
     @property
     def noise_std_on_grid(self) -> float:
@@ -41,12 +43,12 @@ class LocalDp(PlainServer):
         """The noise of all clients adds up in the model."""
         federation = self.federation
         exact = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
-        updates = federation.attacked(t, parameters, exact, bound=self._bound, step=self.step)
+        updates = federation.attacked(t, parameters, exact, bound=self._enforced, step=self.step)
         sent = {
             client: update if federation.is_malicious(client) else self._noised(t, client, update)
             for client, update in updates.items()
         }
-        accepted = {client: update for client, update in sent.items() if np.linalg.norm(update) <= self._bound}
+        accepted = {client: update for client, update in sent.items() if np.linalg.norm(update) <= self._enforced}
         rejected = tuple(client for client in sent if client not in accepted)
         return RoundOutcome(self.moved(t, parameters, accepted), tuple(accepted), rejected)
 

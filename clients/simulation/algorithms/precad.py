@@ -29,7 +29,7 @@ class Precad(Deployed):
             raise ArgumentError("simulation.validation: expected false where clients do not clip, found true")
         if self.task.epsilon_budget_client is not None and not settings.client_clipping:
             raise ArgumentError(
-                "task.epsilon_budget_client: expected none where clients do not clip and nothing bounds a whole client, "
+                "task.epsilon_budget_client: expected none where clients do not clip, which bounds nothing, "
                 f"found {self.task.epsilon_budget_client}"
             )
         if settings.servers == "mpc" and not settings.validation:

@@ -1,0 +1,141 @@
+"""`precad export`: the model of a finished task, and what is stated of it, signed by the server whose folder it is.
+
+    model.pt, model.*        the model's files                                   `formats`
+    statement.json           what both servers state alike                       `statement`
+    <role>.json .sig .pem    what this server adds, its signature, its certificates    `signing`
+
+The other server's operator exports as well, and gets the same statement.json; with its three files beside ours, the
+folder has both signatures.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deploy import config as configuration
+from deploy.config import Deployment
+from deploy.errors import ConfigError, ExportRefusedError
+from deploy.exporting import formats, signing
+from deploy.exporting.finished import FinishedTask, read_finished
+from deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
+from deploy.reporting.certificates import certificate_of
+from deploy.reporting.deployed import read_deployed
+from deploy.run_folder import RunFolder
+from deploy.whole_folder import appearing
+from protos.identity import Role
+from protos.transport import TlsMaterial
+from servers.config import AggregatorConfig, require_own_role
+
+STATEMENT: Final = "statement.json"
+_NO_CERTIFICATE: Final = "a server has no test records: certificates are made from run folders (precad certify --run)"
+_ROLES: Final = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is exported, and who signs it."""
+
+    deployment: Deployment
+    servers: tuple[tuple[Path, TlsMaterial], ...]
+    """The folder and the key of each server that signs."""
+    run: Path | None
+    """The folder of a run, whose model can be tested; a server has no test records."""
+
+
+def source_of(folder: Path, config: Path | None, letter: str | None) -> Source:
+    """A run folder, whose servers both sign unless `letter` names one; or a server's state_dir or a copy of it, with
+    its configuration. Raises ConfigError, TransportError."""
+    run = RunFolder(folder)
+    if config is None and not run.config.is_file():
+        raise ConfigError(
+            f"{folder}: expected the folder of a run, or --config FILE beside a state_dir, found no {run.config.name}"
+        )
+    deployment = configuration.load(run.config if config is None else config)
+    sections = {"a": deployment.aggregator.a, "b": deployment.aggregator.b}
+    wanted = [name for name, section in sections.items() if section is not None] if letter is None else [letter]
+    if config is None:
+        servers = [_signer(name, sections[name], run.state_dir(name)) for name in wanted]
+        return Source(deployment, tuple(servers), folder)
+    if len(wanted) != 1:
+        raise ConfigError(f"--role: expected a or b, of which {folder} is, found {len(wanted)} sections in {config}")
+    return Source(deployment, (_signer(wanted[0], sections[wanted[0]], folder),), None)
+
+
+def _signer(letter: str, section: AggregatorConfig | None, state_dir: Path) -> tuple[Path, TlsMaterial]:
+    own = configuration.section(section, f"aggregator.{letter}")
+    require_own_role(own.tls, _ROLES[letter])
+    return state_dir, own.tls.load()
+
+
+def export(
+    source: Source,
+    out: Path,
+    *,
+    kinds: Sequence[formats.Format] = (),
+    date: str | None = None,
+    today: dt.date | None = None,
+) -> dict[str, Any]:
+    """Writes the folder, which appears complete or not at all, and says what is in it.
+
+    date: goes into the statement, and must be the same at both servers. today: of the signature, for tests.
+    Raises: ConfigError, ExportRefusedError when two servers of a run state different things, and what `read_finished`
+    raises.
+    """
+    task = source.deployment.task
+    _require_new(out)
+    _require_date(date)
+    formats.require_writable(task.model, kinds)
+    finished = [read_finished(state_dir, task) for state_dir, _ in source.servers]
+    module = formats.module_of(task.model, finished[0].parameters)
+    names = [name for name, _ in module.named_parameters()]
+    certificate = _NO_CERTIFICATE if source.run is None else certificate_of(read_deployed(source.run))
+    statement = _agreed([statement_of(found, names, certificate, date=date) for found in finished])
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with appearing(out, mode=0o755) as staging:
+            written = formats.write_files(staging, task.model, module, tuple(dict.fromkeys(kinds)))
+            files = {name: file_sha256(staging / name) for name in written}
+            (staging / STATEMENT).write_bytes(statement.canonical())
+            for found, (_, tls) in zip(finished, source.servers, strict=True):
+                _sign(staging, found, tls, statement, files, today or dt.datetime.now(dt.UTC).date())
+    except OSError as error:
+        raise ConfigError(f"--out: expected a folder to write to, found {out}: {error.strerror}") from None
+    return {
+        "out": str(out),
+        "statement_sha256": sha256(statement.canonical()),
+        "files": files,
+        "signed_by": [tls.identity.role.value for _, tls in source.servers],
+        "statement": statement.model_dump(mode="json"),
+    }
+
+
+def _sign(
+    folder: Path, found: FinishedTask, tls: TlsMaterial, statement: ExportStatement, files: dict[str, str], day: dt.date
+) -> None:
+    said = signing.endorsement_of(found, tls.identity, statement.canonical(), files, today=day)
+    signing.write_signature(folder, said, tls)
+
+
+def _require_new(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out: expected a new or empty folder, found {out}, which is never overwritten")
+
+
+def _require_date(date: str | None) -> None:
+    try:
+        is_date = date is None or dt.date.fromisoformat(date).isoformat() == date
+    except ValueError:
+        is_date = False
+    if not is_date:
+        raise ConfigError(f"--date: expected YYYY-MM-DD, found {date!r}")
+
+
+def _agreed(statements: Sequence[ExportStatement]) -> ExportStatement:
+    for other in statements[1:]:
+        if (found := difference(statements[0], other)) is not None:
+            raise ExportRefusedError(f"the servers state different things: {found}")
+    return statements[0]

@@ -1,0 +1,107 @@
+"""What an aggregator's folder proves of a task that is over: its model, what was released, and what that cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.audit_log import check_log
+from deploy.errors import ConfigError
+from dp.accounting import PrivacyStatement, View
+from dp.ledger import Ledger, Level
+from protos import convert
+from protos.task import Task
+from servers import audit_log
+from servers.errors import AuditError, SetupError
+from servers.state_dir import ledger_path, load_final_model, open_ledger, store_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTask:
+    """Of one server. Its log and its ledger verify, belong to the task, and to one another."""
+
+    task: Task
+    task_id: str
+    ended: str
+    """Why no round follows."""
+    n_committed: int
+    n_charged: int
+    """Rounds that the ledger counts: those that were committed, and attempts that paid in vain."""
+    initial_model_sha256: str
+    model_sha256: str
+    parameters: NDArray[np.float32]
+    """The final model, (d,)."""
+    views: Mapping[View, PrivacyStatement]
+    """Of what the algorithm protects, a record or a client, where most rounds were."""
+    levels: Mapping[Level, PrivacyStatement]
+    """Of a unit of any enrolled client, drawn or not, against clients only; those of which there is an account."""
+    log_chain: str
+    n_log_entries: int
+    ledger_chain: str
+
+
+def read_finished(state_dir: Path, task: Task) -> FinishedTask:
+    """Changes nothing, but that a server's ledger is locked while it is read.
+
+    Raises: SetupError where a file is missing or damaged; AuditError, LedgerCorruptedError where something was changed,
+    or log and ledger are of different histories; LedgerInUseError while the server runs; ConfigError for another task's
+    folder, and for a task that is not over.
+    """
+    report = check_log(state_dir)
+    log = audit_log.read(store_path(state_dir))
+    begun = next((entry.fields for entry in log if entry.kind == "task"), None)
+    if begun is None or begun["config"] != task.digest().hex():
+        found = "one that never began" if begun is None else f"one whose digest is {begun['config'][:16]}"
+        raise ConfigError(f"{state_dir}: expected the task of digest {task.digest().hex()[:16]}, found {found}")
+    releases = audit_log.releases(log)
+    if log[-1].kind != "finished" or not releases:
+        raise ConfigError(f"{state_dir}: expected a finished task, found {_standing(log[-1], len(releases), task)}")
+    last = releases[max(releases)]
+    parameters = load_final_model(state_dir, task.dim)
+    if (digest := convert.sha256(convert.model_to_bytes(parameters)).hex()) != last["model"]:
+        raise AuditError(f"model.npy: expected the released model {last['model'][:16]}, found {digest[:16]}")
+    with _ledger(state_dir, task) as ledger:
+        _require_one_history(ledger, max(releases), last["ledger"], state_dir)
+        return FinishedTask(
+            task=task,
+            task_id=begun["task"],
+            ended=log[-1].fields["reason"],
+            n_committed=len(releases),
+            n_charged=len(ledger.rounds),
+            initial_model_sha256=begun["model"],
+            model_sha256=digest,
+            parameters=parameters,
+            views={view: ledger.statement(view) for view in View},
+            levels={level: ledger.task_statement(level) for level in Level if level in ledger.levels},
+            log_chain=report["chain"],
+            n_log_entries=len(log),
+            ledger_chain=ledger.chain,
+        )
+
+
+def _ledger(state_dir: Path, task: Task) -> Ledger:
+    """Open. It is whole: opening would cut off an incomplete last line, which no server leaves that has ended."""
+    path = ledger_path(state_dir)
+    try:
+        if not path.read_bytes().endswith(b"\n"):
+            raise AuditError(f"{path}: expected whole lines, found one that is cut off at the end")
+        return open_ledger(state_dir, task)
+    except OSError as error:
+        raise SetupError(f"{path}: expected a ledger that can be opened and locked: {error.strerror}") from None
+
+
+def _standing(last: audit_log.Entry, n_committed: int, task: Task) -> str:
+    fields: Mapping[str, Any] = last.fields
+    why = f": {fields['reason']}" if "reason" in fields else ""
+    return f"{n_committed} of {task.rounds} rounds, and last in its log {last.kind!r}{why}"
+
+
+def _require_one_history(ledger: Ledger, last_release: int, chain_at_release: str, state_dir: Path) -> None:
+    """The log names the ledger's chain value at each release, so a ledger that was written anew is found out."""
+    if max(ledger.rounds) == last_release and ledger.chain != chain_at_release:
+        raise AuditError(f"{ledger_path(state_dir)}: it is not the ledger that round {last_release} was released with")

@@ -1,0 +1,273 @@
+"""What is stated of an exported model: one JSON text that both servers make alike, so that both can sign it.
+
+Nothing in it depends on who makes it, on when, or on the machine: epsilons are rounded up to six decimals, so that the
+last digits of two processors do not show. Its canonical form is ASCII JSON with sorted keys and without spaces, as
+Python's `json.dumps(sort_keys=True, separators=(",", ":"))` writes it; the statement's file holds exactly these bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deploy.errors import ExportRefusedError
+from deploy.exporting.finished import FinishedTask
+from deploy.reporting.certificates import Certificate
+from deploy.reporting.deployed import deployed_statements
+from deploy.reporting.guarantees import in_words
+from dp.accounting import Label, PrivacyStatement, Unit, View
+from dp.certified_prediction import LABELS, Method, Threat
+from dp.ledger import Level
+from dp.task_privacy import task_privacy
+
+FORMAT: Final = "precad/export/1"
+_DECIMALS: Final = 10**6
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+Date = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+P = TypeVar("P", bound="Part")
+
+
+class Part(BaseModel):
+    """Base of what is signed: nothing may stand beside the fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class TaskPart(Part):
+    """Which training."""
+
+    name: str
+    algorithm: str
+    id: str
+    """Of this training; both servers agreed on it when they first met."""
+    configuration_sha256: Sha256
+    """`Task.digest()`, which `precad check` prints."""
+
+
+class ModelPart(Part):
+    """Which model."""
+
+    architecture: str
+    n_parameters: Count
+    sha256: Sha256
+    """Of the parameters as little-endian float32, in the order of `parameters`: the digest that both servers agreed on
+    when they committed the last round."""
+    initial_sha256: Sha256
+    """Of the public model that training started from."""
+    parameters: tuple[str, ...]
+    """Their names in the state_dict."""
+
+
+class RoundsPart(Part):
+    """What was done."""
+
+    committed: Count
+    charged: Count
+    """By the ledger, which counts attempts that gave no model as well."""
+    ended: str
+
+
+class Counted(enum.StrEnum):
+    """Which rounds are composed."""
+
+    MOST = "rounds of the client that was in most"
+    ALL = "all rounds, whoever was drawn"
+    NONE = "none"
+
+
+class PrivacyPart(Part):
+    """One row of what the releases revealed at most."""
+
+    unit: Unit
+    view: View
+    counts: Counted
+    kind: Label | None
+    """A proved upper bound, or nothing is claimed."""
+    epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["inf"] | None
+    delta: Probability
+    relation: Literal["add or remove one"] = "add or remove one"
+    rests_on: str
+    """Under which condition."""
+
+
+class CertificatePart(Part):
+    """What predictions of these trainings withstand."""
+
+    threat: Threat
+    label: Label
+    n_trainings: Count
+    trainings_needed: Count
+    """Fewer prove nothing, were a model ever so certain."""
+    confidence: Probability
+    """With which the bounds hold, all together."""
+    n_samples: Count
+    certified_accuracy: tuple[Probability, ...]
+    """After k = 0, 1, ... attackers."""
+    tolerated: Count
+    """The most attackers that any prediction is proved to withstand. 0: the certificate is vacuous."""
+
+
+class PoisoningPart(Part):
+    """Against malicious clients."""
+
+    client_clip: float
+    """C: an upload longer than that enters the sum with probability at most 2^`log2_probability`, if both servers
+    follow the protocol."""
+    log2_probability: float
+    certificate: CertificatePart | None
+    why_none: str
+
+
+class ExportStatement(Part):
+    """All of it."""
+
+    format: Literal["precad/export/1"] = FORMAT
+    task: TaskPart
+    model: ModelPart
+    rounds: RoundsPart
+    privacy: tuple[PrivacyPart, ...]
+    poisoning: PoisoningPart
+    guarantee: str
+    """In one sentence, what is guaranteed against whom."""
+    date: Date | None
+    """As the operators agreed, if they did."""
+
+    def canonical(self) -> bytes:
+        """What the file holds, and what digests are of."""
+        return canonical(self)
+
+
+def canonical(part: Part) -> bytes:
+    """The one text of these values."""
+    return json.dumps(part.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sha256(content: bytes) -> str:
+    """In hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """The same of a file, which may be larger than memory. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def parse(content: bytes, kind: type[P], where: str) -> P:
+    """The values of a canonical text. Raises ExportRefusedError for any other text."""
+    try:
+        found = kind.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "text"
+        raise ExportRefusedError(f"{where}: {field}: {first['msg']}") from None
+    if canonical(found) != content:
+        raise ExportRefusedError(f"{where}: expected canonical JSON (docs/export.md), found another form of it")
+    return found
+
+
+def difference(ours: Part, theirs: Part) -> str | None:
+    """The first field, in the order of names, in which two statements differ, with both values; None if none does."""
+    return _difference(ours.model_dump(mode="json"), theirs.model_dump(mode="json"), "")
+
+
+def _difference(ours: Any, theirs: Any, name: str) -> str | None:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted(ours.keys() | theirs.keys()):
+            if (found := _difference(ours.get(key), theirs.get(key), f"{name}.{key}" if name else key)) is not None:
+                return found
+        return None
+    return None if ours == theirs else f"{name}: {ours!r:.100} and {theirs!r:.100}"
+
+
+def statement_of(
+    finished: FinishedTask, names: Sequence[str], certificate: Certificate | str, *, date: str | None = None
+) -> ExportStatement:
+    """names: of the parameters, in the order of the flat vector. certificate: or why there is none."""
+    task = finished.task
+    spent = {view: said.epsilon for view, said in finished.views.items()}
+    client = finished.levels.get(Level.CLIENT)
+    words = deployed_statements(task, spent, None if client is None else client.epsilon)
+    return ExportStatement(
+        task=TaskPart(
+            name=task.name, algorithm=task.algorithm, id=finished.task_id, configuration_sha256=task.digest().hex()
+        ),
+        model=ModelPart(
+            architecture=task.model,
+            n_parameters=task.dim,
+            sha256=finished.model_sha256,
+            initial_sha256=finished.initial_model_sha256,
+            parameters=tuple(names),
+        ),
+        rounds=RoundsPart(committed=finished.n_committed, charged=finished.n_charged, ended=finished.ended),
+        privacy=_privacy(finished),
+        poisoning=PoisoningPart(
+            client_clip=task.client_clip,
+            log2_probability=task.norm_bound.log2_soundness_error,
+            certificate=_certificate(certificate) if isinstance(certificate, Certificate) else None,
+            why_none="" if isinstance(certificate, Certificate) else certificate,
+        ),
+        guarantee=in_words(words, certificate, with_notes=task.algorithm != "precad"),
+        date=date,
+    )
+
+
+def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
+    """Both views of what the algorithm protects, and the levels that are accounted beside it; where that is a record,
+    nothing is claimed of a whole client against a server."""
+    privacy = task_privacy(finished.task)
+    rows = [
+        _row(said, Counted.MOST, privacy.rests_on[view], is_proved=privacy.events[view] is not None)
+        for view, said in finished.views.items()
+    ]
+    against_clients = privacy.rests_on[View.CLIENTS_ONLY]
+    rows += [_row(said, Counted.ALL, against_clients, is_proved=True) for said in finished.levels.values()]
+    if privacy.unit is Unit.RECORD:
+        unclaimed = replace(finished.views[View.ONE_SERVER], unit=Unit.CLIENT)
+        rows.append(_row(unclaimed, Counted.NONE, "it is not accounted", is_proved=False))
+    return tuple(rows)
+
+
+def _row(said: PrivacyStatement, counts: Counted, rests_on: str, *, is_proved: bool) -> PrivacyPart:
+    return PrivacyPart(
+        unit=said.unit,
+        view=said.view,
+        counts=counts,
+        kind=said.label if is_proved else None,
+        epsilon=_upwards(said.epsilon) if is_proved else None,
+        delta=said.delta,
+        rests_on=rests_on,
+    )
+
+
+def _upwards(epsilon: float) -> float | Literal["inf"]:
+    """At least epsilon, with six decimals."""
+    if not math.isfinite(epsilon):
+        return "inf"
+    return math.ceil(epsilon * _DECIMALS) / _DECIMALS
+
+
+def _certificate(found: Certificate) -> CertificatePart:
+    return CertificatePart(
+        threat=Threat.ADD,
+        label=LABELS[Method.EXACT],
+        n_trainings=found.n_trainings,
+        trainings_needed=found.trainings_needed,
+        confidence=found.confidence,
+        n_samples=found.n_samples,
+        certified_accuracy=found.proved[: found.tolerated + 1],
+        tolerated=found.tolerated,
+    )

@@ -1,0 +1,94 @@
+"""`precad verify-export`: what whoever got a model can check of it, with nothing but the authority's certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from deploy.errors import ConfigError, ExportRefusedError
+from deploy.exporting import formats, signing
+from deploy.exporting.export import STATEMENT
+from deploy.exporting.signing import Endorsement
+from deploy.exporting.statement import ExportStatement, difference, file_sha256, parse, sha256
+from protos.identity import IdentityError, Role, parse_certificate
+
+
+def verify_export(
+    folder: Path, *, authority: Path, against: Path | None = None, wanted: Sequence[Role] = signing.SIGNERS
+) -> dict[str, Any]:
+    """What was found to be signed, and by whom.
+
+    against: the other server's export of the same model; its statement must be the same. wanted: the roles whose
+    signatures must be there, in either folder.
+    Raises: ConfigError for an authority that is none; ExportRefusedError at the first thing amiss.
+    """
+    trusted = _authority(authority)
+    statement, signatures, digests = _verified(folder, trusted, authority)
+    if against is not None:
+        other, others, _ = _verified(against, trusted, authority)
+        if (found := difference(statement, other)) is not None:
+            raise ExportRefusedError(f"the statements of {folder} and {against} differ: {found}")
+        signatures = others | signatures
+    if missing := [role for role in wanted if role not in signatures]:
+        raise ExportRefusedError(f"{folder}: expected the signature of {' and '.join(missing)}, found none")
+    return {
+        "statement_sha256": sha256(statement.canonical()),
+        "signatures": {role.value: _shown(*signatures[role]) for role in signing.SIGNERS if role in signatures},
+        "files": {
+            name: [role.value for role, (said, _) in signatures.items() if said.files.get(name) == digest]
+            for name, digest in digests.items()
+        },
+        "statement": statement.model_dump(mode="json"),
+    }
+
+
+def _verified(
+    folder: Path, trusted: x509.Certificate, authority: Path
+) -> tuple[ExportStatement, dict[Role, tuple[Endorsement, str]], dict[str, str]]:
+    """The statement of a folder, the signatures there, and the files' digests, once all of it belongs together."""
+    try:
+        content = (folder / STATEMENT).read_bytes()
+    except OSError as error:
+        raise ExportRefusedError(f"{folder / STATEMENT}: expected an export, found: {error.strerror}") from None
+    statement = parse(content, ExportStatement, str(folder / STATEMENT))
+    signatures = {role: signing.read_signature(folder, role, trusted, authority) for role in signing.signed_by(folder)}
+    for role, (said, _) in signatures.items():
+        if said.statement_sha256 != sha256(content):
+            raise ExportRefusedError(f"{folder / STATEMENT}: it is not the statement that {role} signed")
+    digests = _signed_files(folder, [said for said, _ in signatures.values()])
+    formats.require_parameters(folder / formats.STATE_DICT, statement.model.parameters, statement.model.sha256)
+    return statement, signatures, digests
+
+
+def _signed_files(folder: Path, said: Sequence[Endorsement]) -> dict[str, str]:
+    """The files of the model with their digests: the state_dict is among them, and a server has signed each."""
+    others = {STATEMENT, *(name for role in signing.SIGNERS for name in signing.names_of(role))}
+    digests: dict[str, str] = {}
+    for name in sorted({formats.STATE_DICT, *(path.name for path in folder.iterdir())} - others):
+        if not (folder / name).is_file():
+            raise ExportRefusedError(f"{folder / name}: expected a file of the model, found none")
+        digests[name] = file_sha256(folder / name)
+        if not any(endorsement.files.get(name) == digests[name] for endorsement in said):
+            raise ExportRefusedError(f"{folder / name}: no signature here names this file with this content")
+    return digests
+
+
+def _authority(path: Path) -> x509.Certificate:
+    try:
+        return parse_certificate(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--authority: expected a readable certificate, found {path}: {error.strerror}") from None
+    except IdentityError as error:
+        raise ConfigError(f"--authority: {error} ({path})") from None
+
+
+def _shown(said: Endorsement, fingerprint: str) -> dict[str, Any]:
+    return {
+        "certificate_sha256": fingerprint,
+        "signed_on": said.signed_on,
+        "audit_log_chain": said.audit_log_chain,
+        "ledger_chain": said.ledger_chain,
+    }
