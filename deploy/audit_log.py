@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+from deploy.config import Deployment, section
+from deploy.errors import ConfigError
 from dp.ledger import verified_charges
+from protos.identity import Role
 from servers import audit_log
+from servers.config import AggregatorConfig, ServerConfig
 from servers.errors import AuditError, SetupError
+from servers.replicas import url_of
 from servers.state_dir import ledger_path, store_path
+
+
+def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
+    """What one server keeps in PostgreSQL, as files, with its ledger's. Raises ConfigError, SetupError, StoreError."""
+    own: ServerConfig
+    if role is Role.DEALER:
+        own = section(deployment.dealer, "dealer")
+    else:
+        letter = role.value[-1]
+        own = section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
+    if (url := url_of(own.database_url)) is None:
+        raise ConfigError("database_url: expected one, found none: the state_dir itself holds everything")
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"DIR: expected a new folder, found {folder}: {error.strerror}") from None
+    from servers.database_copy import copy_database
+
+    made = copy_database(url, role, folder)
+    if isinstance(own, AggregatorConfig) and (ledger := ledger_path(own.state_dir)).exists():
+        made.append(Path(shutil.copy(ledger, folder)))
+    return made
 
 
 def check_log(state_dir: Path, *, against: Path | None = None, known: str | None = None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from protos.tls_files import PinFile
 from servers import memory
 from servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from servers.operations.access import load_token
+from servers.replicas import connect, url_of
 from servers.state_dir import load_initial_model, require_usable
 
 
@@ -47,12 +48,14 @@ def _require_usable_server(config: ServerConfig, role: Role) -> None:
     require_own_role(config.tls, role)
     if config.operations_listen is not None:
         load_token(config.operations_token)
+    if (url := url_of(config.database_url)) is not None:
+        connect(url, role).close()
 
 
 def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) -> dict[str, Any]:
     _require_usable_server(config, role)
     require_gate(task.gate)
-    require_usable(config.state_dir)
+    require_usable(config.state_dir, has_database=url_of(config.database_url) is not None)
     initial = load_initial_model(config.initial_model, task.dim)
     return {
         "certificate": _shown(config.certificate.read_bytes()),

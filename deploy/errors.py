@@ -55,6 +55,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (client_errors.StoppedError, SUCCESS),
     (server_errors.SetupError, INVALID_INPUT),
     (server_errors.PeerUnreachableError, UNREACHABLE),
+    (server_errors.LeadLostError, UNREACHABLE),
     (client_errors.ServerUnreachableError, UNREACHABLE),
     (client_errors.TaskEndedError, UNREACHABLE),
     (ChannelClosedError, UNREACHABLE),

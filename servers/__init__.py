@@ -11,7 +11,12 @@ In reading order:
     peer          the link between A and B, and the channel that MPC runs on
     tuple_source  the link from an aggregator to the dealer
     tuple_ledger  which tuples are used up, on disk before they are
-    database      SQLite with a versioned schema
+    database      the one door to durable tables, with a versioned schema
+    sqlite_file   behind it, a file
+    postgres      behind it, PostgreSQL: a lock and an epoch per leader
+    dialects      words in which the two differ
+    replicas      several processes of one server take turns
+    database_copy what PostgreSQL holds, as files for auditors
     private_files files and folders that are the server's user's alone
     aggregator    the process: start, hello, registration, rounds, end
     servicers     gRPC in, values out: the client-facing, peer and control services

@@ -53,6 +53,7 @@ from servers.operations.port import operations_port
 from servers.operations.snapshot import AggregatorSnapshots
 from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink
+from servers.replicas import lead, while_leading
 from servers.revocation import Revocations
 from servers.round import NoiseSource, RoundRunner
 from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
@@ -173,8 +174,11 @@ class Aggregator:
             asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
         )
         async with AsyncExitStack() as stack:
+            leading = lead(stack, ROLES[self.party], self.config.database_url, self.config.connect_timeout_s)
+            session = await self._until_stopped(leading)
+            backends = None if session is None else (session.tables("task"), session.tables("tuples"))
             server, port = self._bind()
-            state = TaskState.open(stack, self.config.state_dir, self.task, initial)
+            state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)
             self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.parameters))
             self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
             stack.enter_context(self._view.spool)
@@ -194,7 +198,7 @@ class Aggregator:
             goodbye = common_pb2.Goodbye(finished=False)
             try:
                 with self._drain.excused():
-                    goodbye.reason = await self._until_stopped(self._run_task(state, tools))
+                    goodbye.reason = await self._until_stopped(while_leading(self._run_task(state, tools), session))
                 goodbye.finished = True
                 await asyncio.to_thread(state.store.finished, goodbye.reason)
             except Exception as error:
@@ -207,10 +211,11 @@ class Aggregator:
     def _bind(self) -> tuple[grpc.aio.Server, int]:
         """The main port, behind admission control. Raises TlsFileError, TransportError."""
         admission = Admission(self.config, self.task.clients, self._telemetry)
-        reserve_descriptors(self.config.max_connections)
-        return bind_server(
+        bound = bind_server(
             self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
         )
+        reserve_descriptors(self.config.max_connections)
+        return bound
 
     def _add_services(self, server: grpc.aio.Server, credentials: Credentials) -> PeerServicer:
         peer_servicer = PeerServicer(credentials.peer, lambda: self._view.task_id)

@@ -13,27 +13,16 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from mpc.errors import PeerMismatchError
+from servers.database import Run
+from servers.dialects import Dialect
 from servers.errors import AuditError, SetupError
 
-Run = Callable[..., sqlite3.Cursor]
-
-TABLE: Final = """
-    CREATE TABLE audit (
-        number INTEGER PRIMARY KEY,
-        entry TEXT NOT NULL,
-        chain TEXT NOT NULL
-    ) STRICT;
-    CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
-        BEGIN SELECT RAISE(ABORT, 'an audit entry cannot be changed'); END;
-    CREATE TRIGGER audit_is_never_deleted BEFORE DELETE ON audit
-        BEGIN SELECT RAISE(ABORT, 'an audit entry cannot be deleted'); END
-"""
 FIRST_CHAIN: Final = ""
 COMPARED: Final = ("chosen", "accepted", "rejected", "noisy_sum", "model")
 """What both servers' entries of a committed round must agree on."""
@@ -49,6 +38,16 @@ class Entry:
     """UTC, ISO 8601, by this server's clock."""
     fields: Mapping[str, Any]
     chain: str
+
+
+def table(sql: Dialect) -> str:
+    """The statements that make it."""
+    return f"""CREATE TABLE audit (
+            number {sql.integer} PRIMARY KEY,
+            entry TEXT NOT NULL,
+            chain TEXT NOT NULL
+        ){sql.table_end};
+        {sql.append_only.format(table="audit")}"""
 
 
 def append(run: Run, kind: str, at: str, fields: Mapping[str, Any]) -> None:

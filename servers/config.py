@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from protos.config_path import ConfigPath
 from protos.identity import Role
@@ -60,6 +60,10 @@ class ServerConfig(BaseModel):
     environment, in PRECAD_KEY_PASSPHRASE; a key in the clear needs neither."""
     authority: ConfigPath
     """The authority's certificate (PEM)."""
+    database_url: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """postgresql://... of a database for several replicas of this server (`servers.replicas`; needs precad[postgres]).
+    Without one it is in the environment, in PRECAD_DATABASE_URL; without both, there are files of SQLite in
+    `state_dir`."""
     connect_timeout_s: Seconds = 60.0
     """How long to try to reach the other servers at the start."""
     reconnect_timeout_s: Patience = 600.0

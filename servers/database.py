@@ -1,93 +1,105 @@
-"""SQLite as this package uses it: one file in a state dir, a schema with a version, every transaction on disk.
+"""The one door to durable tables: a schema with a version, every transaction whole and on disk when it returns.
 
-`synchronous=FULL` with a write-ahead log: a transaction that has returned survives a crash of the process, the system
-or the power. A file that a newer version made is refused, and so is one that is no database.
+Behind it is a file of SQLite in the state dir (`servers.sqlite_file`), or PostgreSQL (`servers.postgres`), where
+several replicas of a server take turns. What a newer version made is refused, and so is what is not ours.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self, TypeAlias
 
-from dp.ledger import sync_folder
+from servers.dialects import Dialect, Migrations
 from servers.errors import SetupError, StoreError
-from servers.private_files import touch_private
+from servers.sqlite_file import SqliteFile
 
 BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for another process that holds the file."""
 
 
+class Rows(Protocol):
+    """What a statement gives, as the drivers of Python's database interface do (PEP 249)."""
+
+    @property
+    def description(self) -> Any: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+Run: TypeAlias = Callable[..., Rows]
+"""Executes one statement of a transaction: its text, with ? for values, and the values."""
+
+
+class Backend(Protocol):
+    """Where a store's tables are."""
+
+    dialect: Dialect
+    errors: tuple[type[Exception], ...]
+    """What its driver raises."""
+    where: str
+    """For messages."""
+
+    def transaction(self) -> AbstractContextManager[Run]:
+        """Statements that happen together or not at all; on disk when it ends."""
+
+    def version(self, run: Run) -> int:
+        """Of this store's tables; 0 when there are none."""
+
+    def set_version(self, run: Run, version: int) -> None:
+        """Notes it, within the transaction."""
+
+    def close(self) -> None:
+        """Nobody uses it any more."""
+
+
 class Database:
-    """One file. For several threads of one process: transactions take turns."""
+    """The tables of one store."""
 
-    def __init__(self, path: Path, migrations: Sequence[str], *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """migrations: step i makes a file of version i one of version i + 1; a statement ends with `;` and a new line.
-
-        Raises SetupError."""
-        self.path = path
-        self._turn = threading.Lock()
+    def __init__(
+        self, place: Path | Backend, migrations: Migrations, *, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
+        """place: the file of SQLite, or another backend. Raises SetupError."""
+        self._backend = SqliteFile(place, busy_timeout_s=busy_timeout_s) if isinstance(place, Path) else place
+        self.where = self._backend.where
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            touch_private(path)  # SQLite makes its other files with the mode of this one
-            self._connection = sqlite3.connect(
-                path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise SetupError(f"{path}: expected a database to write to: {error}") from None
-        try:
-            self._connection.execute("PRAGMA journal_mode=WAL").fetchall()
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._migrate(migrations)
-            sync_folder(path.parent)
+            self._migrate(migrations(self._backend.dialect))
         except SetupError:
-            self._connection.close()
+            self.close()
             raise
-        except (OSError, sqlite3.Error) as error:
-            self._connection.close()
-            raise SetupError(f"{path}: expected a database of this program: {error}") from None
+        except self._backend.errors as error:
+            self.close()
+            raise SetupError(f"{self.where}: expected a database of this program: {error}") from None
 
     def _migrate(self, migrations: Sequence[str]) -> None:
-        with self._turn, self._transaction() as run:
-            (version,) = run("PRAGMA user_version").fetchone()
+        with self._backend.transaction() as run:
+            version = self._backend.version(run)
             if version > len(migrations):
-                raise SetupError(f"{self.path}: expected version {len(migrations)} or older, found {version}")
+                raise SetupError(f"{self.where}: expected version {len(migrations)} or older, found {version}")
             for migration in migrations[version:]:
                 for statement in migration.split(";\n"):
                     run(statement)
-            run(f"PRAGMA user_version={len(migrations)}")
+            self._backend.set_version(run, len(migrations))
 
     @contextmanager
-    def transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+    def transaction(self) -> Iterator[Run]:
         """Statements that happen together or not at all; on disk when it ends.
 
-        An error inside undoes them. Raises StoreError when the file cannot be read or written, or does not become
-        free in time: then nothing was recorded, and whoever asked must not go on.
+        An error inside undoes them. Raises StoreError when the database cannot be read or written, or does not become
+        free in time, or is another replica's by now: then nothing was recorded, and whoever asked must not go on.
         """
         try:
-            with self._turn, self._transaction() as run:
+            with self._backend.transaction() as run:
                 yield run
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path.name}: nothing was recorded: {error}") from error
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._connection.execute
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
+        except self._backend.errors as error:
+            raise StoreError(f"{Path(self.where).name}: nothing was recorded: {error}") from error
 
     def close(self) -> None:
-        """Gives the file back."""
-        with self._turn:
-            self._connection.close()
+        """Gives it back."""
+        self._backend.close()
 
     def __enter__(self) -> Self:
         return self

@@ -7,43 +7,47 @@ and never gets a part of another batch of the same round, which would fit nothin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from mpc.errors import PeerMismatchError
 from mpc.sharing import Party
 from mpc.tuples import BatchShape
 from protos import convert
-from servers.database import BUSY_TIMEOUT_S, Database
+from servers.database import BUSY_TIMEOUT_S, Backend, Database
+from servers.dialects import Dialect
 from servers.errors import NotDealtError
 
-_MIGRATIONS: Final = (
-    """
-    CREATE TABLE process (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        started_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
-    ) STRICT;
-    CREATE TABLE dealt (
-        task TEXT NOT NULL,
-        round INTEGER NOT NULL,
-        party INTEGER NOT NULL CHECK (party IN (0, 1)),
-        shape BLOB NOT NULL,
-        process INTEGER NOT NULL REFERENCES process (number),
-        dealt_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-        PRIMARY KEY (task, round, party)
-    ) STRICT, WITHOUT ROWID
-    """,
-)
+
+def migrations(sql: Dialect) -> Sequence[str]:
+    """Of this store's tables."""
+    return (
+        f"""
+        CREATE TABLE process (
+            number {sql.counter},
+            started_at TEXT NOT NULL DEFAULT {sql.now_default}
+        ){sql.table_end};
+        CREATE TABLE dealt (
+            task TEXT NOT NULL,
+            round {sql.integer} NOT NULL,
+            party {sql.integer} NOT NULL CHECK (party IN (0, 1)),
+            shape {sql.blob} NOT NULL,
+            process {sql.integer} NOT NULL REFERENCES process (number),
+            dealt_at TEXT NOT NULL DEFAULT {sql.now_default},
+            PRIMARY KEY (task, round, party)
+        ){sql.keyed_table_end}
+        """,
+    )
 
 
 class DealLedger(Database):
     """The dealer's record."""
 
-    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, place: Path | Backend, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         """Raises SetupError, StoreError."""
-        super().__init__(path, _MIGRATIONS, busy_timeout_s=busy_timeout_s)
+        super().__init__(place, migrations, busy_timeout_s=busy_timeout_s)
         with self.transaction() as run:
-            self._process = run("INSERT INTO process DEFAULT VALUES").lastrowid
+            (self._process,) = run("INSERT INTO process DEFAULT VALUES RETURNING number").fetchone()
 
     def record(self, party: Party, shape: BatchShape) -> None:
         """This part of this batch is about to leave. A server's rounds go forward only.

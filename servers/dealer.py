@@ -39,6 +39,7 @@ from servers.operations.snapshot import of_dealer
 from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
 from servers.private_files import private_folder
+from servers.replicas import lead, while_leading
 from servers.servicers import check_hello
 from servers.supervision import until_stopped
 
@@ -86,13 +87,17 @@ class Dealer:
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         pins = tuple(renewable_pins(path, role) for path, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
+            leading = lead(stack, Role.DEALER, self.config.database_url, self.config.connect_timeout_s)
+            session = await until_stopped(leading, self._stop, "the dealer")
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
             admission = Admission(self.config, (), self._telemetry)
             server, port = bind_server(
                 self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
             )
             private_folder(self.config.state_dir)
-            ledger = stack.enter_context(DealLedger(self.config.state_dir / LEDGER_NAME))
+            ledger = stack.enter_context(
+                DealLedger(self.config.state_dir / LEDGER_NAME if session is None else session.tables("deals"))
+            )
             servicer = self._servicer = DealerServicer(self.task, pins, ledger, self._telemetry, self._note_departure)
             dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
             control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
@@ -106,7 +111,7 @@ class Dealer:
             stack.callback(self._note_end)
             over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
             with self._drain.excused():
-                await until_stopped(over, self._stop, "the dealer")
+                await until_stopped(while_leading(over, session), self._stop, "the dealer")
 
     def _note_end(self) -> None:
         self._telemetry.is_over = True

@@ -5,6 +5,7 @@
     ├── SetupError                  a file or folder of this server cannot be used     exit code 2
     ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
     ├── StoreError                  what must be on disk first cannot be written       exit code 3
+    │   └── LeadLostError           another replica of this server may lead by now     exit code 4
     ├── AuditError                  an audit log is not what was written                exit code 3
     ├── StoppedError                the operator asked this process to stop
     └── CallRefusedError            one call is refused; the round goes on
@@ -51,6 +52,10 @@ class TaskRefusedError(ServerError):
 
 class StoreError(ServerError):
     """Something that must be recorded before the protocol may go on could not be recorded."""
+
+
+class LeadLostError(StoreError):
+    """The session with the database is lost, or another replica leads: this one has nothing to say any more."""
 
 
 class AuditError(ServerError):

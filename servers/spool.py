@@ -150,17 +150,13 @@ class Spool:
 
     def __init__(self, path: Path, *, slot_bytes: int, memory_bytes: int, max_memory_upload: int) -> None:
         """slot_bytes: of the longest upload. memory_bytes: for all uploads in memory together; one that is longer than
-        max_memory_upload never lies there. Raises SetupError."""
+        max_memory_upload never lies there."""
         self._path, self._slot_bytes = path, slot_bytes
         self._memory_bytes, self._max_memory_upload = memory_bytes, max_memory_upload
         self._turn = threading.Lock()
         self._file: BinaryIO | None = None
         self._in_memory = 0
         self._used: set[int] = set()
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise SetupError(f"{path}: expected a spool file that can be deleted: {error.strerror}") from None
 
     @property
     def n_in_file(self) -> int:
@@ -210,6 +206,11 @@ class Spool:
                     self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
+        """Deletes what a crash left. Raises SetupError."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SetupError(f"{self._path}: expected a spool file that can be deleted: {error.strerror}") from None
         return self
 
     def __exit__(self, *_: object) -> None:

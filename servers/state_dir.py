@@ -29,14 +29,17 @@ from protos import convert
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
+from servers.database import Backend
 from servers.errors import SetupError, StoreError
 from servers.private_files import private, require_unshared
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
 
 
-def require_usable(state_dir: Path) -> None:
+def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
     """Raises SetupError when the folder cannot be made or written, or holds a ledger and not what belongs to it.
+
+    has_database: whether what is known of the task is in a database elsewhere.
 
     Changes nothing. A second task on the same records has to be accounted together with the first: that is for the
     operator to decide.
@@ -47,8 +50,10 @@ def require_usable(state_dir: Path) -> None:
     if existing == state_dir:
         require_unshared(state_dir)
     ledger, store = ledger_path(state_dir), store_path(state_dir)
-    if ledger.exists() and not store.exists():
+    if ledger.exists() and not store.exists() and not has_database:
         raise SetupError(f"state_dir: expected {store.name} beside the ledger of an earlier task, found {ledger} alone")
+    if has_database and store.exists():
+        raise SetupError(f"state_dir: expected the task in the database alone, found {store} as well")
 
 
 def store_path(state_dir: Path) -> Path:
@@ -56,10 +61,12 @@ def store_path(state_dir: Path) -> Path:
     return state_dir / "task.sqlite"
 
 
-def open_task_store(state_dir: Path, task: Task, initial_model: bytes) -> TaskStore:
-    """What is known of the task. initial_model: as bytes. Raises SetupError when the folder is of another task."""
+def open_task_store(state_dir: Path, task: Task, initial_model: bytes, backend: Backend | None = None) -> TaskStore:
+    """What is known of the task. initial_model: as bytes. backend: where it is not in the folder.
+
+    Raises SetupError when the folder is of another task."""
     return TaskStore(
-        store_path(state_dir),
+        backend or store_path(state_dir),
         config_digest=task.digest(),
         initial_model_digest=convert.sha256(initial_model),
     )
@@ -103,9 +110,9 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
         raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None
 
 
-def open_tuple_ledger(state_dir: Path) -> TupleLedger:
+def open_tuple_ledger(state_dir: Path, backend: Backend | None = None) -> TupleLedger:
     """The record of burnt tuples, of every task that this folder has seen. Raises SetupError."""
-    return TupleLedger(state_dir / "tuples.sqlite")
+    return TupleLedger(backend or state_dir / "tuples.sqlite")
 
 
 def spool_path(state_dir: Path) -> Path:

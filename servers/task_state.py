@@ -21,6 +21,7 @@ from protos import convert
 from protos.model_update import updated
 from protos.task import Task
 from servers.checkpoints import Checkpoints
+from servers.database import Backend
 from servers.errors import SetupError
 from servers.private_files import private_folder
 from servers.resumption import Standing
@@ -52,13 +53,22 @@ class TaskState:
     """The model after them, (d,)."""
 
     @classmethod
-    def open(cls, stack: AsyncExitStack, state_dir: Path, task: Task, initial: NDArray[np.float32]) -> Self:
-        """initial: the model that the task starts from, (d,). Raises SetupError, StoreError, DpError."""
-        require_usable(state_dir)
+    def open(
+        cls,
+        stack: AsyncExitStack,
+        state_dir: Path,
+        task: Task,
+        initial: NDArray[np.float32],
+        backends: tuple[Backend, Backend] | None = None,
+    ) -> Self:
+        """initial: the model that the task starts from, (d,). backends: of the task's store and of the tuple ledger,
+        where they are not files. Raises SetupError, StoreError, DpError."""
+        at_store, at_burns = backends or (None, None)
+        require_usable(state_dir, has_database=backends is not None)
         private_folder(state_dir)
-        store = stack.enter_context(open_task_store(state_dir, task, convert.model_to_bytes(initial)))
+        store = stack.enter_context(open_task_store(state_dir, task, convert.model_to_bytes(initial), at_store))
         ledger = stack.enter_context(open_ledger(state_dir, task))
-        burns = stack.enter_context(open_tuple_ledger(state_dir))
+        burns = stack.enter_context(open_tuple_ledger(state_dir, at_burns))
         state = cls(task, initial, store, ledger, burns, open_checkpoints(state_dir, task), [], initial)
         state.refresh()
         return state

@@ -19,29 +19,41 @@ from pathlib import Path
 from typing import Any, Final
 
 from servers import audit_log
-from servers.database import BUSY_TIMEOUT_S, Database
+from servers.database import BUSY_TIMEOUT_S, Backend, Database, Run
+from servers.dialects import Dialect
 from servers.errors import SetupError
 
-_MIGRATIONS: Final = (
-    f"""
-    CREATE TABLE task (
-        one INTEGER PRIMARY KEY CHECK (one = 1),
-        id TEXT NOT NULL,
-        config_digest BLOB NOT NULL,
-        initial_model_digest BLOB NOT NULL
-    ) STRICT;
-    CREATE TABLE round (
-        number INTEGER PRIMARY KEY,
-        state TEXT NOT NULL CHECK (state IN ('reserved', 'validated', 'committed')),
-        chosen TEXT,
-        accepted TEXT,
-        rejected TEXT,
-        model_digest BLOB,
-        epsilon_one_server REAL,
-        epsilon_clients_only REAL
-    ) STRICT;
-    {audit_log.TABLE}
-    """,
+
+def migrations(sql: Dialect) -> Sequence[str]:
+    """Of this store's tables."""
+    return (
+        f"""
+        CREATE TABLE task (
+            one {sql.integer} PRIMARY KEY CHECK (one = 1),
+            id TEXT NOT NULL,
+            config_digest {sql.blob} NOT NULL,
+            initial_model_digest {sql.blob} NOT NULL
+        ){sql.table_end};
+        CREATE TABLE round (
+            number {sql.integer} PRIMARY KEY,
+            state TEXT NOT NULL CHECK (state IN ('reserved', 'validated', 'committed')),
+            chosen TEXT,
+            accepted TEXT,
+            rejected TEXT,
+            model_digest {sql.blob},
+            epsilon_one_server {sql.real},
+            epsilon_clients_only {sql.real}
+        ){sql.table_end};
+        {audit_log.table(sql)}
+        """,
+    )
+
+
+_SET_VERDICTS: Final = (
+    "INSERT INTO round (number, state, chosen, accepted, rejected) VALUES (?, 'validated', ?, ?, ?) "
+    "ON CONFLICT (number) DO UPDATE SET state = excluded.state, chosen = excluded.chosen, "
+    "accepted = excluded.accepted, rejected = excluded.rejected, "
+    "model_digest = NULL, epsilon_one_server = NULL, epsilon_clients_only = NULL"
 )
 
 
@@ -74,7 +86,7 @@ class TaskStore(Database):
 
     def __init__(
         self,
-        path: Path,
+        place: Path | Backend,
         *,
         config_digest: bytes,
         initial_model_digest: bytes,
@@ -82,7 +94,7 @@ class TaskStore(Database):
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Raises SetupError: of a file that is none of ours, or holds a task with other parameters."""
-        super().__init__(path, _MIGRATIONS, busy_timeout_s=busy_timeout_s)
+        super().__init__(place, migrations, busy_timeout_s=busy_timeout_s)
         self._config_digest, self._initial_model_digest, self._clock = config_digest, initial_model_digest, clock
         with self.transaction() as run:
             row = run("SELECT id, config_digest, initial_model_digest FROM task").fetchone()
@@ -91,7 +103,7 @@ class TaskStore(Database):
             self.close()
             what = "parameters" if row[1] != config_digest else "initial model"
             raise SetupError(
-                f"state_dir: expected a folder of this task, found {row[0]!r}, which has another {what} ({path})"
+                f"state_dir: expected a folder of this task, found {row[0]!r}, which has another {what} ({self.where})"
             )
 
     @property
@@ -137,8 +149,7 @@ class TaskStore(Database):
         missing = sorted(set(chosen) - {*accepted, *rejected})
         with self.transaction() as run:
             run(
-                "INSERT OR REPLACE INTO round (number, state, chosen, accepted, rejected) "
-                "VALUES (?, 'validated', ?, ?, ?)",
+                _SET_VERDICTS,
                 (number, *(json.dumps(list(names)) for names in (chosen, accepted, rejected))),
             )
             self._log(run, "validated", round=number, accepted=list(accepted), rejected=list(rejected), missing=missing)
@@ -147,9 +158,8 @@ class TaskStore(Database):
         """The other server charged an attempt that did not get as far here; it is charged here as well."""
         with self.transaction() as run:
             run(
-                "INSERT OR REPLACE INTO round (number, state, chosen, accepted, rejected) "
-                "VALUES (?, 'validated', ?, '[]', '[]')",
-                (number, json.dumps(list(chosen))),
+                _SET_VERDICTS,
+                (number, json.dumps(list(chosen)), "[]", "[]"),
             )
 
     def commit(self, round: CommittedRound, *, noisy_sum_digest: bytes, ledger_chain: str) -> None:
@@ -204,7 +214,7 @@ class TaskStore(Database):
             (last,) = run("SELECT MAX(number) FROM round").fetchone()
         return 0 if last is None else last + 1
 
-    def _log(self, run: audit_log.Run, kind: str, **fields: Any) -> None:
+    def _log(self, run: Run, kind: str, **fields: Any) -> None:
         audit_log.append(run, kind, self._clock().isoformat(timespec="milliseconds"), fields)
 
 

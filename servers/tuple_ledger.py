@@ -8,36 +8,38 @@ with the same batch.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from mpc.burning import TupleUse, bound_otherwise, reused
-from servers.database import BUSY_TIMEOUT_S, Database
+from servers.database import BUSY_TIMEOUT_S, Backend, Database, Run
+from servers.dialects import Dialect
 
-_MIGRATIONS: Final = (
-    """
-    CREATE TABLE burnt (
-        task TEXT NOT NULL,
-        round INTEGER NOT NULL,
-        slot INTEGER NOT NULL,
-        client TEXT NOT NULL,
-        use TEXT NOT NULL,
-        burnt_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-        PRIMARY KEY (task, round, slot, use)
-    ) STRICT, WITHOUT ROWID;
-    CREATE UNIQUE INDEX burnt_client ON burnt (task, round, client, use)
-    """,
-)
+
+def migrations(sql: Dialect) -> Sequence[str]:
+    """Of this store's tables."""
+    return (
+        f"""
+        CREATE TABLE burnt (
+            task TEXT NOT NULL,
+            round {sql.integer} NOT NULL,
+            slot {sql.integer} NOT NULL,
+            client TEXT NOT NULL,
+            use TEXT NOT NULL,
+            burnt_at TEXT NOT NULL DEFAULT {sql.now_default},
+            PRIMARY KEY (task, round, slot, use)
+        ){sql.keyed_table_end};
+        CREATE UNIQUE INDEX burnt_client ON burnt (task, round, client, use)
+        """,
+    )
 
 
 class TupleLedger(Database):
     """`mpc.burning.Burns` on disk."""
 
-    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, place: Path | Backend, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         """Raises SetupError."""
-        super().__init__(path, _MIGRATIONS, busy_timeout_s=busy_timeout_s)
+        super().__init__(place, migrations, busy_timeout_s=busy_timeout_s)
 
     def burn(self, task: str, round: int, clients: Mapping[int, str], use: TupleUse) -> None:
         """See `Burns.burn`. Raises TupleReusedError, StoreError."""
@@ -46,13 +48,13 @@ class TupleLedger(Database):
         with self.transaction() as run:
             for slot, client in clients.items():
                 _require_bound_alike(run, task, round, slot, client)
-                try:
-                    run(
-                        "INSERT INTO burnt (task, round, slot, client, use) VALUES (?, ?, ?, ?, ?)",
-                        (task, round, slot, client, use.value),
-                    )
-                except sqlite3.IntegrityError:
-                    raise reused(round, slot, use) from None
+                burnt = run(
+                    "INSERT INTO burnt (task, round, slot, client, use) VALUES (?, ?, ?, ?, ?) "
+                    "ON CONFLICT DO NOTHING RETURNING slot",
+                    (task, round, slot, client, use.value),
+                ).fetchone()
+                if burnt is None:
+                    raise reused(round, slot, use)
 
     def burnt(self, task: str) -> list[tuple[int, int, str, TupleUse]]:
         """(round, slot, client, use) of every row of a task, in order."""
@@ -63,12 +65,12 @@ class TupleLedger(Database):
         return [(round, slot, client, TupleUse(use)) for round, slot, client, use in rows]
 
 
-def _require_bound_alike(run: Callable[..., sqlite3.Cursor], task: str, round: int, slot: int, client: str) -> None:
+def _require_bound_alike(run: Run, task: str, round: int, slot: int, client: str) -> None:
     """Raises TupleReusedError when the slot belongs to another client, or the client to another slot."""
     other = run(
-        "SELECT 1 FROM burnt WHERE task = ?1 AND round = ?2 AND slot = ?3 AND client <> ?4 "
-        "UNION ALL SELECT 1 FROM burnt WHERE task = ?1 AND round = ?2 AND client = ?4 AND slot <> ?3",  # by each index
-        (task, round, slot, client),
+        "SELECT 1 FROM burnt WHERE task = ? AND round = ? AND slot = ? AND client <> ? "
+        "UNION ALL SELECT 1 FROM burnt WHERE task = ? AND round = ? AND client = ? AND slot <> ?",  # by each index
+        (task, round, slot, client, task, round, client, slot),
     ).fetchone()
     if other is not None:
         raise bound_otherwise(round, slot)

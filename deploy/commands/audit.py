@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deploy.commands.common import GateName, Json, ModeName, exit_codes, people
+from deploy import config as configuration
+from deploy.commands.common import ConfigFile, GateName, Json, ModeName, exit_codes, people
+from protos.identity import Role
 
 audit_app = typer.Typer(help="Attack the protocol yourself.", no_args_is_help=True)
 
@@ -37,6 +40,28 @@ def audit_validation(
         else:
             for i, verdict in enumerate(report["verdicts"]):
                 sys.stdout.write(f"{i}\t{verdict}\n")
+
+
+class RoleWithDatabase(StrEnum):
+    """Who keeps something that can be copied."""
+
+    A = "aggregator-a"
+    B = "aggregator-b"
+    DEALER = "dealer"
+
+
+@audit_app.command("copy")
+def audit_copy(
+    config: ConfigFile,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the copy.")],
+    role: Annotated[RoleWithDatabase, typer.Option(help="Whose database.")],
+) -> None:
+    """Copy what a server keeps in PostgreSQL into a folder that `precad audit log` reads."""
+    with exit_codes():
+        from deploy.audit_log import copy_state
+
+        for path in copy_state(configuration.load(config), Role(role.value), folder):
+            people.print(str(path), soft_wrap=True)
 
 
 @audit_app.command("log")

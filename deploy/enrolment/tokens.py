@@ -12,7 +12,7 @@ import datetime as dt
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,20 +21,25 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from deploy import pki
 from protos.identity import Identity, Role
 from servers.database import Database
+from servers.dialects import Dialect
 
 TOKEN_BYTES = 32
 """Of the operating system's randomness."""
-MIGRATIONS = (
-    """CREATE TABLE token (
-        digest BLOB PRIMARY KEY,
-        role TEXT NOT NULL,
-        name TEXT NOT NULL,
-        days INTEGER NOT NULL,
-        expires_at REAL NOT NULL,
-        key BLOB,
-        certificate BLOB
-    ) STRICT""",
-)
+
+
+def migrations(sql: Dialect) -> Sequence[str]:
+    """By version."""
+    return (
+        f"""CREATE TABLE token (
+            digest {sql.blob} PRIMARY KEY,
+            role TEXT NOT NULL,
+            name TEXT NOT NULL,
+            days {sql.integer} NOT NULL,
+            expires_at {sql.real} NOT NULL,
+            key {sql.blob},
+            certificate {sql.blob}
+        ){sql.table_end}""",
+    )
 
 
 class TokenRefusedError(pki.PkiError):
@@ -56,8 +61,7 @@ class Tokens:
     ) -> None:
         """authority_passphrase: what opens ca.key, to redeem. Raises: SetupError."""
         self._directory, self._clock, self._authority_passphrase = directory, clock, authority_passphrase
-        self._database = Database(directory / "enrolment.sqlite", MIGRATIONS)
-        self._database.path.chmod(0o600)
+        self._database = Database(directory / "enrolment.sqlite", migrations)
 
     def make(self, identity: Identity, *, valid: dt.timedelta, days: int) -> str:
         """A token for a certificate of that many days. One of the same identity that is not burnt yet ends.

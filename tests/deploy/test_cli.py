@@ -235,6 +235,7 @@ EXIT_CODES = {
     4: [
         "mpc.ChannelClosedError",
         "servers.PeerUnreachableError",
+        "servers.LeadLostError",
         "clients.ServerUnreachableError",
         "clients.ServerBusyError",
         "clients.TaskEndedError",

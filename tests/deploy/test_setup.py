@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -124,3 +125,16 @@ def test_what_a_start_would_refuse_is_refused(organisations, role, spoil, fault)
     result = precad("check", organisations.config(role))
     assert result.exit_code == 2
     assert fault in result.output
+
+
+def test_a_database_that_cannot_be_reached_is_refused_without_its_password(organisations: Organisations) -> None:
+    """Exit code 4; or 2, where there is no driver for it. Nothing is made on disk."""
+    path = organisations.config(Role.DEALER)
+    url = "postgresql://ada:hunter2@127.0.0.1:1/precad"
+    path.write_text(path.read_text().replace("[dealer]\n", f'[dealer]\ndatabase_url = "{url}"\n'))
+    result = precad("check", path)
+    assert result.exit_code == (2 if importlib.util.find_spec("psycopg") is None else 4)
+    assert "database_url: expected" in result.output
+    assert "hunter2" not in result.output
+    assert "hunter2" not in repr(load(path))
+    assert not (organisations.folder(Role.DEALER) / "state").exists()

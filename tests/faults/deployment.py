@@ -54,17 +54,18 @@ class Processes:
         *,
         own: Mapping[str, Any] | None = None,
         training_s: float = 0.0,
+        database_url: str | None = None,
         **changes: Any,
     ) -> None:
-        """changes: of both aggregators' configurations; own: of one's, by role. training_s: how long a client takes for
-        its update."""
+        """changes: of both aggregators' configurations; own: of one's, by role; database_url: of all three servers'.
+        training_s: how long a client takes for its update."""
         self.folder, self.task, self._training_s = folder, task, training_s
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self.pki = Pki.create(folder / "pki", task.clients)
         roles = (*AGGREGATORS, Role.DEALER)
         self.addresses = dict(zip(roles, free_addresses(3), strict=True))
         deployment = {"task": task.model_dump(), "pki": str(self.pki.directory), "addresses": self.addresses}
-        deployment |= {"changes": changes, "own": own or {}}
+        deployment |= {"changes": changes, "own": own or {}, "database_url": database_url}
         (folder / "deployment.json").write_text(json.dumps(deployment))
         np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
         self.running: dict[Role, ForkServerProcess] = {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import os
 import resource
@@ -85,10 +86,12 @@ def main(folder: Path, role: Role, point: str | None) -> None:
     task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
     marks = Marks(folder / f"{role}.marks")
     marks.write("started")
+    database = {"database_url": url} if (url := deployment["database_url"]) else {}
     server: Dealer | Aggregator
     if role is Role.DEALER:
         server = Dealer(
-            task=task, config=pki.dealer(listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S)
+            task=task,
+            config=pki.dealer(listen=addresses[role], folder=folder, reconnect_timeout_s=RECONNECT_S, **database),
         )
     else:
         server = Aggregator(
@@ -99,6 +102,7 @@ def main(folder: Path, role: Role, point: str | None) -> None:
                 listen=addresses[role],
                 folder=folder,
                 **{"reconnect_timeout_s": RECONNECT_S, **deployment["changes"], **deployment["own"].get(role, {})},
+                **database,
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
             noise=lambda std, dim: np.zeros(dim, dtype=np.int64),
@@ -141,12 +145,11 @@ def _arm(point: str) -> None:
         return
     owner, function, call = {**AGGREGATOR_POINTS, **DEALER_POINTS}[name]
     original: Callable[..., Any] = getattr(owner, function)
-    n_calls = 0
+    calls = itertools.count(1)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        nonlocal n_calls
-        n_calls += 1
+        n_calls = next(calls)  # of this call: others may begin in other threads before it ends
         if when == "before" and n_calls == call:
             os.kill(os.getpid(), signal.SIGKILL)
         if when == "full" and n_calls == call:

@@ -12,9 +12,10 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from mpc.norm_bound import NormBound
 from mpc.prg import Seed
 from mpc.tuples import BatchShape, Dealt, ServerTuples
 from servers import database
+from servers.database import Backend
 from servers.deal_ledger import DealLedger
 from servers.errors import NotDealtError, SetupError, StoreError
 from servers.sessions import events_of
@@ -45,6 +47,10 @@ from tests.servers.hand_out import CLIENTS, KEY, SHAPE
 
 ROOT = Path(__file__).parents[2]
 MASK, CHECK = TupleUse.MASK, TupleUse.CHECK
+
+
+Places: TypeAlias = Callable[[str], Path | Backend]
+"""Where a store is, for a process that has just started (`conftest`)."""
 
 
 @pytest.fixture
@@ -65,16 +71,30 @@ REQUESTS = st.tuples(
 )
 
 
+@pytest.mark.parametrize("places", ["sqlite"], indirect=True)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=st.lists(REQUESTS, max_size=12), reopen_every=st.integers(1, 5))
-def test_the_ledger_refuses_what_its_twin_in_memory_refuses(requests, reopen_every, tmp_path_factory) -> None:
+def test_the_ledger_refuses_what_its_twin_in_memory_refuses(requests, reopen_every, places) -> None:
     """Whatever is asked in whatever order, also across restarts; a refused request leaves no row."""
-    path, twin, expected = tmp_path_factory.mktemp("ledger") / "tuples.sqlite", MemoryBurns(), Counter[tuple]()
-    ledger = TupleLedger(path)
+    compare_with_the_twin(requests, reopen_every, places)
+
+
+@pytest.mark.parametrize("places", ["postgres"], indirect=True)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(requests=st.lists(REQUESTS, min_size=4, max_size=12), reopen_every=st.integers(2, 5))
+def test_so_does_the_ledger_in_postgresql(requests, reopen_every, places) -> None:
+    """Likewise, a few times: every restart is a new session."""
+    compare_with_the_twin(requests, reopen_every, places)
+
+
+def compare_with_the_twin(requests, reopen_every, places) -> None:
+    places.clear()
+    twin, expected = MemoryBurns(), Counter[tuple]()
+    ledger = TupleLedger(places("tuples"))
     for i, (task, round, clients, use) in enumerate(requests):
         if i % reopen_every == 0:
             ledger.close()
-            ledger = TupleLedger(path)
+            ledger = TupleLedger(places("tuples"))
         is_taken = _is_taken(twin, task, round, clients, use)
         assert _is_taken(ledger, task, round, clients, use) == is_taken
         if is_taken:
@@ -93,9 +113,10 @@ def _is_taken(burns: Burns, *request: Any) -> bool:
     return True
 
 
-def test_of_many_at_once_one_gets_each_tuple(path: Path) -> None:
-    """Threads of one server, and a second process' connection to the same file."""
-    ledgers = [TupleLedger(path), TupleLedger(path)]
+def test_of_many_at_once_one_gets_each_tuple(places: Places) -> None:
+    """Threads of one server, and a second connection to the same file, or to the same session."""
+    place = places("tuples")
+    ledgers = [TupleLedger(place), TupleLedger(place)]
     tuples = [ServerTuples(0, SHAPE, Dealt(KEY), ledger) for ledger in ledgers for _ in range(4)]
     wanted = list(itertools.product(tuples, CLIENTS))
 
@@ -114,8 +135,8 @@ def test_of_many_at_once_one_gets_each_tuple(path: Path) -> None:
         ledger.close()
 
 
-def test_all_or_none_of_a_request_is_burnt(path: Path) -> None:
-    with TupleLedger(path) as ledger:
+def test_all_or_none_of_a_request_is_burnt(places: Places) -> None:
+    with TupleLedger(places("tuples")) as ledger:
         ledger.burn("task", 0, {1: "bob"}, MASK)
         with pytest.raises(TupleReusedError, match="slot 1 in round 0 was used before"):
             ledger.burn("task", 0, {0: "alice", 1: "bob", 2: "carol"}, MASK)
@@ -123,9 +144,9 @@ def test_all_or_none_of_a_request_is_burnt(path: Path) -> None:
 
 
 @pytest.mark.parametrize("clients", [{1: "alice"}, {0: "bob"}])
-def test_a_tuple_belongs_to_one_client(clients: dict[int, str], path: Path) -> None:
+def test_a_tuple_belongs_to_one_client(clients: dict[int, str], places: Places) -> None:
     """Slot 0 is alice's: neither may bob's update be checked with it, nor alice's with another."""
-    with TupleLedger(path) as ledger:
+    with TupleLedger(places("tuples")) as ledger:
         ledger.burn("task", 0, {0: "alice"}, MASK)
         with pytest.raises(TupleReusedError, match="bound to another client"):
             ledger.burn("task", 0, clients, CHECK)
@@ -178,14 +199,14 @@ def test_no_seed_leaves_twice_however_the_process_dies(point: str, tmp_path: Pat
 
 def test_a_full_disk_hands_nothing_out(path: Path) -> None:
     with TupleLedger(path) as ledger:
-        (n_pages,) = ledger._connection.execute("PRAGMA page_count").fetchone()
-        ledger._connection.execute(f"PRAGMA max_page_count={n_pages}")
+        (n_pages,) = ledger._backend._connection.execute("PRAGMA page_count").fetchone()
+        ledger._backend._connection.execute(f"PRAGMA max_page_count={n_pages}")
         clients = tuple(f"client-{i:04d}" for i in range(1000))
         shape = BatchShape("task", 0, clients, 24, ())
         with pytest.raises(StoreError, match="nothing was recorded: database or disk is full"):
             ServerTuples(0, shape, Dealt(KEY), ledger).hand_out_mask_seeds(clients)
         assert ledger.burnt("task") == []
-        ledger._connection.execute("PRAGMA max_page_count=100000")
+        ledger._backend._connection.execute("PRAGMA max_page_count=100000")
         assert len(ServerTuples(0, shape, Dealt(KEY), ledger).hand_out_mask_seeds(clients)) == 1000
 
 
@@ -260,8 +281,8 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_transactions_are_synced(path: Path) -> None:
     """FULL: SQLite syncs its log at every commit."""
     with TupleLedger(path) as ledger:
-        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert ledger._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert ledger._backend._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert ledger._backend._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert database.BUSY_TIMEOUT_S > 0
 
 
@@ -272,23 +293,23 @@ def shape(n_clients: int = 2, round: int = 0, blocks: tuple[Block, ...] = (AndBl
     return BatchShape.anonymous("task", round, n_clients, 24, blocks)
 
 
-def test_a_part_leaves_once_also_after_a_restart(path: Path) -> None:
-    with DealLedger(path) as ledger:
+def test_a_part_leaves_once_also_after_a_restart(places: Places) -> None:
+    with DealLedger(places("deals")) as ledger:
         for party in (0, 1):
             ledger.record(party, shape())
         with pytest.raises(NotDealtError, match="was dealt to this server before"):
             ledger.record(0, shape())
-    with DealLedger(path) as ledger:
+    with DealLedger(places("deals")) as ledger:
         for party in (0, 1):
             with pytest.raises(NotDealtError, match="was dealt to this server before"):
                 ledger.record(party, shape(n_clients=3))
 
 
-def test_a_restarted_dealer_does_not_deal_the_other_half_of_a_lost_batch(path: Path) -> None:
+def test_a_restarted_dealer_does_not_deal_the_other_half_of_a_lost_batch(places: Places) -> None:
     """It would be of other keys. The next round is a new batch."""
-    with DealLedger(path) as ledger:
+    with DealLedger(places("deals")) as ledger:
         ledger.record(0, shape())
-    with DealLedger(path) as ledger:
+    with DealLedger(places("deals")) as ledger:
         with pytest.raises(NotDealtError, match="is gone with the dealer that made it"):
             ledger.record(1, shape())
         ledger.record(1, shape(round=1))
@@ -296,15 +317,15 @@ def test_a_restarted_dealer_does_not_deal_the_other_half_of_a_lost_batch(path: P
 
 
 @pytest.mark.parametrize("other", [shape(3), shape(blocks=()), shape(blocks=(BitBlock(130),))])
-def test_a_round_has_one_shape(other: BatchShape, path: Path) -> None:
-    with DealLedger(path) as ledger:
+def test_a_round_has_one_shape(other: BatchShape, places: Places) -> None:
+    with DealLedger(places("deals")) as ledger:
         ledger.record(0, shape())
         with pytest.raises(PeerMismatchError, match="batch of round 0 differs"):
             ledger.record(1, other)
         ledger.record(1, shape())
 
 
-def test_tasks_do_not_meet(path: Path) -> None:
-    with DealLedger(path) as ledger:
+def test_tasks_do_not_meet(places: Places) -> None:
+    with DealLedger(places("deals")) as ledger:
         ledger.record(0, shape(round=5))
         ledger.record(0, BatchShape.anonymous("another", 0, 2, 24, ()))
