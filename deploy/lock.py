@@ -14,11 +14,14 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
 CRYPTEN = "crypten==0.4.1"
+CLUSTER = "scale"
+"""The extra that is not locked: whoever has a Ray cluster has its version of Ray."""
 
 CPU_BUILD = """\
 torch=={version}+cpu \\
@@ -28,13 +31,15 @@ torch=={version}+cpu \\
 
 
 def resolve() -> str:
-    """The resolved requirements of every extra and CrypTen, as pip reads them. Raises CalledProcessError."""
+    """The resolved requirements of the locked extras and CrypTen, as pip reads them. Raises CalledProcessError."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     with tempfile.NamedTemporaryFile("w", suffix=".in") as crypten:
         crypten.write(CRYPTEN + "\n")
         crypten.flush()
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", crypten.name, "--all-extras"),
+                *(sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", crypten.name),
+                *(f"--extra={extra}" for extra in extras if extra != CLUSTER),
                 *(
                     "--universal",
                     "--python-version",
