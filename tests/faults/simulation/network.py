@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import enum
+import ssl
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from protos.identity import Role
-from protos.transport import TlsFiles
+from protos.last_good import Source
+from protos.tls_files import Pins, TlsFiles, TlsMaterial
 from servers.errors import PeerUnreachableError
 from tests.faults.simulation.lane import LaneListener, SimulatedLane
 from tests.faults.simulation.loop import SimulatedLoop
@@ -275,6 +276,12 @@ class Channel:
             if call.client is self._host and self._network.address_of(call.server) == self._address:
                 call.cancel()
 
+    async def __aenter__(self) -> Channel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
 
 class Network:
     """Who listens where, and every call that stands. What passes is shown to two observers first."""
@@ -301,19 +308,21 @@ class Network:
         self._number += 1
         return self._number
 
-    def dial(self, address: str, role: Role, tls: TlsFiles, pinned: Path | None = None) -> Channel:
+    def dial(self, address: str, role: Role, tls: Source[TlsMaterial], pinned: Source[Pins] | None = None) -> Channel:
         """See `protos.transport.dial`."""
-        return Channel(self, self.here(), address, tls.certificate.read_bytes())
+        return Channel(self, self.here(), address, tls.load().certificate)
 
     def bind_server(self, address: str, tls: TlsFiles, *_: Any, **__: Any) -> tuple[Server, int]:
         """See `protos.transport.bind_server`. Nothing intercepts the calls."""
         return Server(self, self.here(), address), 1
 
-    def lane_listener(self, address: str, tls: TlsFiles, pinned: Path) -> LaneListener:
+    def lane_listener(self, address: str, context: Source[ssl.SSLContext]) -> LaneListener:
         """See `servers.lane.LaneListener`."""
         return LaneListener(self, self.here())
 
-    async def open_lane(self, address: str, port: int, tls: TlsFiles, pinned: Path, timeout_s: float) -> SimulatedLane:
+    async def open_lane(
+        self, address: str, port: int, context: Source[ssl.SSLContext], timeout_s: float
+    ) -> SimulatedLane:
         """See `servers.lane.open_lane`."""
         await asyncio.sleep(self.trip_s())
         if (listener := self.listeners.get(port)) is None:

@@ -27,6 +27,7 @@ from unittest.mock import patch
 import numpy as np
 import structlog
 
+from clients import links as links_module
 from clients import patience as patience_module
 from clients import session as session_module
 from clients.errors import ServerUnreachableError
@@ -305,7 +306,8 @@ class World:
                 (aggregator_module, {"time": clock, "ThreadPoolExecutor": self._new_strand, **self._transport}),
                 (dealer_module, {"bind_server": self.network.bind_server}),
                 (meeting_module, {"os": SimpleNamespace(urandom=self.draw.randbytes), **self._lanes}),
-                (session_module, {"time": clock, "dial": self.network.dial}),
+                (session_module, {"time": clock}),
+                (links_module, {"dial": self.network.dial}),
                 (patience_module, {"time": clock, "random": self.draw}),
                 (joint_coin, {"toss": toss}),
             ):
