@@ -210,7 +210,8 @@ class World:
                 main.exception()
             return
         error = None if main.cancelled() else main.exception()
-        both_done = set(AGGREGATORS) <= self._finished
+        is_late = process.name not in AGGREGATORS and self._has_every_round()
+        both_done = set(AGGREGATORS) <= self._finished or is_late
         if error is not None and not (both_done and isinstance(error, (PeerUnreachableError, ServerUnreachableError))):
             self._error = self._error or error
             error.add_note(f"in {process.name}, at {self.loop.time():.3f} s")
@@ -219,6 +220,10 @@ class World:
         self._finished.add(process.name)
         if self._finished >= {*SERVERS, *self.task.clients}:
             self._over.set()
+
+    def _has_every_round(self) -> bool:
+        """Both aggregators, so that one may have left before a client or the dealer could hear of it."""
+        return all(len(self.oracle.commits[role]) == self.task.rounds for role in AGGREGATORS)
 
     def _happens(self, accident: Accident) -> None:
         one = self.running[accident.name]
