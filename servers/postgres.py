@@ -61,7 +61,7 @@ class Session:
         self._turn = threading.RLock()
         self._epoch: int | None = None
         try:
-            given = conninfo_to_dict(url)
+            given: dict[str, Any] = conninfo_to_dict(url)
         except psycopg.Error:
             raise SetupError("database_url: expected a URL of PostgreSQL, found something else") from None
         try:
@@ -85,10 +85,10 @@ class Session:
         SetupError when it may not make our tables."""
         try:
             with self._turn, self._connection.transaction():
-                (is_ours,) = self._run("SELECT pg_try_advisory_lock(?)", (self._key,)).fetchone()
+                is_ours = bool(self._only("SELECT pg_try_advisory_lock(?)", (self._key,)))
                 if is_ours:
                     self._epoch = self._next_epoch()
-                return bool(is_ours)
+                return is_ours
         except psycopg.Error as error:
             if self._connection.closed:
                 raise LeadLostError(f"{self.where}: the session is lost: {error}") from None
@@ -99,11 +99,12 @@ class Session:
         self._run(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         self._run("CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, version BIGINT NOT NULL)")
         self._run("CREATE TABLE IF NOT EXISTS leader (one BIGINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL)")
-        taken = self._run(
-            "INSERT INTO leader (one, epoch) VALUES (1, 1) ON CONFLICT (one) DO UPDATE SET epoch = leader.epoch + 1 "
-            "RETURNING epoch"
-        ).fetchone()
-        return int(taken[0])
+        return int(
+            self._only(
+                "INSERT INTO leader (one, epoch) VALUES (1, 1) ON CONFLICT (one) DO UPDATE "
+                "SET epoch = leader.epoch + 1 RETURNING epoch"
+            )
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -124,6 +125,12 @@ class Session:
         if not values:
             return self._connection.execute(statement.encode())
         return self._connection.execute(statement.replace("?", "%s").encode(), values)
+
+    def _only(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
+        """The one value of a statement that always gives one."""
+        row = self._run(statement, values).fetchone()
+        assert row is not None  # by the statement
+        return row[0]
 
     def require_lead(self) -> None:
         """Raises LeadLostError, StoreError."""
