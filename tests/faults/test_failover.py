@@ -88,15 +88,16 @@ def test_a_leader_that_loses_its_session_leaves_and_the_replica_goes_on(tmp_path
         processes.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "point"),
     [
         (AGGREGATORS[0], "after-charge"),
-        pytest.param(AGGREGATORS[0], "after-validated", marks=pytest.mark.slow),
-        pytest.param(AGGREGATORS[0], "after-burn-mask", marks=pytest.mark.slow),
-        pytest.param(AGGREGATORS[0], "before-commit", marks=pytest.mark.slow),
-        pytest.param(AGGREGATORS[1], "after-commit", marks=pytest.mark.slow),
-        pytest.param(Role.DEALER, "after-deal", marks=pytest.mark.slow),
+        (AGGREGATORS[0], "after-validated"),
+        (AGGREGATORS[0], "after-burn-mask"),
+        (AGGREGATORS[0], "before-commit"),
+        (AGGREGATORS[1], "after-commit"),
+        (Role.DEALER, "after-deal"),
     ],
 )
 def test_a_replica_goes_on_where_the_leader_died(tmp_path: Path, url: str, victim: Role, point: str) -> None:
