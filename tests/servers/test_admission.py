@@ -471,3 +471,16 @@ def test_a_process_gets_the_descriptors_that_its_connections_need(monkeypatch: p
     assert [(line["event"], line["wanted"], line["allowed"]) for line in lines] == [
         ("server.few_descriptors", 10_512, 4096)
     ]
+
+
+def test_a_sandbox_that_forbids_more_descriptors_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(which: int, limits: tuple[int, int]) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    with structlog.testing.capture_logs() as lines:
+        reserve_descriptors(2000)
+    assert [(line["event"], line["wanted"], line["allowed"]) for line in lines] == [
+        ("server.few_descriptors", 2512, 1024)
+    ]
