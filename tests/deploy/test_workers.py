@@ -11,9 +11,9 @@ import tomli_w
 from test_simulate import SMALL, precad
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workers") / "small.toml"
     path.write_text(tomli_w.dumps(SMALL))
     return path
 
@@ -23,11 +23,11 @@ def models(folder: Path) -> list[bytes]:
     return [np.load(folder / f"seed-{seed}.npz")["parameters"].tobytes() for seed in range(3)]
 
 
-@pytest.fixture
-def one_after_the_other(config: Path, tmp_path: Path) -> list[bytes]:
-    done = precad("simulate", config, "--seeds", 3, "--output", tmp_path / "alone")
+@pytest.fixture(scope="module")
+def one_after_the_other(config: Path) -> list[bytes]:
+    done = precad("simulate", config, "--seeds", 3, "--output", config.parent / "alone")
     assert done.exit_code == 0, done.output
-    return models(tmp_path / "alone")
+    return models(config.parent / "alone")
 
 
 @pytest.mark.parametrize(
