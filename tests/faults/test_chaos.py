@@ -37,8 +37,8 @@ A, B = AGGREGATORS
 
 
 def test_a_few_random_kills(tmp_path: Path) -> None:
-    """The same program as below, in the default suite. The rounds may be over before all of the kills."""
-    assert run(tmp_path, n_rounds=30, n_kills=5, limit_s=240.0)["kills"] >= 1
+    """The same program as below, in the default suite."""
+    assert run(tmp_path, n_rounds=60, n_kills=5, limit_s=240.0)["kills"] >= 3
 
 
 @pytest.mark.slow
