@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
@@ -64,6 +64,7 @@ class Session:
             given: dict[str, Any] = conninfo_to_dict(url)
         except psycopg.Error:
             raise SetupError("database_url: expected a URL of PostgreSQL, found something else") from None
+        _require_whole_password(given)
         try:
             self._connection = psycopg.connect(make_conninfo(**{**_CLIENT_KEEPALIVE, **given}), autocommit=True)
         except psycopg.OperationalError as error:
@@ -163,6 +164,16 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require_whole_password(given: Mapping[str, Any]) -> None:
+    """A password with a bare @ or / ends early, and its rest would stand in messages as a host, port or database.
+
+    Raises SetupError.
+    """
+    ports = str(given.get("port", "")).replace(",", "")
+    if any("@" in str(given.get(part, "")) for part in ("host", "dbname")) or not (ports.isdecimal() or not ports):
+        raise SetupError("database_url: expected %40 for @ and %2F for / within the password, found a URL cut by them")
 
 
 class PostgresTables:

@@ -187,6 +187,9 @@ def test_whoever_does_not_lead_writes_nothing(url: str) -> None:
         "postgresql://ada:hunter2@127.0.0.1:1/postgres",
         "postgresql://ada:hun ter2@[",
         "postgresql://ada@host:hunter2/x",
+        "postgresql://ada:hun@ter2@localhost/x",
+        "postgresql://ada:hun/ter2@localhost/x",
+        "postgresql://ada:hun/x@ter2",
         "hunter2",
     ],
 )
