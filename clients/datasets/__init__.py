@@ -5,6 +5,7 @@ from clients.datasets.idx import fashion_mnist, mnist
 from clients.datasets.mosaics import cifar10
 from clients.datasets.partitions import partition
 from clients.datasets.records import N_CLASSES, Records, Split, channels_last, example_of, joined, model_inputs
+from clients.datasets.sentiment import sentiment140, sentiment140_50k
 from clients.datasets.source import DataSource
 from clients.datasets.tweets import airline_tweets
 
@@ -23,4 +24,6 @@ __all__ = [
     "mnist",
     "model_inputs",
     "partition",
+    "sentiment140",
+    "sentiment140_50k",
 ]

@@ -13,6 +13,7 @@ from clients.datasets.idx import fashion_mnist, mnist
 from clients.datasets.mosaics import cifar10
 from clients.datasets.partitions import Parts
 from clients.datasets.records import Records, Split
+from clients.datasets.sentiment import sentiment140, sentiment140_50k
 from clients.datasets.tweets import airline_tweets
 from clients.errors import UnknownNameError
 
@@ -63,6 +64,10 @@ class DataSource:
                 return cifar10(may_download=self.may_download)
             case "airline-tweets":
                 return airline_tweets()
+            case "sentiment140":
+                return sentiment140()
+            case "sentiment140-50k":
+                return sentiment140_50k()
         raise UnknownNameError("data set", self.dataset, known=list(get_args(DatasetName)))
 
     def parts(self, split: Split, n_clients: int) -> Parts:
