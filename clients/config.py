@@ -15,7 +15,17 @@ from protos.config_path import ConfigPath
 from protos.tls_files import TlsFiles
 
 DatasetName: TypeAlias = Literal[
-    "digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets", "sentiment140", "sentiment140-50k"
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "emnist-digits",
+    "emnist-letters",
+    "emnist-balanced",
+    "emnist-byclass",
+    "cifar10",
+    "airline-tweets",
+    "sentiment140",
+    "sentiment140-50k",
 ]
 AttackName: TypeAlias = Literal[
     "none",

@@ -125,9 +125,12 @@ class Trainer:
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
-    """The clients' records. Raises DataError, ArgumentError when one of them declared another number than it has."""
+    """The clients' records. Raises DataError, ModelInputError where the model does not take them, ArgumentError when a
+    client declared another number than it has."""
     source = DataSource.of(config)
     split = source.load(side=models.image_side(task.model))
+    some, model = split.train, models.build(task.model)
+    models.require_fit(model, some.shape, is_text=some.is_text, n_logits=split.n_logits)
     found = source.records_of(split, list(task.clients), clients)
     for client, records in found.items():
         if len(records) != task.clients[client]:

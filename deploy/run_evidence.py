@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from clients import evaluation, models
-from clients.datasets import N_CLASSES, DataSource
+from clients.datasets import DataSource
 from clients.errors import ClientError
 from deploy import config as configuration
 from deploy.config import Deployment
@@ -75,10 +75,11 @@ def read_runs(paths: list[Path]) -> RunEvidence:
             raise ConfigError(f"--run: expected different runs, found model {digest[:12]} {n} times")
     task, client = first.task, first.client
     assert client is not None  # _read saw it
-    test = DataSource.of(client).load(side=models.image_side(task.model)).test
+    split = DataSource.of(client).load(side=models.image_side(task.model))
+    test = split.test
     total: NDArray[np.float64] = sum(
         (evaluation.confidences(_parameters(run, task), task.model, test) for run in runs),
-        np.zeros((len(test), N_CLASSES)),
+        np.zeros((len(test), split.n_logits)),
     )
     mean = total / len(runs)
     mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)  # never above one by rounding

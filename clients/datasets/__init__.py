@@ -1,6 +1,7 @@
 """Labelled records, where they come from, and how an experiment spreads them over clients."""
 
 from clients.datasets.digits import digits
+from clients.datasets.extended_mnist import emnist
 from clients.datasets.idx import fashion_mnist, mnist
 from clients.datasets.mosaics import cifar10
 from clients.datasets.partitions import partition
@@ -18,6 +19,7 @@ __all__ = [
     "channels_last",
     "cifar10",
     "digits",
+    "emnist",
     "example_of",
     "fashion_mnist",
     "joined",

@@ -75,7 +75,7 @@ def by_user(users: NDArray[np.int64] | None, n_clients: int, *, seed: int) -> Pa
     Raises: ArgumentError where records have no user, or unless there is a user per client.
     """
     if users is None:
-        raise ArgumentError("partition 'user' needs a data set that knows its users, such as airline-tweets or sentiment140")
+        raise ArgumentError("partition 'user' needs a data set that knows its users: airline-tweets or sentiment140")
     names = np.unique(users)
     _require_clients(n_clients, len(names), "clients of users")
     groups = np.array_split(np.random.default_rng(seed).permutation(names), n_clients)

@@ -58,7 +58,8 @@ def sentiment140() -> Split:
 
 def _parsed(archive: Path, text: str) -> Split:
     """Rows of polarity, id, date, query, user and text, without a header. Raises CorruptDataError."""
-    labels, names, texts = [], [], []
+    labels: list[int] = []
+    names, texts = [], []
     for row in csv.reader(io.StringIO(text, newline="")):
         if len(row) != _FIELDS or row[0] not in _LABELS:
             raise CorruptDataError(

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from clients import datasets, models
 from clients.attacks import Honest, LabelFlip
 from clients.config import ClientConfig
-from clients.errors import ArgumentError, MissingDataError, NonFiniteGradientError, ProtocolError
+from clients.errors import ArgumentError, MissingDataError, ModelInputError, NonFiniteGradientError, ProtocolError
 from clients.process import Trainer, load_records
 from clients.session import ModelCache
 from protos.task import Task
@@ -114,6 +114,12 @@ def test_declared_and_real_numbers_of_records_must_agree():
     assert {name: len(own) for name, own in loaded.items()} == {name: sizes[name] for name in ("bob", "dave")}
     with pytest.raises(ArgumentError, match=r"task.clients.bob: expected the \d+ records that it has, declared 5"):
         load_records(task(), config, ["bob"])
+
+
+def test_a_model_that_does_not_take_the_records_stops_the_process_before_it_starts():
+    config = ClientConfig.model_validate({"certificates": "x", "authority": "y"}, context={"base": Path("/")})
+    with pytest.raises(ModelInputError, match=r"expected logits of shape \(1, 10\), got \(1, 26\)"):
+        load_records(task(model="cnn-letters", dim=26_538), config, ["bob"])
 
 
 def test_a_data_set_that_is_not_there_stops_the_process_before_it_starts(monkeypatch):
