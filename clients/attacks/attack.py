@@ -63,6 +63,11 @@ class Attack:
     is_simulated_only: ClassVar[bool] = False
     """Whether it needs more than its own data: a deployment refuses it."""
 
+    @property
+    def follows_protocol(self) -> bool:
+        """Whether its records are all that is poisoned: then it adds the noise that an algorithm asks of clients."""
+        return False
+
     def of_attacker(self, i: int) -> Self:
         """What the i-th malicious client of a simulation does, from 0 on, where they do not all do the same."""
         return self

@@ -289,6 +289,14 @@ def test_model_replacement_replaces_the_model():
     assert np.linalg.norm(PixelBackdoor(gamma=50.0).craft(knowledge(HONEST, bound=1.0))) == pytest.approx(1.0)
 
 
+def test_a_backdoor_that_replaces_nothing_is_the_protocol_on_poisoned_records():
+    attack, known = PixelBackdoor(replaces=False), knowledge(np.ones((3, 4)))
+    assert attack.follows_protocol
+    assert not PixelBackdoor().follows_protocol
+    assert_array_equal(attack.craft(known), known.update)
+    assert len(attack.on_records(images())) == 2 * len(images())
+
+
 def test_a_little_is_enough_shifts_the_mean_by_z_standard_deviations():
     upload = ALittleIsEnough(z=1.5).craft(knowledge(HONEST))
     for j in range(4):

@@ -60,10 +60,10 @@ class InsDpFedAvg(PlainServer):
         return at - parameters.astype(np.float64)
 
     def _noised(self, t: int, v: int, client: str, update: Vector) -> Vector:
-        """On the grid, with the client's own noise. A malicious client adds none."""
+        """On the grid, with the client's own noise. An attacker who does not follow the protocol adds none."""
         federation, task = self.federation, self.task
         encoded = fixed_point.encode(update, task.frac_bits)
-        if not federation.is_malicious(client):
+        if federation.adds_noise(client):
             encoded = encoded + federation.randomness.noise(t, f"{client}/{v}", task.noise_std_on_grid, task.dim)
         return fixed_point.decode(encoded, task.frac_bits)
 
