@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy.commands.common import Device, ImagesName, Json, Threads, exit_codes, people
+from deploy.commands.common import Device, ImagesName, Json, RayAddress, Threads, WorkersNumber, exit_codes, people
 
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
 
@@ -75,6 +75,8 @@ def experiment_precad_mnist(
     model: Annotated[str, typer.Option(help="cnn takes the same pixels as they are, in [0, 1].")] = "cnn-standardised",
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +91,7 @@ def experiment_precad_mnist(
             model=model,
             device=device,
         )
-        _train(module, experiment, "precad-mnist", output, threads=threads, as_json=as_json)
+        _train(module, experiment, "precad-mnist", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("precad-clients")
@@ -104,6 +106,8 @@ def experiment_precad_clients(
     dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -118,7 +122,7 @@ def experiment_precad_clients(
             dataset=dataset.value,
             device=device,
         )
-        _train(module, experiment, "precad-clients", output, threads=threads, as_json=as_json)
+        _train(module, experiment, "precad-clients", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("precad-backdoor")
@@ -139,6 +143,8 @@ def experiment_precad_backdoor(
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -154,7 +160,7 @@ def experiment_precad_backdoor(
             model=model,
             device=device,
         )
-        _train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
+        _train(module, experiment, "precad-backdoor", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("userdp-certified")
@@ -170,6 +176,8 @@ def experiment_userdp_certified(
     dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -184,7 +192,7 @@ def experiment_userdp_certified(
             dataset=dataset.value,
             device=device,
         )
-        _train(module, experiment, "userdp-certified", output, threads=threads, as_json=as_json)
+        _train(module, experiment, "userdp-certified", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("ptr-mnist")
@@ -201,6 +209,8 @@ def experiment_ptr_mnist(
     model: Annotated[str, typer.Option(help="cnn is the paper's; cnn-half takes a third of the time.")] = "cnn",
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -217,7 +227,7 @@ def experiment_ptr_mnist(
             model=model,
             device=device,
         )
-        _train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
+        _train(module, experiment, "ptr-mnist", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("precad-noise")
@@ -239,17 +249,27 @@ def _size(module: Any, *, quick: bool, seeds: int | None, rounds: int | None) ->
     return {"seeds": seeds or (1 if quick else 3), "rounds": rounds or usual}
 
 
-def _train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:
+def _train(
+    module: Any,
+    experiment: Any,
+    name: str,
+    output: Path | None,
+    *,
+    threads: int | None,
+    workers: tuple[int, str | None],
+    as_json: bool,
+) -> None:
     """Runs an experiment of `deploy.experiments` that trains, and says what came out."""
     import torch
 
     from deploy.experiments import runner
     from deploy.localhost import default_output
+    from deploy.workers import Workers
 
     runner.require_matplotlib()
     if threads is not None:
         torch.set_num_threads(threads)
-    report = module.run(experiment, output or default_output(name), people)
+    report = module.run(experiment, output or default_output(name), people, Workers.asked_for(*workers))
     module.print_report(people, report)
     if as_json:
         sys.stdout.write(json.dumps(report) + "\n")

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from deploy.experiments import runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 
 ROUNDS, QUICK_ROUNDS = 5000, 1000
 EVALUATE_EVERY: Final = 50
@@ -116,10 +117,10 @@ class Experiment:
         )
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in DEFENCES]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("precad-backdoor", experiment, folder)
     report |= {
         "attackers": experiment.numbers,

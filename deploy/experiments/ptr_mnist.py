@@ -28,6 +28,7 @@ from clients.aggregation import TsgdGaussian, TsgdPtr
 from deploy.errors import ConfigError
 from deploy.experiments import runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 from dp.accountants import RdpAccountant
 from dp.accounting import SampledGaussian
 
@@ -198,10 +199,10 @@ COLUMNS: Final[tuple[tuple[str, Method, Price], ...]] = (
 """Of the table, with the bound that says for how many rounds each trains."""
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(corruption, method) for corruption in experiment.settings for method in METHODS]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     pairs = list(zip(experiment.settings, outcomes[::2], outcomes[1::2], strict=True))
     report = runner.report_of("ptr-mnist", experiment, folder)
     report["cases"] = [

@@ -31,6 +31,7 @@ from deploy import simulate
 from deploy.certify_commands import Request, certify_runs
 from deploy.experiments import runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 from dp.accounting import PldAccountant, SampledGaussian
 from dp.certified_prediction import Method, Threat, Training, published_epsilon
 
@@ -105,13 +106,13 @@ class Experiment:
         return Training(SampledGaussian(CLIENT_RATE, sigma), self.rounds)
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then certificates and figure; the report. Goes on with what the folder holds.
 
     Raises: ConfigError, DataError.
     """
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     test = simulate.resolve(cases[0].config).split.test
     found = [_of_case(experiment, outcome, folder, test) for outcome in outcomes]
     curves = [row for case in found for row in case["curves"]]
