@@ -163,6 +163,47 @@ def experiment_precad_backdoor(
         _train(module, experiment, "precad-backdoor", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
+@experiment_app.command("central-local-backdoor")
+def experiment_central_local_backdoor(
+    quick: ExperimentQuick = False,
+    seeds: Seeds = None,
+    attackers: Annotated[
+        list[int] | None, typer.Option("--attackers", help="K; instead of 20 and 100; repeat for several.", min=1)
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Budget of central DP, of a client.")] = 2.0,
+    rounds: Annotated[int | None, typer.Option(help="40 with --quick, else 200.", min=1)] = None,
+    dataset: PaperImages = ImagesName.MNIST,
+    model: Annotated[str, typer.Option(help="cnn has four times the parameters.")] = "cnn-half",
+    device: Device = "auto",
+    threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
+    output: ExperimentFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Naseri et al.: central DP, local DP and weaker defences against K backdoor attackers of 1000 clients."""
+    with exit_codes():
+        from deploy.experiments import central_local_backdoor as module
+
+        experiment = module.Experiment(
+            attackers=tuple(dict.fromkeys(attackers or module.ATTACKERS)),
+            budget=epsilon,
+            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
+            dataset=dataset.value,
+            model=model,
+            device=device,
+        )
+        _train(
+            module,
+            experiment,
+            "central-local-backdoor",
+            output,
+            threads=threads,
+            workers=(workers, ray),
+            as_json=as_json,
+        )
+
+
 @experiment_app.command("userdp-certified")
 def experiment_userdp_certified(
     quick: Annotated[bool, typer.Option("--quick", help="Five trainings of each sigma: a minute or two.")] = False,
