@@ -180,6 +180,9 @@ def test_by_user_keeps_users_whole():
     assert everything(parts) == list(range(7))
     assert sum(len(np.unique(users[part])) for part in parts) == 4
     assert [len(np.unique(users[part])) for part in partitions.by_user(users, 4, seed=0)] == [1] * 4
+    groups = np.array_split(np.random.default_rng(0).permutation([3, 5, 7, 9]), 3)
+    for part, group in zip(parts, groups, strict=True):
+        assert_array_equal(part, [i for i, user in enumerate(users) if user in group])
 
 
 @pytest.mark.parametrize(
