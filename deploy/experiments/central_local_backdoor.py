@@ -169,6 +169,8 @@ def _of_case(outcome: Outcome) -> dict[str, Any]:
     epsilons = [guarantee["epsilon"] for guarantee in guarantees]
     return {
         **backdoors.of_case(outcome),
+        "accuracy": outcome.over_seeds("accuracy"),  # trainings that a budget ends have few evaluations to average
+        "backdoor": outcome.over_seeds("attack_success"),
         "rounds": max(run["rounds"] for run in outcome.runs),
         "epsilon": None if None in epsilons else max(epsilons),
         "epsilon_is_of_a": guarantees[0]["unit"],
@@ -181,7 +183,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
     return (
         f"Triangle on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, {report['rounds']} "
         f"rounds, {report['seeds']} seed(s); central DP stopped after {' and '.join(map(str, stopped))} rounds, budget "
-        f"{report['budget']:g}. Backdoor accuracy, mean of the last five evaluations: {backdoors.in_words(report)}. "
+        f"{report['budget']:g}. Backdoor accuracy of the final models: {backdoors.in_words(report)}. "
         f"{''.join(_verdict(report, k) for k in report['attackers'])}{PAPER}"
     )
 
