@@ -15,19 +15,6 @@ from deploy.commands.common import Device, ImagesName, Json, Threads, exit_codes
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
 
 
-@experiment_app.command("xie-tables")
-def experiment_xie_tables(as_json: Json = False) -> None:
-    """Every epsilon that Xie et al. print, beside its reproduction and what is proved."""
-    with exit_codes():
-        from deploy.experiments import xie_tables
-
-        report = xie_tables.xie_tables()
-        if as_json:
-            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
-        else:
-            xie_tables.print_xie_tables(people, report)
-
-
 @experiment_app.command("tightness")
 def experiment_tightness(
     quick: Annotated[bool, typer.Option("--quick", help="Simulate the attack for the first setting only.")] = False,
@@ -52,11 +39,6 @@ ExperimentQuick = Annotated[bool, typer.Option("--quick", help="Fewer rounds and
 ExperimentFolder = Annotated[
     Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
 ]
-CertifiedQuick = Annotated[bool, typer.Option("--quick", help="Five trainings of each sigma: a minute or two.")]
-CertifiedSeeds = Annotated[
-    int | None, typer.Option(help="Trainings of each sigma; 5 with --quick, else 100; the paper has 1000.", min=1)
-]
-CertifiedRounds = Annotated[int | None, typer.Option(help="In place of the paper's 3.", min=1)]
 
 
 class BackdoorDataset(StrEnum):
@@ -94,7 +76,7 @@ def experiment_precad_mnist(
             model=model,
             device=device,
         )
-        _train(module, experiment, "precad-mnist", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-mnist", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("precad-clients")
@@ -123,7 +105,7 @@ def experiment_precad_clients(
             dataset=dataset.value,
             device=device,
         )
-        _train(module, experiment, "precad-clients", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-clients", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("precad-backdoor")
@@ -159,127 +141,7 @@ def experiment_precad_backdoor(
             model=model,
             device=device,
         )
-        _train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
-
-
-@experiment_app.command("userdp-certified")
-def experiment_userdp_certified(
-    quick: CertifiedQuick = False,
-    seeds: CertifiedSeeds = None,
-    sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.8 and 2.3; repeat for several.")
-    ] = None,
-    rounds: CertifiedRounds = None,
-    clipping: Annotated[
-        str, typer.Option(help="flat, per-layer or private-quantile; other ways than flat are Figure 2.")
-    ] = "flat",
-    dirichlet_alpha: Annotated[
-        float | None, typer.Option(help="Deal records by a Dirichlet distribution, not i.i.d.: Figure 3 has 1 and 0.5.")
-    ] = None,
-    dataset: PaperImages = ImagesName.MNIST,
-    device: Device = "auto",
-    threads: Threads = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Table 4 and Figures 1 to 3: clean and certified accuracy of UserDP-FedAvg on the digits 0 and 1."""
-    with exit_codes():
-        from deploy.experiments import certified_accuracy
-        from deploy.experiments import userdp_certified as module
-
-        experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            rounds=rounds or module.ROUNDS,
-            dataset=dataset.value,
-            device=device,
-            clipping=clipping,
-            dirichlet_alpha=dirichlet_alpha,
-        )
-        _train(certified_accuracy, experiment, "userdp-certified", output, threads=threads, as_json=as_json)
-
-
-@experiment_app.command("insdp-certified")
-def experiment_insdp_certified(
-    quick: CertifiedQuick = False,
-    seeds: CertifiedSeeds = None,
-    sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 3, 5 and 10; repeat for several.")
-    ] = None,
-    rounds: CertifiedRounds = None,
-    dataset: PaperImages = ImagesName.MNIST,
-    device: Device = "auto",
-    threads: Threads = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Table 7 and Figures 5a, 8c: InsDP-FedAvg's accuracy, certified against poisoned records."""
-    with exit_codes():
-        from deploy.experiments import certified_accuracy
-        from deploy.experiments import insdp_certified as module
-
-        experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            rounds=rounds or module.ROUNDS,
-            dataset=dataset.value,
-            device=device,
-        )
-        _train(certified_accuracy, experiment, "insdp-certified", output, threads=threads, as_json=as_json)
-
-
-class AttackLevel(StrEnum):
-    """Whose guarantee an attack is held against."""
-
-    USER = "user"
-    INSTANCE = "instance"
-
-
-@experiment_app.command("xie-attack-cost")
-def experiment_xie_attack_cost(
-    level: Annotated[AttackLevel, typer.Option(help="Clients that are attackers, or poisoned records of one.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Two attacks, one k, few trainings: minutes.")] = False,
-    seeds: Annotated[
-        int | None, typer.Option(help="Trainings of each attack; 2 with --quick, else 10; the paper has 100.", min=1)
-    ] = None,
-    clean_seeds: Annotated[
-        int | None, typer.Option(help="Trainings without attackers; 4 with --quick, else 40.", min=1)
-    ] = None,
-    sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 2.5, or 10 for records; repeat for several.")
-    ] = None,
-    attackers: Annotated[
-        list[int] | None, typer.Option("--attackers", help="k, at most 20; instead of the level's; repeat for several.")
-    ] = None,
-    attacks: Annotated[
-        list[str] | None, typer.Option("--attack", help="Such as label-flip; the level's unless given.")
-    ] = None,
-    cost_bound: Annotated[float, typer.Option(help="C_bar, where costs are cut off; the paper has 0.5.")] = 0.5,
-    rounds: Annotated[int | None, typer.Option(help="In place of the paper's 5, or 4 for records.", min=1)] = None,
-    dataset: PaperImages = ImagesName.MNIST,
-    device: Device = "auto",
-    threads: Threads = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Figures 4, 5b-e, 7 and 10: what attacks cost, certified and measured, on MNIST."""
-    with exit_codes():
-        from deploy.experiments import xie_attack_cost as module
-
-        experiment = module.Experiment(
-            level=level.value,
-            sigmas=tuple(dict.fromkeys(sigmas or ())),
-            attackers=tuple(dict.fromkeys(attackers or (module.QUICK_ATTACKERS if quick else ()))),
-            attacks=tuple(dict.fromkeys(attacks or (module.QUICK_ATTACKS if quick else ()))),
-            rounds=rounds,
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            clean_seeds=clean_seeds or (module.QUICK_CLEAN_SEEDS if quick else module.CLEAN_SEEDS),
-            cost_bound=cost_bound,
-            dataset=dataset.value,
-            device=device,
-        )
-        name = f"xie-attack-cost-{level.value}"
-        _train(module, experiment, name, output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("ptr-mnist")
@@ -312,7 +174,7 @@ def experiment_ptr_mnist(
             model=model,
             device=device,
         )
-        _train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
+        train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("precad-noise")
@@ -334,7 +196,7 @@ def _size(module: Any, *, quick: bool, seeds: int | None, rounds: int | None) ->
     return {"seeds": seeds or (1 if quick else 3), "rounds": rounds or usual}
 
 
-def _train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:
+def train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:
     """Runs an experiment of `deploy.experiments` that trains, and says what came out."""
     import torch
 

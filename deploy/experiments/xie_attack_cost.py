@@ -157,15 +157,26 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
     return report
 
 
-def losses(folder: Path, seeds: int, wanted: Records) -> NDArray[np.float64]:
-    """Mean cross-entropy of the final model of each seed on `wanted`, before it is cut off; (seeds,)."""
-    found = np.empty(seeds)
-    for seed in range(seeds):
-        with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
-            confidences = evaluation.confidences(saved["parameters"], MODEL, wanted)
-        of_label = confidences[np.arange(len(wanted)), wanted.labels]
-        found[seed] = -np.log(np.maximum(of_label, _TINY)).mean()
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How near the final models of a case came to what the attackers want, (seeds,) each."""
+
+    losses: NDArray[np.float64]
+    """Mean cross-entropy, before it is cut off."""
+    successes: NDArray[np.float64]
+    """Share of the records that are taken for what the attackers want."""
+
+    @classmethod
+    def of(cls, folder: Path, seeds: int, wanted: Records) -> Reached:
+        """On `wanted`, by the models that lie in the case's folder."""
+        losses, successes = np.empty(seeds), np.empty(seeds)
+        for seed in range(seeds):
+            with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
+                confidences = evaluation.confidences(saved["parameters"], MODEL, wanted)
+            of_label = confidences[np.arange(len(wanted)), wanted.labels]
+            losses[seed] = -np.log(np.maximum(of_label, _TINY)).mean()
+            successes[seed] = np.mean(confidences.argmax(axis=1) == wanted.labels)
+        return cls(losses=losses, successes=successes)
 
 
 def lower_bounds(
@@ -192,10 +203,10 @@ def _of_case(
     plan = simulate.resolve(by_k[0].case.config)
     wanted = ATTACKS[attack]().success_records(plan.split.test)
     assert wanted is not None  # every attack of a level has an aim
-    found = {k: losses(folder / of_k.case.name, len(of_k.runs), wanted) for k, of_k in by_k.items()}
+    reached = {k: Reached.of(folder / of_k.case.name, len(of_k.runs), wanted) for k, of_k in by_k.items()}
     training = experiment.trained().training(plan.task)
     n_J = len(experiment.sigmas) * len(experiment.attacks)
-    J = float(np.minimum(found[0], C_bar).mean())
+    J = float(np.minimum(reached[0].losses, C_bar).mean())
     lowest = {
         evidence: {
             method: [C_bar * low for low in bounds]
@@ -208,10 +219,10 @@ def _of_case(
                 trainings=trainings,
             ).items()
         }
-        for evidence, trainings in (("radius", len(found[0])), ("estimate", None))
+        for evidence, trainings in (("radius", experiment.clean_seeds), ("estimate", None))
     }
     radius = C_bar * hoeffding_radius(experiment.seeds, PSI / (n_J * len(experiment.attackers)))
-    measured = [_measured(k, by_k[k], found[k], C_bar) for k in by_k]
+    measured = [_measured(k, by_k[k], reached[k], C_bar) for k in by_k]
     for row in measured:
         proved = max(lowest["radius"][method][row["k"]] for method in (Method.PLD, Method.EXACT))
         row["beats_the_bound"] = row["k"] > 0 and row["mean"] + radius < proved
@@ -236,18 +247,18 @@ def _outcome(outcomes: Sequence[Outcome], sigma: float, attack: str, k: int) -> 
     return next(outcome for outcome in outcomes if outcome.case.labels == wanted)
 
 
-def _measured(k: int, outcome: Outcome, found: NDArray[np.float64], C_bar: float) -> dict[str, Any]:
+def _measured(k: int, outcome: Outcome, reached: Reached, C_bar: float) -> dict[str, Any]:
     """The cost of k attackers over the trainings."""
-    costs = np.minimum(found, C_bar)
-    successes = [run["attack_success"] for run in outcome.runs]
+    costs = np.minimum(reached.losses, C_bar)
     return {
         "k": k,
         "mean": float(costs.mean()),
         "standard_error": float(costs.std(ddof=1) / math.sqrt(len(costs))) if len(costs) > 1 else None,
-        "loss": float(found.mean()),
-        "losses": found.tolist(),
+        "loss": float(reached.losses.mean()),
+        "attack_success": float(reached.successes.mean()),
         "accuracy": outcome.over_seeds("accuracy")["mean"],
-        "attack_success": None if None in successes else float(np.mean(successes)),
+        "losses": reached.losses.tolist(),
+        "successes": reached.successes.tolist(),
     }
 
 
@@ -258,9 +269,16 @@ def _needed(goal: float, bounds: Sequence[float]) -> int | None:
 
 def _cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"sigma": case["sigma"], "attack": case["attack"], "k": row["k"], "seed": seed, "loss": loss}
+        {
+            "sigma": case["sigma"],
+            "attack": case["attack"],
+            "k": row["k"],
+            "seed": seed,
+            "loss": loss,
+            "attack_success": success,
+        }
         for row in case["measured"]
-        for seed, loss in enumerate(row["losses"])
+        for seed, (loss, success) in enumerate(zip(row["losses"], row["successes"], strict=True))
     ]
 
 
@@ -337,7 +355,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
                 case["attack"],
                 str(row["k"]),
                 f"{row['accuracy']:.3f}",
-                "-" if row["attack_success"] is None else f"{row['attack_success']:.3f}",
+                f"{row['attack_success']:.3f}",
                 f"{row['mean']:.3f}",
                 "-" if row["standard_error"] is None else f"{row['standard_error']:.3f}",
                 *map(_down, bounds),

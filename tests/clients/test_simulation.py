@@ -303,6 +303,19 @@ def test_who_adds_how_much_noise(
     assert {found for _, _, found in draws.drawn} <= {std / STEP}
 
 
+@pytest.mark.parametrize(("kind", "parameters"), [("poisoned-records", {"records": 1}), ("label-flip", {})])
+def test_a_client_whose_records_are_poisoned_adds_its_noise(
+    engine: RecordEngine, kind: str, parameters: dict[str, int]
+) -> None:
+    """It follows the protocol; one that poisons its records itself does not."""
+    victim, *others = chosen_in(0)
+    draws, attack = Recording(5), AttackSettings(kind=kind, clients=[victim], parameters=parameters)
+    list(simulation(engine, task(rounds=1), randomness=draws, algorithm="ins-dp-fedavg", attack=attack).run())
+    assert {source for _, source, _ in draws.drawn} == {
+        f"{client}/0" for client in (others if kind == "label-flip" else [victim, *others])
+    }
+
+
 # -- guarantees --------------------------------------------------------------------------------------------------------
 
 

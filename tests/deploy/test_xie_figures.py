@@ -210,14 +210,15 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_poisoned_records_in_small(tmp_path: Path) -> None:
-    """Both levels write the same; the success of an attack on records is counted as that of one on clients."""
+    """Both levels write the same; the success of an attack is that of the training's own evaluation."""
     pytest.importorskip("matplotlib")
     report = small(tmp_path / "run", "--level", "instance", "--sigma", 1, "--attackers", 5, "--attack", "label-flip")
     (case,) = report["cases"]
     clean, attacked = case["measured"]
     assert (clean["k"], attacked["k"]) == (0, 5)
-    assert clean["attack_success"] is None
-    assert 0 <= attacked["attack_success"] <= 1
+    assert 0 <= clean["attack_success"] <= 1
+    own = json.loads((tmp_path / "run" / "sigma-1-label-flip-k5" / "seed-0.jsonl").read_text().splitlines()[-1])
+    assert attacked["attack_success"] == pytest.approx(own["attack_success"])
     assert case["certified"]["estimate"]["exact"][0] == pytest.approx(case["J"])
     assert "poisoned records that join one client's" in report["paragraph"]
 
