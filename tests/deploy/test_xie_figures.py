@@ -19,7 +19,7 @@ from clients.models import build, unflatten
 from clients.simulation import Simulation
 from deploy import simulate
 from deploy.cli import app
-from deploy.experiments import insdp_certified, userdp_certified, xie_attack_cost
+from deploy.experiments import attack_levels, insdp_certified, userdp_certified, xie_attack_cost
 from deploy.experiments.attack_levels import LEVELS
 from deploy.experiments.xie_attack_cost import TAUS, lower_bounds
 from dp.accounting import SampledGaussian
@@ -182,6 +182,8 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
     """Costs are PyTorch's cross-entropy on stamped ones that shall be zeros, cut off; a second time, with another
     C_bar, nothing is trained."""
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(userdp_certified, "LOCAL_EPOCHS", 1)
+    monkeypatch.setattr(attack_levels, "_STEPS", 3)
     folder, arguments = tmp_path / "run", ("--level", "user", "--sigma", 0.2, "--sigma", 0.4, "--attackers", 20)
     report = small(folder, *arguments, "--attack", "triangle-backdoor")
     first = report["cases"][0]
