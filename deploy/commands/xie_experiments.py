@@ -127,7 +127,9 @@ def experiment_xie_attack_cost(
     attacks: Annotated[
         list[str] | None, typer.Option("--attack", help="Such as label-flip; the level's unless given.")
     ] = None,
-    cost_bound: Annotated[float, typer.Option(help="C_bar, where costs are cut off; the paper has 0.5.")] = 0.5,
+    cost_bound: Annotated[
+        float | None, typer.Option(help="Cost by cross-entropy, cut off here (the paper: 0.5), not by share of misses.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="In place of the paper's 5, or 4 for records.", min=1)] = None,
     dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",

@@ -1,8 +1,9 @@
 """`precad experiment xie-attack-cost`: Xie et al.'s Figures 4, 5b to 5e, 7 and 10, what attacks cost on MNIST.
 
-The cost of an attack (their attack inefficacy) is how far a model is from what the attackers want: its mean
-cross-entropy on the test records that they aim at, under their labels, cut off at C_bar, so that it is in [0, C_bar]
-for every model. J is its expectation over the training. Two things are compared, for each noise multiplier:
+The cost of an attack (their attack inefficacy) is how far a model is from what the attackers want, on the test records
+that they aim at: the share of these that it does not take for what they want, which is in [0, 1] for every model; or,
+with a C_bar, the paper's mean cross-entropy under the attackers' labels, cut off at C_bar, since it has no bound of its
+own. J is the cost's expectation over the training. Two things are compared, for each noise multiplier:
 
     certified   a lower bound on J after any attack by k attackers, from J of trainings without attackers
     measured    the mean cost of trainings with k attackers of one kind
@@ -23,33 +24,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from clients import evaluation
 from clients.attacks import ATTACKS, LabelFlip, TriangleBackdoor
-from clients.datasets import Records
 from deploy import simulate
-from deploy.certify_commands import ATTACKERS_SHOWN, Request, cost_bounds
+from deploy.certify_commands import ATTACKERS_SHOWN
 from deploy.errors import ConfigError
 from deploy.experiments import insdp_certified, runner, userdp_certified, xie_attack_figures
+from deploy.experiments.attack_costs import Reached, attackers_for, bound_rows, cost_rows, lower_bounds
 from deploy.experiments.attack_levels import LEVELS, Level
-from deploy.experiments.certified_accuracy import MODEL
 from deploy.experiments.runner import Case, Outcome
-from dp.accounting import Label, PldAccountant
-from dp.certified_prediction import LABELS, Method, Threat, Training, published_epsilon
+from dp.accounting import PldAccountant
+from dp.certified_prediction import Method, published_epsilon
 from dp.monte_carlo import hoeffding_radius
 
 PSI: Final = 0.01
 """All of a run's J are within their radii but for this probability."""
 TAUS: Final = (1.25, 1.5, 2.0, 3.0, 5.0)
 """By what an attack shall divide J, of Figures 7d and 10."""
-COST_BOUND: Final = 0.5
-"""C_bar of the paper's Table 2."""
 PAPER_TRAININGS: Final = 100
-_TINY: Final = np.finfo(np.float64).tiny
 
 
 SEEDS, CLEAN_SEEDS = 10, 40
@@ -71,8 +65,8 @@ class Experiment:
     """Trainings of each sigma, attack and k."""
     clean_seeds: int = CLEAN_SEEDS
     """Trainings of each sigma without attackers."""
-    cost_bound: float = COST_BOUND
-    """C_bar."""
+    cost_bound: float | None = None
+    """C_bar of the cross-entropy, 0.5 in the paper's Table 2; None: the cost is a share."""
     dataset: str = "mnist"
     device: str = "auto"
 
@@ -84,9 +78,14 @@ class Experiment:
             if attack not in self.of.attacks:
                 known = ", ".join(self.of.attacks)
                 raise ConfigError(f"--attack: expected one of {known} at level {self.level}, found {attack!r}")
-        for field, value in (*(("--sigma", sigma) for sigma in self.sigmas), ("--cost-bound", self.cost_bound)):
+        for field, value in (*(("--sigma", sigma) for sigma in self.sigmas), ("--cost-bound", self.largest_cost)):
             if not 0 < value < math.inf:
                 raise ConfigError(f"{field}: expected a positive number, found {value}")
+
+    @property
+    def largest_cost(self) -> float:
+        """What the cost of no model exceeds."""
+        return 1.0 if self.cost_bound is None else self.cost_bound
 
     @property
     def of(self) -> Level:
@@ -142,7 +141,13 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
         for attack in experiment.attacks
     ]
     report = runner.report_of("xie-attack-cost", experiment, folder)
-    report |= {"threat": experiment.of.threat.value, "psi": PSI, "taus": TAUS, "cases": cases}
+    report |= {
+        "threat": experiment.of.threat.value,
+        "C_bar": experiment.largest_cost,
+        "psi": PSI,
+        "taus": TAUS,
+        "cases": cases,
+    }
     report["beaten"] = [
         f"sigma = {case['sigma']:g}, {case['attack']}, k = {row['k']}"
         for case in cases
@@ -151,53 +156,17 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
     ]
     report["paragraph"] = paragraph(report)
     runner.write(folder, report, outcomes)
-    runner.write_rows(folder / "costs.csv", [row for case in cases for row in _cost_rows(case)])
-    runner.write_rows(folder / "certified.csv", [row for case in cases for row in _bound_rows(case)])
+    runner.write_rows(folder / "costs.csv", [row for case in cases for row in cost_rows(case)])
+    runner.write_rows(folder / "certified.csv", [row for case in cases for row in bound_rows(case)])
     xie_attack_figures.save(report, folder)
     return report
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """How near the final models of a case came to what the attackers want, (seeds,) each."""
-
-    losses: NDArray[np.float64]
-    """Mean cross-entropy, before it is cut off."""
-    successes: NDArray[np.float64]
-    """Share of the records that are taken for what the attackers want."""
-
-    @classmethod
-    def of(cls, folder: Path, seeds: int, wanted: Records) -> Reached:
-        """On `wanted`, by the models that lie in the case's folder."""
-        losses, successes = np.empty(seeds), np.empty(seeds)
-        for seed in range(seeds):
-            with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
-                confidences = evaluation.confidences(saved["parameters"], MODEL, wanted)
-            of_label = confidences[np.arange(len(wanted)), wanted.labels]
-            losses[seed] = -np.log(np.maximum(of_label, _TINY)).mean()
-            successes[seed] = np.mean(confidences.argmax(axis=1) == wanted.labels)
-        return cls(losses=losses, successes=successes)
-
-
-def lower_bounds(
-    J: float, training: Training, *, delta: float, threat: Threat, psi: float, trainings: int | None
-) -> dict[str, list[float]]:
-    """The least expectation, of a quantity in [0, 1], after k = 0 .. 20 attackers, by method.
-
-    J is its mean over so many trainings without attackers, or, with None, the expectation itself. The published method
-    gets k as its paper has it, whatever the threat.
-    """
-    request = Request(delta=delta, threat=threat, methods=(Method.PLD, Method.EXACT), psi=psi)
-    as_printed = replace(request, threat=Threat.ADD, methods=(Method.PUBLISHED,))
-    found = [cost_bounds(J, training, each, trainings)["bounds"] for each in (as_printed, request)]
-    return {method: [low for low, _ in bounds] for part in found for method, bounds in part.items()}
 
 
 def _of_case(
     experiment: Experiment, outcomes: Sequence[Outcome], folder: Path, sigma: float, attack: str
 ) -> dict[str, Any]:
     """One noise multiplier and attack: J without attackers, what is certified of it, and the cost by k."""
-    level, C_bar = experiment.of, experiment.cost_bound
+    level, C_bar = experiment.of, experiment.largest_cost
     by_k = {0: _outcome(outcomes, sigma, "none", 0)}
     by_k |= {k: _outcome(outcomes, sigma, attack, k) for k in experiment.attackers}
     plan = simulate.resolve(by_k[0].case.config)
@@ -206,7 +175,7 @@ def _of_case(
     reached = {k: Reached.of(folder / of_k.case.name, len(of_k.runs), wanted) for k, of_k in by_k.items()}
     training = experiment.trained().training(plan.task)
     n_J = len(experiment.sigmas) * len(experiment.attacks)
-    J = float(np.minimum(reached[0].losses, C_bar).mean())
+    J = float(reached[0].costs(experiment.cost_bound).mean())
     lowest = {
         evidence: {
             method: [C_bar * low for low in bounds]
@@ -222,7 +191,7 @@ def _of_case(
         for evidence, trainings in (("radius", experiment.clean_seeds), ("estimate", None))
     }
     radius = C_bar * hoeffding_radius(experiment.seeds, PSI / (n_J * len(experiment.attackers)))
-    measured = [_measured(k, by_k[k], reached[k], C_bar) for k in by_k]
+    measured = [_measured(k, by_k[k], reached[k], experiment.cost_bound) for k in by_k]
     for row in measured:
         proved = max(lowest["radius"][method][row["k"]] for method in (Method.PLD, Method.EXACT))
         row["beats_the_bound"] = row["k"] > 0 and row["mean"] + radius < proved
@@ -236,7 +205,7 @@ def _of_case(
         "measured": measured,
         "certified": lowest,
         "needed": {
-            evidence: {method: [_needed(J / tau, bounds) for tau in TAUS] for method, bounds in by_method.items()}
+            evidence: {method: [attackers_for(J / tau, bounds) for tau in TAUS] for method, bounds in by_method.items()}
             for evidence, by_method in lowest.items()
         },
     }
@@ -247,9 +216,9 @@ def _outcome(outcomes: Sequence[Outcome], sigma: float, attack: str, k: int) -> 
     return next(outcome for outcome in outcomes if outcome.case.labels == wanted)
 
 
-def _measured(k: int, outcome: Outcome, reached: Reached, C_bar: float) -> dict[str, Any]:
+def _measured(k: int, outcome: Outcome, reached: Reached, cost_bound: float | None) -> dict[str, Any]:
     """The cost of k attackers over the trainings."""
-    costs = np.minimum(reached.losses, C_bar)
+    costs = reached.costs(cost_bound)
     return {
         "k": k,
         "mean": float(costs.mean()),
@@ -262,58 +231,26 @@ def _measured(k: int, outcome: Outcome, reached: Reached, C_bar: float) -> dict[
     }
 
 
-def _needed(goal: float, bounds: Sequence[float]) -> int | None:
-    """The fewest attackers, at least one, for whom a cost of `goal` is not ruled out; None: more than are shown."""
-    return next((k for k, low in enumerate(bounds) if k > 0 and low <= goal), None)
-
-
-def _cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "sigma": case["sigma"],
-            "attack": case["attack"],
-            "k": row["k"],
-            "seed": seed,
-            "loss": loss,
-            "attack_success": success,
-        }
-        for row in case["measured"]
-        for seed, (loss, success) in enumerate(zip(row["losses"], row["successes"], strict=True))
-    ]
-
-
-def _bound_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "sigma": case["sigma"],
-            "attack": case["attack"],
-            "evidence": evidence,
-            "method": method,
-            "label": LABELS[Method(method)].value if evidence == "radius" else Label.APPROXIMATION.value,
-            "k": k,
-            "lowest_cost": low,
-        }
-        for evidence, by_method in case["certified"].items()
-        for method, bounds in by_method.items()
-        for k, low in enumerate(bounds)
-    ]
-
-
 def paragraph(report: Mapping[str, Any]) -> str:
     """What came out, beside what the paper says."""
     level = LEVELS[report["level"]]
     found = "; ".join(_sentence(case) for case in report["cases"])
     is_paper = "the" if report["rounds"] == level.rounds else "not the"
     beaten = "; ".join(report["beaten"]) or "none"
+    cost = (
+        "share of the records that attackers aim at which the model does not take for what they want"
+        if report["cost_bound"] is None
+        else f"cross-entropy on what attackers want, cut off at C_bar = {report['cost_bound']:g} (the paper's: 0.5)"
+    )
     return (
         f"{level.algorithm} on {report['dataset']}, classes 0 and 1, {report['rounds']} rounds ({is_paper} paper's "
-        f"{level.rounds}), {report['clean_seeds']} trainings without attackers and {report['seeds']} of each attack "
-        f"(the paper has {PAPER_TRAININGS}). Cost: cross-entropy on what the attackers want, at most C_bar = "
-        f"{report['cost_bound']:g}; k counts {level.words}. {found}. Bounds from J with its radius hold for all of the "
-        f"run together with probability {1 - report['psi']:g} over the trainings; from the mean as if it were J they "
-        "are approximations, and the published formula is a reproduction, not a bound. Bounds that a measured cost is "
-        f"surely below: {beaten}. The paper says that costs and bounds fall with k and rise as epsilon falls, that "
-        "the bounds are tight for few attackers, and that under DP the kind of attack makes little difference."
+        f"{level.rounds}), {report['clean_seeds']} training(s) without attackers and {report['seeds']} of each attack "
+        f"(the paper has {PAPER_TRAININGS}). Cost: {cost}; k counts {level.words}. {found}. Bounds from J with its "
+        f"radius hold for all of the run together with probability {1 - report['psi']:g} over the trainings; from the "
+        "mean as if it were J they are approximations, and the published formula is a reproduction, not a bound. "
+        f"Bounds that a measured cost is surely below: {beaten}. The paper says that costs and bounds fall with k and "
+        "rise as epsilon falls, that the bounds are tight for few attackers, and that under DP the kind of attack "
+        "makes little difference."
     )
 
 

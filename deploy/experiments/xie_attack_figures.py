@@ -38,7 +38,7 @@ def _by_k(axes: Any, cases: Sequence[Mapping[str, Any]], report: Mapping[str, An
         ks, means, errors = _points(case["measured"])
         panel.errorbar(ks, means, errors, fmt="o", color="black", capsize=3, label="measured")
         panel.set(xlabel="k", ylabel="cost of the attack", title=f"{case['attack']}, sigma = {case['sigma']:g}")
-        panel.set_ylim(-0.02 * report["cost_bound"], 1.05 * report["cost_bound"])
+        panel.set_ylim(-0.02 * report["C_bar"], 1.05 * report["C_bar"])
 
 
 def _points(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float], list[float]]:
