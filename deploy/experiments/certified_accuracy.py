@@ -90,7 +90,11 @@ def case_of(sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any],
     """One noise multiplier, in its own folder; the server takes the average itself."""
     name = f"sigma-{sigma:g}"
     common = {"name": name, "noise_multiplier": sigma, "learning_rate": 1.0, "model": MODEL}
-    config = {"task": {**common, **task}, "client": {"classes": list(CLASSES), **client}, "simulation": dict(simulation)}
+    config = {
+        "task": {**common, **task},
+        "client": {"classes": list(CLASSES), **client},
+        "simulation": dict(simulation),
+    }
     return Case(name=name, labels={"sigma": sigma}, config=config)
 
 

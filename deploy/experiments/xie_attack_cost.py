@@ -36,7 +36,7 @@ from deploy.experiments.attack_costs import Reached, attackers_for, bound_rows, 
 from deploy.experiments.attack_levels import LEVELS, Level
 from deploy.experiments.runner import Case, Outcome
 from dp.accounting import PldAccountant
-from dp.certified_prediction import Method, published_epsilon
+from dp.certified_prediction import Method, Training, published_epsilon
 from dp.monte_carlo import hoeffding_radius
 
 PSI: Final = 0.01
@@ -44,8 +44,6 @@ PSI: Final = 0.01
 TAUS: Final = (1.25, 1.5, 2.0, 3.0, 5.0)
 """By what an attack shall divide J, of Figures 7d and 10."""
 PAPER_TRAININGS: Final = 100
-
-
 SEEDS, CLEAN_SEEDS = 10, 40
 QUICK_SEEDS, QUICK_CLEAN_SEEDS = 2, 4
 QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
@@ -166,7 +164,7 @@ def _of_case(
     experiment: Experiment, outcomes: Sequence[Outcome], folder: Path, sigma: float, attack: str
 ) -> dict[str, Any]:
     """One noise multiplier and attack: J without attackers, what is certified of it, and the cost by k."""
-    level, C_bar = experiment.of, experiment.largest_cost
+    level, n_J = experiment.of, len(experiment.sigmas) * len(experiment.attacks)
     by_k = {0: _outcome(outcomes, sigma, "none", 0)}
     by_k |= {k: _outcome(outcomes, sigma, attack, k) for k in experiment.attackers}
     plan = simulate.resolve(by_k[0].case.config)
@@ -174,26 +172,12 @@ def _of_case(
     assert wanted is not None  # every attack of a level has an aim
     reached = {k: Reached.of(folder / of_k.case.name, len(of_k.runs), wanted) for k, of_k in by_k.items()}
     training = experiment.trained().training(plan.task)
-    n_J = len(experiment.sigmas) * len(experiment.attacks)
     J = float(reached[0].costs(experiment.cost_bound).mean())
-    lowest = {
-        evidence: {
-            method: [C_bar * low for low in bounds]
-            for method, bounds in lower_bounds(
-                min(J / C_bar, 1.0),
-                training,
-                delta=level.delta,
-                threat=level.threat,
-                psi=PSI / n_J,
-                trainings=trainings,
-            ).items()
-        }
-        for evidence, trainings in (("radius", experiment.clean_seeds), ("estimate", None))
-    }
-    radius = C_bar * hoeffding_radius(experiment.seeds, PSI / (n_J * len(experiment.attackers)))
+    certified = _certified(experiment, J, training, psi=PSI / n_J)
     measured = [_measured(k, by_k[k], reached[k], experiment.cost_bound) for k in by_k]
+    radius = experiment.largest_cost * hoeffding_radius(experiment.seeds, PSI / (n_J * len(experiment.attackers)))
     for row in measured:
-        proved = max(lowest["radius"][method][row["k"]] for method in (Method.PLD, Method.EXACT))
+        proved = max(certified["radius"][method][row["k"]] for method in (Method.PLD, Method.EXACT))
         row["beats_the_bound"] = row["k"] > 0 and row["mean"] + radius < proved
     return {
         "sigma": sigma,
@@ -201,13 +185,30 @@ def _of_case(
         "epsilon_published": published_epsilon(training, level.delta),
         "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, level.delta),
         "J": J,
-        "radius": C_bar * hoeffding_radius(experiment.clean_seeds, PSI / n_J, n_events=2),
+        "radius": experiment.largest_cost * hoeffding_radius(experiment.clean_seeds, PSI / n_J, n_events=2),
         "measured": measured,
-        "certified": lowest,
+        "certified": certified,
         "needed": {
             evidence: {method: [attackers_for(J / tau, bounds) for tau in TAUS] for method, bounds in by_method.items()}
-            for evidence, by_method in lowest.items()
+            for evidence, by_method in certified.items()
         },
+    }
+
+
+def _certified(
+    experiment: Experiment, J: float, training: Training, *, psi: float
+) -> dict[str, dict[str, list[float]]]:
+    """The lowest cost of k = 0 .. 20 attackers, by evidence and method."""
+    level, largest = experiment.of, experiment.largest_cost
+    share = min(J / largest, 1.0)
+    return {
+        evidence: {
+            method: [largest * low for low in bounds]
+            for method, bounds in lower_bounds(
+                share, training, delta=level.delta, threat=level.threat, psi=psi, trainings=trainings
+            ).items()
+        }
+        for evidence, trainings in (("radius", experiment.clean_seeds), ("estimate", None))
     }
 
 
