@@ -174,7 +174,7 @@ def _of_case(
     training = experiment.trained().training(plan.task)
     J = float(reached[0].costs(experiment.cost_bound).mean())
     certified = _certified(experiment, J, training, psi=PSI / n_J)
-    measured = [_measured(k, by_k[k], reached[k], experiment.cost_bound) for k in by_k]
+    measured = [_measured(k, by_k[k], reached[k], reached[0], experiment.cost_bound) for k in by_k]
     radius = experiment.largest_cost * hoeffding_radius(experiment.seeds, PSI / (n_J * len(experiment.attackers)))
     for row in measured:
         proved = max(certified["radius"][method][row["k"]] for method in (Method.PLD, Method.EXACT))
@@ -217,13 +217,14 @@ def _outcome(outcomes: Sequence[Outcome], sigma: float, attack: str, k: int) -> 
     return next(outcome for outcome in outcomes if outcome.case.labels == wanted)
 
 
-def _measured(k: int, outcome: Outcome, reached: Reached, cost_bound: float | None) -> dict[str, Any]:
-    """The cost of k attackers over the trainings."""
-    costs = reached.costs(cost_bound)
+def _measured(k: int, outcome: Outcome, reached: Reached, clean: Reached, cost_bound: float | None) -> dict[str, Any]:
+    """The cost of k attackers over the trainings; beside it, if there are as many, that of the same seeds without."""
+    costs, without = reached.costs(cost_bound), clean.costs(cost_bound)[: len(reached.losses)]
     return {
         "k": k,
         "mean": float(costs.mean()),
         "standard_error": float(costs.std(ddof=1) / math.sqrt(len(costs))) if len(costs) > 1 else None,
+        "same_seeds_without": float(without.mean()) if len(without) == len(costs) else None,
         "loss": float(reached.losses.mean()),
         "attack_success": float(reached.successes.mean()),
         "accuracy": outcome.over_seeds("accuracy")["mean"],
@@ -258,11 +259,12 @@ def paragraph(report: Mapping[str, Any]) -> str:
 def _sentence(case: Mapping[str, Any]) -> str:
     last = case["measured"][-1]
     bounds = {evidence: case["certified"][evidence] for evidence in ("radius", "estimate")}
-    k = last["k"]
+    k, paired = last["k"], last["same_seeds_without"]
+    without = "" if paired is None else f" ({paired:.3f} without attackers from the same seeds)"
     return (
         f"{case['attack']}, sigma = {case['sigma']:g} (epsilon published {case['epsilon_published']:.4f}): J = "
-        f"{case['J']:.3f} +- {case['radius']:.3f} without attackers; with k = {k}, {last['mean']:.3f} measured, at "
-        f"least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
+        f"{case['J']:.3f} +- {case['radius']:.3f} without attackers; with k = {k}, {last['mean']:.3f} measured{without}, "
+        f"at least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
         f"{_down(bounds['estimate'][Method.EXACT][k])} if the mean were J and "
         f"{_down(bounds['estimate'][Method.PUBLISHED][k])} by the published formula"
     )
@@ -275,7 +277,7 @@ def _down(value: float) -> str:
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """For people."""
     table = Table(title=f"Xie et al., what attacks cost, {report['level']} level", title_justify="left")
-    for column in ("sigma", "epsilon", "attack", "k", "accuracy", "success", "cost", "error"):
+    for column in ("sigma", "epsilon", "attack", "k", "accuracy", "success", "cost", "error", "without"):
         table.add_column(column, justify="left" if column == "attack" else "right")
     for evidence in ("radius", "estimate"):
         for method in Method:
@@ -295,7 +297,10 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
                 f"{row['accuracy']:.3f}",
                 f"{row['attack_success']:.3f}",
                 f"{row['mean']:.3f}",
-                "-" if row["standard_error"] is None else f"{row['standard_error']:.3f}",
+                *(
+                    "-" if row[name] is None else f"{row[name]:.3f}"
+                    for name in ("standard_error", "same_seeds_without")
+                ),
                 *map(_down, bounds),
             )
     runner.print_result(console, table, report)

@@ -199,6 +199,7 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
         missed.append(float((logits.argmax(dim=1) != 0).double().mean()))
     assert report["cases"][0]["measured"][0]["losses"] == pytest.approx(losses, rel=1e-4)
     assert report["cases"][0]["J"] == pytest.approx(np.mean(missed))
+    assert report["cases"][0]["measured"][1]["same_seeds_without"] == pytest.approx(missed[0])
     assert report["beaten"] == []
     assert "not the paper's 5" in report["paragraph"]
     assert len(rows_of(folder / "costs.csv")) == 2 * (2 + 1)
