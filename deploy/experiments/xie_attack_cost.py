@@ -263,8 +263,8 @@ def _sentence(case: Mapping[str, Any]) -> str:
     without = "" if paired is None else f" ({paired:.3f} without attackers from the same seeds)"
     return (
         f"{case['attack']}, sigma = {case['sigma']:g} (epsilon published {case['epsilon_published']:.4f}): J = "
-        f"{case['J']:.3f} +- {case['radius']:.3f} without attackers; with k = {k}, {last['mean']:.3f} measured{without}, "
-        f"at least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
+        f"{case['J']:.3f} +- {case['radius']:.3f} without attackers; with k = {k}, {last['mean']:.3f} "
+        f"measured{without}, at least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
         f"{_down(bounds['estimate'][Method.EXACT][k])} if the mean were J and "
         f"{_down(bounds['estimate'][Method.PUBLISHED][k])} by the published formula"
     )
