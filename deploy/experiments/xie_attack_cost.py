@@ -277,7 +277,7 @@ def _down(value: float) -> str:
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """For people."""
     table = Table(title=f"Xie et al., what attacks cost, {report['level']} level", title_justify="left")
-    for column in ("sigma", "epsilon", "attack", "k", "accuracy", "success", "cost", "error", "without"):
+    for column in ("sigma", "attack", "k", "accuracy", "success", "cost", "error", "without"):
         table.add_column(column, justify="left" if column == "attack" else "right")
     for evidence in ("radius", "estimate"):
         for method in Method:
@@ -291,7 +291,6 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             )
             table.add_row(
                 f"{case['sigma']:g}",
-                f"{case['epsilon_published']:.4f}",
                 case["attack"],
                 str(row["k"]),
                 f"{row['accuracy']:.3f}",
