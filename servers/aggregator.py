@@ -39,7 +39,7 @@ from mpc.top_bits import Gate
 from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2, control_pb2_grpc, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import bind_server, dial
+from protos.transport import bind_server, dial, stop_server
 from servers import memory
 from servers.admission import Admission, Transfers, reserve_descriptors
 from servers.config import AggregatorConfig
@@ -196,7 +196,7 @@ class Aggregator:
             peer_servicer = self._add_services(server, credentials)
             await server.start()
             self._telemetry.is_listening = True
-            stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
+            stack.push_async_callback(stop_server, server, LINGER_S)  # at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
             if self.task.algorithm == "non-private":
                 log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
