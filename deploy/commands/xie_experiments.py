@@ -15,7 +15,7 @@ from deploy.commands.experiments import ExperimentFolder, PaperImages, train
 xie_app = typer.Typer()
 """Commands of `precad experiment`, which takes them in."""
 
-CertifiedQuick = Annotated[bool, typer.Option("--quick", help="Five trainings of each sigma: a minute or two.")]
+CertifiedQuick = Annotated[bool, typer.Option("--quick", help="Five trainings of each sigma: a few minutes.")]
 CertifiedSeeds = Annotated[
     int | None, typer.Option(help="Trainings of each sigma; 5 with --quick, else 100; the paper has 1000.", min=1)
 ]
