@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.errors import ConfigError
-from deploy.figures import plain, shown
+from deploy.figures import at_least, plain, shown
 from dp.accountants import ACCOUNTANTS, side_by_side
 from dp.accounting import (
     Event,
@@ -186,6 +186,25 @@ def account_of_flags(
         raise ConfigError(str(error)) from error
 
 
+def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `[task]` section of a configuration, of whose rounds `account` speaks.
+
+    Raises ConfigError for another algorithm's: a round of it has other noise, other units or more steps.
+    """
+    task, simulation = config.get("task", {}), config.get("simulation", {})
+    for name, section in (("task", task), ("simulation", simulation)):
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"{name}: expected a section, found {section!r:.60}")
+    named = {"task.algorithm": task.get("algorithm", "precad"), "simulation.algorithm": simulation.get("algorithm")}
+    for field, algorithm in named.items():
+        if algorithm not in ("precad", "deployed", None):
+            raise ConfigError(
+                f"{field}: expected precad, whose rounds are accounted here, found {algorithm!r}; docs/privacy.md says "
+                "what a round of it costs, and its runs and ledgers count that"
+            )
+    return task
+
+
 _FLAGS = {"sigma": "--sigma", "q": "-q", "p": "-p", "rounds": "--rounds", "delta": "--delta"}
 
 
@@ -281,7 +300,7 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
     if found := report.get("calibrated"):
         for view, who in words.items():
             console.print(
-                f"epsilon <= {found['target_epsilon']:g}, {who}: sigma >= {found[view]['smallest_sigma']:.4g}, "
+                f"epsilon <= {found['target_epsilon']:g}, {who}: sigma >= {at_least(found[view]['smallest_sigma'])}, "
                 f"or with this sigma {found[view]['most_rounds_of_a_client']} rounds of a client",
                 highlight=False,
             )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from deploy.figures import plain
+from deploy.figures import at_least, plain
 from dp.accounting import Label
 from dp.planner import CentralTask, Plan, PrecadTask, Task, Wish, frontier, search
 
@@ -72,8 +72,8 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     elif report["reached"]:
         clip = "" if best["client_clip"] is None else f", C = {best['client_clip']:g}"
         verdict = (
-            f"reached by sigma >= {best['sigma']:.4g}{clip}, T = {best['rounds']}, as long as the confidences hold: "
-            f"certify anew what is trained"
+            f"reached by sigma >= {at_least(best['sigma'])}{clip}, T = {best['rounds']}, as long as the confidences "
+            f"hold: certify anew what is trained"
         )
     else:
         verdict = f"none does: at best noise is {_ratio(best['noise_to_signal'])} of the largest signal, over {limit:g}"
@@ -98,7 +98,7 @@ def _table(title: str, plans: list[dict[str, Any]]) -> Table:
 
 def _cells(plan: dict[str, Any]) -> tuple[str, str, str, str, str]:
     return (
-        f"{plan['sigma']:.4g}",
+        at_least(plan["sigma"]),
         "-" if plan["client_clip"] is None else f"{plan['client_clip']:g}",
         str(plan["rounds"]),
         f">= {_ratio(plan['noise_to_signal'])}",
