@@ -191,18 +191,18 @@ def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Raises ConfigError for another algorithm's: a round of it has other noise, other units or more steps.
     """
-    task, simulation = config.get("task", {}), config.get("simulation", {})
-    for name, section in (("task", task), ("simulation", simulation)):
+    sections: dict[str, Mapping[str, Any]] = {}
+    for name in ("task", "simulation"):
+        section = config.get(name, {})
         if not isinstance(section, Mapping):
             raise ConfigError(f"{name}: expected a section, found {section!r:.60}")
-    named = {"task.algorithm": task.get("algorithm", "precad"), "simulation.algorithm": simulation.get("algorithm")}
-    for field, algorithm in named.items():
-        if algorithm not in ("precad", "deployed", None):
+        if (algorithm := section.get("algorithm", "precad")) not in ("precad", "deployed"):
             raise ConfigError(
-                f"{field}: expected precad, whose rounds are accounted here, found {algorithm!r}; docs/privacy.md says "
-                "what a round of it costs, and its runs and ledgers count that"
+                f"{name}.algorithm: expected precad, whose rounds are accounted here, found {algorithm!r}; "
+                "docs/privacy.md says what a round of it costs, and its runs and ledgers count that"
             )
-    return task
+        sections[name] = section
+    return sections["task"]
 
 
 _FLAGS = {"sigma": "--sigma", "q": "-q", "p": "-p", "rounds": "--rounds", "delta": "--delta"}

@@ -178,7 +178,7 @@ class Mixed(nn.Module):
 @pytest.mark.parametrize(("make", "path"), [("mlp", Path.ONE_PASS), ("cnn", Path.ONE_PASS), (Mixed, Path.VMAP)])
 @pytest.mark.parametrize("kind", list(Clipping))
 def test_a_record_whose_gradient_is_not_finite_adds_nothing(make, path, kind, poison, memory):
-    """Two neighbours: with a record that arithmetic cannot bear, and without it; in tiles of one record and of all, which
+    """With a record that arithmetic cannot bear, and without it, in tiles of one record and of all, which
     float32 rounds otherwise. An error would tell which of the two it is. 3e38 overflows in some models only."""
     name = make if isinstance(make, str) else "mlp"
     records, model = some_records(name), models.build(name) if isinstance(make, str) else make()
