@@ -91,8 +91,8 @@ def xie_certified_k(FA: float, FB: float, epsilon: float, delta: float) -> float
 
 
 def _certified_numbers(FA: float, FB: float, epsilons: Array, deltas: Array) -> Array:
-    """K of each point, F_A > F_B, epsilon > 0. ln(1 + (F_A - F_B) a/(F_B a + delta e^-eps)) / (2 eps), a = 1 - e^-eps, in
-    logarithms: delta e^-eps underflows where epsilon is some hundred, and K would be infinite."""
+    """K of each point, for F_A > F_B and epsilon > 0: ln(1 + (F_A - F_B) a/(F_B a + delta e^-eps)) / (2 eps) with
+    a = 1 - e^-eps. In logarithms, since delta e^-eps underflows beyond epsilon = 700, and K would be infinite."""
     with np.errstate(divide="ignore"):  # the logarithm of zero
         log_a = np.log(-np.expm1(-epsilons))
         log_least = np.logaddexp(np.log(FB) + log_a, np.log(deltas) - epsilons)
