@@ -8,9 +8,9 @@ distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^
 non-private       clip_C( -sum of gradients )
 
 Every result has norm <= C, but for a chance of 2^-64 in `distributed-dp` (`Task.update_bound`), so the servers' check
-accepts it, but for a chance of 2^`NormBound.log2_honest_failure`, and says nothing about its records. Noise is added on the grid of 2^-f, exactly; clipping what has its noise,
-encoding and adding it up are post-processing. What is proved about it all is in `dp.task_privacy`. A simulation calls
-the same function (`clients.simulation.algorithms.deployed`).
+accepts it, but for a chance of 2^`NormBound.log2_honest_failure`, and says nothing about its records. Noise is added on
+the grid of 2^-f, exactly; clipping what has its noise, encoding and adding it up are post-processing. What is proved
+about it all is in `dp.task_privacy`. A simulation calls the same function (`clients.simulation.algorithms.deployed`).
 """
 
 from __future__ import annotations
