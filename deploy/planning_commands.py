@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rich.console import Console
@@ -22,7 +22,7 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
 
     `reached` says whether one leaves a signal, that is, has noise over signal of at most the wish's limit.
     """
-    plans = [_plain(found, wish) for found in search(wish, task)]
+    plans = [_plain(found, wish, task) for found in search(wish, task)]
     ks = sorted({*FRONTIER, wish.attackers})
     best = frontier(ks, wish, task)
     return {
@@ -32,7 +32,9 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
         "reached": bool(plans) and plans[0]["reaches"],
         "best": plans[0] if plans else None,
         "plans": plans,
-        "frontier": [{"attackers": k, "plan": None if (found := best[k]) is None else _plain(found, wish)} for k in ks],
+        "frontier": [
+            {"attackers": k, "plan": None if (found := best[k]) is None else _plain(found, wish, task)} for k in ks
+        ],
     }
 
 
@@ -44,11 +46,13 @@ def _fields(task: Task) -> dict[str, Any]:
     return asdict(task)
 
 
-def _plain(plan: Plan, wish: Wish) -> dict[str, Any]:
+def _plain(plan: Plan, wish: Wish, task: Task) -> dict[str, Any]:
+    assert isinstance(task, PrecadTask | CentralTask)  # the tasks that there are
     return {
         "sigma": plan.sigma,
         "client_clip": plan.client_clip,
         "rounds": plan.rounds,
+        "epsilon_counts_rounds": replace(task, rounds=plan.rounds).protected[1],
         "decided_by": plan.decided_by,
         "noise_to_signal": plain(plan.noise_to_signal),
         "reaches": plan.noise_to_signal <= wish.most_noise_to_signal,
@@ -78,6 +82,12 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     else:
         verdict = f"none does: at best noise is {_ratio(best['noise_to_signal'])} of the largest signal, over {limit:g}"
     console.print(verdict, highlight=False)
+    if best is not None and report["task"]["kind"] == _KINDS[PrecadTask]:
+        console.print(
+            f"epsilon: of one record against one server, its client in {best['epsilon_counts_rounds']} of "
+            f"{best['rounds']} rounds, which are expected; in more it is larger",
+            highlight=False,
+        )
     table = Table(title="the frontier: the best plan by number of attackers", title_justify="left")
     for column in ("attackers", "sigma", "C", "T", "noise over signal", ""):
         table.add_column(column, justify="right")

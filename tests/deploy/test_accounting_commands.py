@@ -274,7 +274,11 @@ def test_a_wish_of_records_and_one_of_users(confidences):
     assert (found["wish"]["FA"], found["wish"]["FB"]) == (0.95, 0.05)
     assert found["best"] == found["plans"][0]
     assert [row["attackers"] for row in found["frontier"]] == [1, 2, 4, 8, 16, 32]
-    assert "reached by sigma >=" in " ".join(precad(*of_records, "--lead", ".9", ".1").stderr.split())
+    shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stderr.split())
+    assert "reached by sigma >=" in shown
+    rounds = found["best"]["rounds"]  # of which a client is in a tenth, rounded up
+    assert found["best"]["epsilon_counts_rounds"] == 1
+    assert f"of one record against one server, its client in 1 of {rounds} rounds" in shown
 
 
 def test_a_wish_that_nothing_reaches_is_called_that():
