@@ -36,7 +36,6 @@ from protos.precad.v1 import (
 )
 from protos.task import PROTOCOL_VERSION, Task
 from protos.tls_files import Pins
-from servers.admission import Place, Transfers
 from servers.calls import Context, refusing
 from servers.errors import (
     AlreadyConnectedError,
@@ -55,6 +54,7 @@ from servers.peer import PeerLink
 from servers.revocation import Revocations
 from servers.sessions import Sessions, events_of
 from servers.spool import Payload, Spool
+from servers.transfers import Place, Transfers
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +155,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
             if not intake.is_chosen(client):
                 raise NotEnrolledError(f"client {client!r} is not in round {request.round}")
             async with _place(view.downloads, client, len(model), intake) as place:
-                for piece in convert.pieces(model):
+                for piece in convert.growing_pieces(model):
                     await context.write(common_pb2.Chunk(data=piece))
                     place.n_moved += len(piece)
 
@@ -219,7 +219,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
 def _place(
     transfers: Transfers, client: str, n_bytes: int, intake: Intake
 ) -> AbstractAsyncContextManager[Place, bool | None]:
-    return transfers.place(client, n_bytes, n_waiting=intake.n_waiting, left_s=intake.left_s)
+    return transfers.place(client, n_bytes, round=intake.round, n_waiting=intake.n_waiting, left_s=intake.left_s)
 
 
 async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator_pb2.SubmitPart:
