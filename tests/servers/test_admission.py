@@ -259,6 +259,12 @@ async def test_connections_are_bounded(pki: Pki, tmp_path: Path) -> None:
             connection.close()
 
 
+@pytest.fixture
+def _quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("servers.connections.SWEEP_S", 0.1)
+
+
+@pytest.mark.usefixtures("_quick_sweeps")
 @asynchronous
 async def test_connections_of_one_caller_are_bounded_and_nobody_elses(pki: Pki, tmp_path: Path) -> None:
     """Once a call says whose they are. The ones without a call make room, and the server is what ends them; where all
@@ -282,6 +288,7 @@ async def test_connections_of_one_caller_are_bounded_and_nobody_elses(pki: Pki, 
         assert scene.pushed_back() == {Limit.CONNECTIONS_OF_CALLER: 1}
 
 
+@pytest.mark.usefixtures("_quick_sweeps")
 @pytest.mark.parametrize("method", ["Submit", "Nothing"])
 @asynchronous
 async def test_one_certificate_cannot_fill_the_connections(pki: Pki, tmp_path: Path, method: str) -> None:
@@ -306,11 +313,9 @@ async def test_a_connection_without_a_call_is_hung_up_on(pki: Pki, tmp_path: Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("protos.transport.SERVER_OPTIONS", shorter)
         async with serving(pki, tmp_path) as scene:
-            connection = await asyncio.to_thread(connected, scene)
-            assert connection is not None
-            with connection:
-                while await asyncio.to_thread(connection.recv, 1 << 16):  # settings, then the word that it ends
-                    pass
+            channel = scene.channel("alice")
+            await channel.channel_ready()
+            await until(lambda: channel.get_state() is not grpc.ChannelConnectivity.READY)
 
 
 @asynchronous

@@ -151,6 +151,7 @@ def test_a_process_without_descriptors_says_so(monkeypatch: pytest.MonkeyPatch) 
 
     async def scenario() -> None:
         monkeypatch.setattr("servers.connections.shut_down", without)
+        monkeypatch.setattr("servers.connections.SWEEP_S", 0.01)
         hang_up = HangUps()
         hang_up("ipv4:127.0.0.1:5")
         await until(lambda: len(tried) == 2)
