@@ -37,7 +37,7 @@ class Evidence(Part):
     """At which an attacking client is drawn; 1 where nothing is claimed of the draw."""
     noise_multiplier: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Both servers' noise over the norm bound C."""
-    rounds: Annotated[int, Field(ge=1)]
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     models: Annotated[tuple[Sha256, ...], Field(min_length=1)]
     """Of the trainings: digests of their last models, sorted."""
@@ -52,7 +52,10 @@ class Evidence(Part):
         require_confidences(rows, labels, EVIDENCE)
         if len(set(self.models)) < len(self.models):
             raise ConfigError(f"{EVIDENCE}: expected different trainings, found a model twice")
-        training = Training(SampledGaussian(self.client_rate, self.noise_multiplier), self.rounds)
+        try:
+            training = Training(SampledGaussian(self.client_rate, self.noise_multiplier), self.rounds)
+        except ValueError as error:
+            raise ConfigError(f"{EVIDENCE}: {error}") from None
         return certified(rows, labels, training, self.delta, len(self.models))
 
     def canonical(self) -> bytes:
