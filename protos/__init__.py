@@ -10,4 +10,5 @@ last_good   files that may be replaced while a process runs
 config_path paths in a configuration file
 transport   gRPC channels and servers with mutual TLS
 convert     messages to values of `mpc` and back; chunking
+undecoded   streams of which we decode the messages ourselves
 """
