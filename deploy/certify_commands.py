@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.errors import ConfigError
-from deploy.figures import plain, shown
+from deploy.figures import at_least, plain, shown
 from dp.accounting import Label, PldAccountant, SampledGaussian
 from dp.attack_inefficacy import (
     attackers_needed,
@@ -349,7 +349,7 @@ def _print_plan(console: Console, found: dict[str, Any]) -> None:
     for row in found["frontier"]:
         sigma = row["least_sigma"]
         cells = (
-            ("none does", "-") if sigma is None else (f"{sigma:.3f}", shown(row["epsilon_of_one_unit"], Label.BOUND))
+            ("none does", "-") if sigma is None else (at_least(sigma), shown(row["epsilon_of_one_unit"], Label.BOUND))
         )
         plan.add_row(str(row["attackers"]), *cells)
     console.print(plan)
