@@ -11,4 +11,5 @@ config_path paths in a configuration file
 undecoded   streams of which we decode the messages ourselves
 transport   gRPC channels and servers with mutual TLS
 convert     messages to values of `mpc` and back; chunking
+undecoded   streams of which we decode the messages ourselves
 """
