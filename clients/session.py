@@ -232,7 +232,11 @@ Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
 async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
     """The messages to one server: its payload in chunks, the first one with the binding."""
     first, *others = convert.pieces(submission.payloads[server])
-    chunk = common_pb2.Chunk(data=first)
-    yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement, chunk=chunk)
+    yield aggregator_pb2.SubmitPart(
+        binding=submission.binding,
+        statement=submission.statement,
+        salt=submission.salt_to(server),
+        chunk=common_pb2.Chunk(data=first),
+    )
     for piece in others:
         yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
