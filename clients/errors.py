@@ -95,6 +95,7 @@ class NonFiniteGradientError(ClientError):
     """Some records' gradients are NaN or infinite: clipping has no meaning, and nothing may be uploaded."""
 
     def __init__(self, *, n_bad: int, n_records: int) -> None:
+        self.n_bad = n_bad
         super().__init__(f"the gradients of {n_bad} of {n_records} records are not finite; has training diverged?")
 
 

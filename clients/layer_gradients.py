@@ -33,6 +33,10 @@ class LayerGradients(Protocol):
         """sum over the records s of each segment of factors_s g_s; (len(segments), k), float64, in the flat order."""
         ...
 
+    def without(self, records: Tensor) -> LayerGradients:
+        """The same with zero for each record that is marked in `records` (n,), whatever its gradient was."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Outer:
@@ -64,6 +68,10 @@ class Outer:
                 row[width:] = weighted[part].sum(dim=0)
         return out
 
+    def without(self, records: Tensor) -> Outer:
+        """Zero on both sides."""
+        return Outer(_blanked(self.a, records), _blanked(self.b, records), has_bias=self.has_bias)
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -94,6 +102,14 @@ class Rows:
                 sums = sums.view(-1, *shape).permute(0, *(1 + axis for axis in axes)).flatten(start_dim=1)
             out.append(sums)
         return torch.cat(out, dim=1)
+
+    def without(self, records: Tensor) -> Rows:
+        """Zero in their rows."""
+        return Rows(tuple(_blanked(block, records) for block in self.blocks), self.orders)
+
+
+def _blanked(rows: Tensor, records: Tensor) -> Tensor:
+    return rows.masked_fill(records[:, None], 0.0)
 
 
 def _linear(layer: nn.Linear, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:

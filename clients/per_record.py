@@ -76,7 +76,10 @@ class RecordClip:
 
 
 class RecordEngine:
-    """Clipped gradient sums of one model. Keeps a copy of it; not for two threads at once."""
+    """Clipped gradient sums of one model. Keeps a copy of it; not for two threads at once.
+
+    n_not_finite: so far, gradients that `clipped_sums` took for zero because they were not finite.
+    """
 
     def __init__(
         self,
@@ -104,6 +107,7 @@ class RecordEngine:
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
         self._n_tile = max(1, self.memory_bytes // self.bytes_per_record)
+        self.n_not_finite = 0
         self._is_image = example.dim() == 3
         if self._is_image and self.device.type == "cpu":  # pooling and patches are several times faster
             for parameter in self._model.parameters():
@@ -132,9 +136,15 @@ class RecordEngine:
 
         g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
         has the precision of the engine. The same arguments on the same device give the same bits.
-        Raises: DimensionError, NonFiniteGradientError; nothing may be uploaded then.
+        With a finite R, a record whose g_s is not finite counts as one with g_s = 0, and `n_not_finite` counts it: were
+        it an error, a client that falls silent would tell everybody that such a record was drawn.
+        Raises: DimensionError; NonFiniteGradientError when `parameters`, which are public, are not finite, or, with an
+        infinite R, a g_s is not. Nothing may be uploaded then.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
+        if not np.isfinite(parameters).all():  # whoever was drawn, and if nobody was
+            n_records = sum(map(len, clients))
+            raise NonFiniteGradientError(n_bad=n_records, n_records=n_records)
         self._load(parameters)
         sums = np.zeros((len(clients), self.dim))
         sizes = [len(records) for records in clients]
@@ -143,14 +153,25 @@ class RecordEngine:
         everything = joined(clients)
         features, labels = torch.from_numpy(everything.features), torch.from_numpy(everything.labels)
         for tile, part in _tiles(sizes, self._n_tile):
-            gradients = self._gradients(features[tile], labels[tile])
-            factors = clip_factors(gradients, clip)
+            gradients, factors = self._clipped(self._gradients(features[tile], labels[tile]), clip)
             segments = [segment for _, segment in part]
             parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
             first, last = part[0][0], part[-1][0]
             owners_of_tile = slice(first, last + 1) if last - first < len(part) else [client for client, _ in part]
             sums[owners_of_tile] += torch.cat(parts, dim=1).cpu().numpy()
         return sums
+
+    def _clipped(self, gradients: list[LayerGradients], clip: RecordClip) -> tuple[list[LayerGradients], list[Tensor]]:
+        """The gradients of a tile, zero where they were not finite, and their factors."""
+        try:
+            return gradients, clip_factors(gradients, clip)
+        except NonFiniteGradientError as error:
+            if math.isinf(clip.norm):
+                raise
+            self.n_not_finite += error.n_bad
+        bad = ~torch.stack([layer.squared_norms() for layer in gradients]).sum(dim=0).isfinite()
+        finite = [layer.without(bad) for layer in gradients]
+        return finite, clip_factors(finite, clip)
 
     def gradient_sum(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records
@@ -214,6 +235,8 @@ def clipped_gradient_sum(
     clip, dtype = RecordClip(record_clip_norm), torch.tensor(parameters[:0]).dtype
     engine = RecordEngine(model, example_of(records), device=device, dtype=dtype, memory_bytes=memory_bytes)
     sums: NDArray[np.float64] = engine.clipped_sums(parameters, [records], clip)[0]
+    if engine.n_not_finite:
+        raise NonFiniteGradientError(n_bad=engine.n_not_finite, n_records=len(records))
     return sums
 
 

@@ -121,7 +121,11 @@ class Trainer:
             )
             for client in (request.client for request in batch)
         ]
-        return round_updates(self._task, batch[0].parameters, participants, self._engine)
+        n_before = self._engine.n_not_finite
+        updates = round_updates(self._task, batch[0].parameters, participants, self._engine)
+        if n := self._engine.n_not_finite - n_before:
+            log.warning("client.gradients_not_finite", records=n)  # to this client's operator alone
+        return updates
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from clients.datasets import Records
 from clients.descent import descend
+from clients.errors import NonFiniteGradientError
 from clients.local_update import local_updates
 from clients.per_record import Clipping, RecordClip, RecordEngine
 from clients.projection import project
@@ -119,17 +120,24 @@ def _gradient_sums(
 
 
 def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
-    """clip_C( theta_i - theta ) after V steps of descent."""
-    trained = descend(
-        parameters,
-        who.records,
-        engine=engine,
-        steps=task.local_steps,
-        rate=task.local_rate,
-        sample_rate=task.record_rate,
-        training=task,
-        random_bytes=who.random_bytes,
-    )
+    """clip_C( theta_i - theta ) after V steps of descent.
+
+    Zero where they leave the finite numbers: a client that fell silent instead would tell everybody so of its records.
+    """
+    try:
+        trained = descend(
+            parameters,
+            who.records,
+            engine=engine,
+            steps=task.local_steps,
+            rate=task.local_rate,
+            sample_rate=task.record_rate,
+            training=task,
+            random_bytes=who.random_bytes,
+        )
+    except NonFiniteGradientError as error:
+        engine.n_not_finite += error.n_bad
+        return np.zeros(task.dim)
     return project(trained - parameters.astype(np.float64), task.client_clip)
 
 

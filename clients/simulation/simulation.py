@@ -136,8 +136,8 @@ class Simulation:
 
     def run_round(self) -> RoundMetrics:
         """The next round. Raises DivergedError; then `progress` is as it was, the last model that is one."""
-        t, now = self.progress.rounds, self.progress
-        start = time.perf_counter()
+        t, now, engine = self.progress.rounds, self.progress, self.federation.engine
+        start, n_not_finite = time.perf_counter(), engine.n_not_finite
         chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
@@ -146,6 +146,8 @@ class Simulation:
             raise DivergedError(t, str(error)) from None
         if not np.isfinite(outcome.parameters).all():
             raise DivergedError(t, "the model's parameters are not finite")
+        if n := engine.n_not_finite - n_not_finite:  # a deployment goes on without them, since it protects somebody
+            raise DivergedError(t, f"the gradients of {n} records are not finite")
         seconds = time.perf_counter() - start
         now.participation.update(chosen)
         now.parameters, now.rounds = outcome.parameters, t + 1

@@ -244,10 +244,12 @@ def test_an_empty_sample_uploads_zeros(split):
     assert_array_equal(uploaded, np.zeros(models.dimension("mlp")))
 
 
-def test_diverged_parameters_are_an_error_and_not_an_upload(split):
+@pytest.mark.parametrize("n_records", [0, 2])
+def test_diverged_parameters_are_an_error_and_not_an_upload(split, n_records):
+    """Whoever was drawn: the model is public, the sample is not."""
     diverged = np.full(models.dimension("mlp"), np.nan, dtype=np.float32)
     with pytest.raises(NonFiniteGradientError):
-        update(split.train.take(np.arange(2)), rate=1.0, client_bound=1.0, parameters=diverged)
+        update(split.train.take(np.arange(n_records)), rate=1.0, client_bound=1.0, parameters=diverged)
 
 
 def test_following_the_update_learns_the_digits(split):

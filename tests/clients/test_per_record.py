@@ -179,6 +179,34 @@ def test_a_gradient_that_is_not_finite_is_refused(poison):
         )
 
 
+@pytest.mark.parametrize("kind", list(Clipping))
+@pytest.mark.parametrize("memory", [None, 1])
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_a_record_without_a_finite_gradient_counts_as_zero(name, poison, memory, kind):
+    """Two clients of one pass, in one tile and in one of each record: the sums of the others, up to the rounding of
+    another batch. A client that failed instead would show to everybody that this record was drawn."""
+    records, bad, clip = some_records(name), some_records(name), RecordClip(0.5, kind)
+    bad.features[4, 0, 3, 3] = poison
+    engine = RecordEngine(models.build(name), torch.zeros(records.shape), device="cpu", memory_bytes=memory)
+    parameters = models.initial_parameters(name, seed=0)
+    first, second = np.arange(7), np.arange(7, N_RECORDS)
+    found = engine.clipped_sums(parameters, [bad.take(first), bad.take(second)], clip)
+    assert engine.n_not_finite == 1
+    others = [records.take(np.delete(first, 4)), records.take(second)]
+    np.testing.assert_allclose(found, engine.clipped_sums(parameters, others, clip), rtol=0, atol=1e-6)
+    assert engine.n_not_finite == 1
+
+
+def test_without_a_clip_what_is_not_finite_is_refused():
+    """Nobody is protected then, and the sum would be of fewer records without a word."""
+    records = some_records("mlp")
+    records.features[4, 0, 3, 3] = math.nan
+    engine = RecordEngine(models.build("mlp"), torch.zeros(records.shape), device="cpu")
+    with pytest.raises(NonFiniteGradientError, match=f"gradients of 1 of {N_RECORDS} records"):
+        engine.clipped_sums(models.initial_parameters("mlp", seed=0), [records], RecordClip(math.inf))
+
+
 @pytest.mark.parametrize(
     "layer", [nn.BatchNorm1d(32), nn.SyncBatchNorm(32), nn.InstanceNorm1d(32, track_running_stats=True)]
 )

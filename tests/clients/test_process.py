@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from structlog.testing import capture_logs
 
 from clients import datasets, models
 from clients.attacks import Honest, LabelFlip
@@ -46,6 +47,10 @@ def records():
 
 def trainer(**changes):
     return Trainer(task=task(**changes), records=records(), attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+
+
+def trainer_of(own):
+    return Trainer(task=task(), records=own, attacks=dict.fromkeys(own, Honest()), device="cpu")
 
 
 def together(ours, requests):
@@ -90,11 +95,44 @@ def test_clients_with_different_models_do_not_mix():
 
 
 def test_bad_records_are_nobody_else_s():
-    """One client's pixels are no numbers: only that client gets an error."""
-    ours = trainer()
+    """One client's pixels are no numbers, and nobody is protected: only that client gets an error."""
+    ours = trainer(algorithm="non-private", noise_multiplier=0.0)
     ours._records["carol"].features[:] = np.nan
     outcomes, _ = together(ours, [(name, START) for name in IDS])
     assert [isinstance(outcome, NonFiniteGradientError) for outcome in outcomes] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {},
+        {"algorithm": "user-dp-fedavg"},
+        {"algorithm": "ins-dp-fedavg"},
+        {"algorithm": "local-dp"},
+        {"algorithm": "distributed-dp", "client_clip": 1000.0, "non_colluding": 2},
+    ],
+    ids=lambda changes: changes.get("algorithm", "precad"),
+)
+def test_a_client_uploads_whatever_its_records_are(algorithm):
+    """Who falls silent because of one record tells both servers, and who waits for the round, that it has it. What goes
+    to the client's own log is a number."""
+    ours = trainer(**algorithm)
+    ours._records["carol"].features[0, 0, 3, 3] = np.inf
+    with capture_logs() as lines:
+        uploaded = ours.train("carol", START)
+    assert uploaded.shape == (4810,)
+    assert {(line["event"], line["log_level"]) for line in lines} == {("client.gradients_not_finite", "warning")}
+    for line in lines:
+        assert isinstance(line["records"], int)
+
+
+def test_a_record_that_has_no_gradient_moves_an_update_as_if_it_were_not_there():
+    """By nothing at all, so within the sensitivity that is accounted."""
+    ours = trainer()
+    good = np.arange(1, 5)
+    expected = trainer_of({"carol": records()["carol"].take(good)}).update("carol", START)
+    ours._records["carol"].features[0, 0, 3, 3] = np.nan
+    np.testing.assert_allclose(ours.update("carol", START), expected, rtol=0, atol=1e-6)
 
 
 def test_per_layer_clipping_is_chosen_by_the_task():
