@@ -160,7 +160,9 @@ async def parts_until(
     submission: Submission, n_chunks: int, party: int = 0
 ) -> AsyncIterator[aggregator_pb2.SubmitPart]:
     """The binding, by itself, and the first chunks."""
-    yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement)
+    yield aggregator_pb2.SubmitPart(
+        binding=submission.binding, statement=submission.statement, salt=submission.salt_to(party)
+    )
     for piece in itertools.islice(convert.pieces(submission.payloads[party]), n_chunks):
         yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
 
