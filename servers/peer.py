@@ -24,6 +24,7 @@ from protos.identity import Role
 from protos.precad.v1 import common_pb2, peer_pb2, peer_pb2_grpc
 from protos.transport import explain
 from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.supervision import first_error_or_result
 
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
@@ -60,11 +61,12 @@ class PeerLink:
     async def run(self) -> common_pb2.Goodbye:
         """Sends what is handed over and takes in messages until the peer says goodbye, which is returned.
 
-        Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on nonsense.
+        Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on nonsense; and what reading a
+        relay raises: nothing leaves behind a message that has not left, so a round would wait for ever.
         """
         sending = asyncio.create_task(self._send_outbox())
         try:
-            return await self._take_in()
+            return await first_error_or_result(self._take_in(), guards=(sending,))
         finally:
             self._closed = True
             sending.cancel()
