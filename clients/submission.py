@@ -85,7 +85,7 @@ class Submission:
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """Who is called: A alone in the `masked` form, B and A in the `shares` form."""
+        """Who is called, one after the other: A alone in the `masked` form, B and then A in the `shares` form."""
         return (0,) if self.statement else (1, 0)
 
 

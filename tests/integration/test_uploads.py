@@ -17,6 +17,8 @@ import grpc
 import numpy as np
 import pytest
 
+from clients import session
+from clients.session import ClientSession, parts_of
 from clients.submission import Submission
 from mpc import joint_coin
 from mpc.ring import RingArray
@@ -93,6 +95,39 @@ async def finish(deployment: Deployment, clients: dict[str, LeashedClient]) -> l
         assert model[-1] == expected
         assert not model[:-1].any()
     return accepted
+
+
+@asynchronous
+async def test_a_share_that_takes_long_to_upload_is_not_cut_off_by_the_seed_that_came_at_once(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the `shares` form A gets 16 bytes and B everything else. Everybody's line to B is slow, longer than B waits once
+    A has closed the round: all count all the same, long before the deadline."""
+    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.1)
+
+    async def slowly(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
+        async for part in parts_of(submission, server):
+            yield part
+            await asyncio.sleep(0.8 * server)
+
+    monkeypatch.setattr(session, "parts_of", slowly)
+    task = small_task(CLIENTS, mode="shares", rounds=1)
+    async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
+        clients = [
+            ClientSession(
+                client=name,
+                task=task,
+                addresses=deployment.addresses,
+                tls=pki.tls(name),
+                train=lambda parameters: vector(task.dim),
+            )
+            for name in CLIENTS
+        ]
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(client.run() for client in clients))
+            await deployment.finish()
+    for party in (0, 1):
+        assert [record["accepted"] for record in deployment.rounds(party)] == [sorted(CLIENTS)]
 
 
 # Broken off
