@@ -3,8 +3,8 @@
     join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> upload
 
 In the `masked` form there is one upload, to A, which relays it to B with the client's statement to B. In the `shares`
-form there are two, to B first: A, which gets 16 bytes, would else have everybody's while the long ones to B are still under
-way, close the round, and so cut them off.
+form there are two, to B first: A, which gets 16 bytes, would else have everybody's while the long ones to B are still
+under way, close the round, and so cut them off.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ async def finish(deployment: Deployment, clients: dict[str, LeashedClient]) -> l
 async def test_a_share_that_takes_long_to_upload_is_not_cut_off_by_the_seed_that_came_at_once(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the `shares` form A gets 16 bytes and B everything else. Everybody's line to B is slow, longer than B waits once
+    """In the `shares` form A gets 16 bytes and B everything else. Everybody's line to B takes longer than B waits once
     A has closed the round: all count all the same, long before the deadline."""
     monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.1)
 
