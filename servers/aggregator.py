@@ -227,8 +227,8 @@ class Aggregator:
         return peer_servicer
 
     def _public_reason(self, error: Exception) -> str:
-        """What the other processes, clients too, are told. Errors of ours hold public values, but for the names of files
-        and databases in some; of those, and of others' errors, the log has more."""
+        """What the other processes, clients too, are told. Errors of ours hold public values, but some name files and
+        databases; of those, and of others' errors, the log has more."""
         if isinstance(error, (StoreError, SetupError)):
             return f"{ROLES[self.party]} cannot read or write what it must; its log says more"
         if isinstance(error, (ServerError, MpcError, DpError)):

@@ -227,8 +227,8 @@ def test_a_file_that_somebody_else_holds_hands_nothing_out(path: Path) -> None:
 async def test_a_round_whose_tuples_cannot_be_recorded_invites_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both whole servers, over TLS: the task ends with the reason, and no seed has left. A client, which may be anybody,
-    is not told how the server's files and databases are called."""
+    """Both whole servers, over TLS: the task ends with the reason, and no seed has left. A client is not told how the
+    server's files and databases are called."""
     monkeypatch.setattr(TupleLedger.__init__, "__kwdefaults__", {"busy_timeout_s": 0.1})
     task, pki = small_task(("alice", "bob"), registration_timeout_s=0.5), Pki.create(tmp_path / "pki", ())
     task = task.model_copy(update={"min_clients": 0})
