@@ -20,7 +20,8 @@ In reading order:
     spool        a vector on disk, read and written tile by tile
     engines      where the local step runs
     cpu_engine   on one core
-    kernels      its inner loops (the only module that imports Numba)
+    kernels      its inner loops, in Numba
+    machine_code how the loops are compiled, and where that is kept
     torch_engine on a GPU
     top_bits     words must be small: from shares of words to XOR shares of words that vanish if they are
     gates        the comparison gates, which give the carries that this takes
