@@ -138,8 +138,8 @@ class RecordEngine:
         has the precision of the engine. The same arguments on the same device give the same bits.
         With a finite R, a record whose g_s is not finite counts as one with g_s = 0, and `n_not_finite` counts it: were
         it an error, a client that falls silent would tell everybody that such a record was drawn.
-        Raises: DimensionError; NonFiniteGradientError when `parameters`, which are public, are not finite, or, with an
-        infinite R, a g_s is not. Nothing may be uploaded then.
+        Raises: DimensionError; NonFiniteGradientError when `parameters`, which are public or noised already, are
+        not finite, or, with an infinite R, a g_s is not. Nothing may be uploaded then.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
         if not np.isfinite(parameters).all():  # whoever was drawn, and if nobody was
