@@ -33,8 +33,8 @@ class LayerGradients(Protocol):
         """sum over the records s of each segment of factors_s g_s; (len(segments), k), float64, in the flat order."""
         ...
 
-    def without(self, records: Tensor) -> LayerGradients:
-        """The same with zero for each record that is marked in `records` (n,), whatever its gradient was."""
+    def without(self, is_left_out: Tensor) -> LayerGradients:
+        """The same, but zero for the records that are left out, (n,) bool."""
         ...
 
 
@@ -68,9 +68,10 @@ class Outer:
                 row[width:] = weighted[part].sum(dim=0)
         return out
 
-    def without(self, records: Tensor) -> Outer:
-        """Zero on both sides."""
-        return Outer(_blanked(self.a, records), _blanked(self.b, records), has_bias=self.has_bias)
+    def without(self, is_left_out: Tensor) -> Outer:
+        """See LayerGradients."""
+        a, b = (value.masked_fill(is_left_out[:, None], 0.0) for value in (self.a, self.b))
+        return Outer(a, b, self.has_bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,9 @@ class Rows:
             out.append(sums)
         return torch.cat(out, dim=1)
 
-    def without(self, records: Tensor) -> Rows:
-        """Zero in their rows."""
-        return Rows(tuple(_blanked(block, records) for block in self.blocks), self.orders)
-
-
-def _blanked(rows: Tensor, records: Tensor) -> Tensor:
-    return rows.masked_fill(records[:, None], 0.0)
+    def without(self, is_left_out: Tensor) -> Rows:
+        """See LayerGradients."""
+        return Rows(tuple(block.masked_fill(is_left_out[:, None], 0.0) for block in self.blocks), self.orders)
 
 
 def _linear(layer: nn.Linear, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:

@@ -16,7 +16,6 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, cast
 
@@ -37,6 +36,7 @@ from clients.errors import (
 from clients.layer_gradients import LayerGradients, Rows, Segments, handles, owners
 from clients.models import parameter_count, unflatten
 from clients.one_pass import Tape, one_pass
+from clients.record_clipping import RecordClip, clipped_sums
 
 _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
 """Of a tile, unless told otherwise. On a CPU a tile that stays near the caches is also the fastest."""
@@ -53,33 +53,8 @@ class Path(StrEnum):
     ONE_BY_ONE = "one-by-one"
 
 
-class Clipping(StrEnum):
-    """What a record's bound R limits."""
-
-    FLAT = "flat"
-    """The norm over all parameters, by R."""
-    PER_LAYER = "per-layer"
-    """The norm over each of the L layers' parameters, by R / sqrt(L); together at most R."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordClip:
-    """R, and what it limits."""
-
-    norm: float
-    """R: L2 bound on one record's clipped gradient. Infinity clips nothing, for training without privacy."""
-    kind: Clipping = Clipping.FLAT
-
-    def __post_init__(self) -> None:
-        if not self.norm > 0:  # this form refuses NaN too
-            raise ArgumentError(f"record_clip_norm must be positive, got {self.norm}")
-
-
 class RecordEngine:
-    """Clipped gradient sums of one model. Keeps a copy of it; not for two threads at once.
-
-    n_not_finite: so far, gradients that `clipped_sums` took for zero because they were not finite.
-    """
+    """Clipped gradient sums of one model. Keeps a copy of it; not for two threads at once."""
 
     def __init__(
         self,
@@ -107,7 +82,6 @@ class RecordEngine:
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
         self._n_tile = max(1, self.memory_bytes // self.bytes_per_record)
-        self.n_not_finite = 0
         self._is_image = example.dim() == 3
         if self._is_image and self.device.type == "cpu":  # pooling and patches are several times faster
             for parameter in self._model.parameters():
@@ -135,16 +109,11 @@ class RecordEngine:
         """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
 
         g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
-        has the precision of the engine. The same arguments on the same device give the same bits.
-        With a finite R, a record whose g_s is not finite counts as one with g_s = 0, and `n_not_finite` counts it: were
-        it an error, a client that falls silent would tell everybody that such a record was drawn.
-        Raises: DimensionError; NonFiniteGradientError when `parameters`, which are public or noised already, are
-        not finite, or, with an infinite R, a g_s is not. Nothing may be uploaded then.
+        has the precision of the engine. A g_s that is not finite adds zero. The same arguments on the same device give
+        the same bits.
+        Raises: DimensionError; NonFiniteGradientError where R is infinite.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
-        if not np.isfinite(parameters).all():  # whoever was drawn, and if nobody was
-            n_records = sum(map(len, clients))
-            raise NonFiniteGradientError(n_bad=n_records, n_records=n_records)
         self._load(parameters)
         sums = np.zeros((len(clients), self.dim))
         sizes = [len(records) for records in clients]
@@ -153,25 +122,11 @@ class RecordEngine:
         everything = joined(clients)
         features, labels = torch.from_numpy(everything.features), torch.from_numpy(everything.labels)
         for tile, part in _tiles(sizes, self._n_tile):
-            gradients, factors = self._clipped(self._gradients(features[tile], labels[tile]), clip)
-            segments = [segment for _, segment in part]
-            parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
+            found = clipped_sums(self._gradients(features[tile], labels[tile]), clip, [own for _, own in part])
             first, last = part[0][0], part[-1][0]
             owners_of_tile = slice(first, last + 1) if last - first < len(part) else [client for client, _ in part]
-            sums[owners_of_tile] += torch.cat(parts, dim=1).cpu().numpy()
+            sums[owners_of_tile] += found.cpu().numpy()
         return sums
-
-    def _clipped(self, gradients: list[LayerGradients], clip: RecordClip) -> tuple[list[LayerGradients], list[Tensor]]:
-        """The gradients of a tile, zero where they were not finite, and their factors."""
-        try:
-            return gradients, clip_factors(gradients, clip)
-        except NonFiniteGradientError as error:
-            if math.isinf(clip.norm):
-                raise
-            self.n_not_finite += error.n_bad
-        bad = ~torch.stack([layer.squared_norms() for layer in gradients]).sum(dim=0).isfinite()
-        finite = [layer.without(bad) for layer in gradients]
-        return finite, clip_factors(finite, clip)
 
     def gradient_sum(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records
@@ -228,15 +183,13 @@ def clipped_gradient_sum(
     """The same for one client, (d,), in the precision of `parameters`; makes an engine for this one call.
 
     Adding or removing one record moves the sum by at most R, in real arithmetic; see `RecordEngine.clipped_sums`.
-    Raises: ArgumentError, DimensionError, RecordMixingLayerError, NonFiniteGradientError.
+    Raises: ArgumentError, DimensionError, RecordMixingLayerError.
     """
     if not record_clip_norm < math.inf:
         raise ArgumentError(f"record_clip_norm must be positive and finite, got {record_clip_norm}")
     clip, dtype = RecordClip(record_clip_norm), torch.tensor(parameters[:0]).dtype
     engine = RecordEngine(model, example_of(records), device=device, dtype=dtype, memory_bytes=memory_bytes)
     sums: NDArray[np.float64] = engine.clipped_sums(parameters, [records], clip)[0]
-    if engine.n_not_finite:
-        raise NonFiniteGradientError(n_bad=engine.n_not_finite, n_records=len(records))
     return sums
 
 
@@ -251,24 +204,6 @@ def _tiles(sizes: Sequence[int], n_tile: int) -> Iterator[tuple[slice, list[tupl
             slice(start, stop),
             [(int(i), slice(max(int(starts[i]), start) - start, min(int(ends[i]), stop) - start)) for i in inside],
         )
-
-
-def clip_factors(gradients: Sequence[LayerGradients], clip: RecordClip) -> list[Tensor]:
-    """For each layer the factor of each record: min(1, bound / norm), and 1 where the norm is zero; float64 (n,).
-
-    Raises: NonFiniteGradientError, because a NaN would pass every comparison with the bound.
-    """
-    squares = torch.stack([layer.squared_norms() for layer in gradients])
-    n_bad = int((~squares.sum(dim=0).isfinite()).sum())
-    if n_bad:
-        raise NonFiniteGradientError(n_bad=n_bad, n_records=squares.shape[1])
-    if math.isinf(clip.norm):
-        return list(torch.ones_like(squares))
-    if clip.kind is Clipping.FLAT:
-        norms, bound = squares.sum(dim=0, keepdim=True).sqrt().expand_as(squares), clip.norm
-    else:
-        norms, bound = squares.sqrt(), clip.norm / math.sqrt(len(gradients))
-    return list(bound / norms.clamp(min=bound))
 
 
 # -- three ways to the gradients of single records --------------------------------------------------------------------

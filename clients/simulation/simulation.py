@@ -21,7 +21,14 @@ from clients import evaluation, models
 from clients.aggregation import RULES, AggregationRule
 from clients.attacks import ATTACKS, Attack
 from clients.datasets import Records, Split, example_of, joined
-from clients.errors import ArgumentError, DivergedError, ExtensionError, NonFiniteGradientError, UnknownNameError
+from clients.errors import (
+    ArgumentError,
+    DivergedError,
+    ExtensionError,
+    NonFiniteGradientError,
+    NonFiniteModelError,
+    UnknownNameError,
+)
 from clients.extension import imported
 from clients.model_stack import own_models
 from clients.per_record import RecordEngine
@@ -136,18 +143,16 @@ class Simulation:
 
     def run_round(self) -> RoundMetrics:
         """The next round. Raises DivergedError; then `progress` is as it was, the last model that is one."""
-        t, now, engine = self.progress.rounds, self.progress, self.federation.engine
-        start, n_not_finite = time.perf_counter(), engine.n_not_finite
+        t, now = self.progress.rounds, self.progress
+        start = time.perf_counter()
         chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
                 outcome = self.algorithm.run_round(t, now.parameters, chosen)
-        except NonFiniteGradientError as error:
+        except (NonFiniteGradientError, NonFiniteModelError) as error:
             raise DivergedError(t, str(error)) from None
         if not np.isfinite(outcome.parameters).all():
             raise DivergedError(t, "the model's parameters are not finite")
-        if n := engine.n_not_finite - n_not_finite:  # a deployment goes on without them, since it protects somebody
-            raise DivergedError(t, f"the gradients of {n} records are not finite")
         seconds = time.perf_counter() - start
         now.participation.update(chosen)
         now.parameters, now.rounds = outcome.parameters, t + 1
