@@ -23,6 +23,10 @@ from protos.task import PROTOCOL_VERSION, Task
 
 CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
+FIRST_CHUNK_BYTES = 1 << 18
+"""Of an upload or a download: there in `transfer_grace_s` on the slowest line that a server waits for, by default."""
+SALT_BYTES = 32
+"""Of what goes to B alone beside its share (`salted_digest`)."""
 
 
 class Bytes(Protocol):
@@ -37,6 +41,18 @@ def pieces(data: Bytes) -> Iterator[bytes]:
     """`data` in pieces of at most CHUNK_BYTES; one empty piece when there is none."""
     for start in range(0, max(len(data), 1), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
+
+
+def growing_pieces(data: Bytes) -> Iterator[bytes]:
+    """The same, the first one of FIRST_CHUNK_BYTES at most and each other no longer than all before it.
+
+    gRPC hands on whole messages only: so whoever receives them sees at least half of what has come.
+    """
+    size, start = min(FIRST_CHUNK_BYTES, CHUNK_BYTES), 0
+    while start == 0 or start < len(data):
+        yield data[start : start + size]
+        start += size
+        size = min(start, CHUNK_BYTES)
 
 
 async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:
@@ -101,6 +117,16 @@ def binding_digest(message: common_pb2.Binding) -> bytes:
         part = value if isinstance(value, bytes) else str(value).encode()
         hasher.update(descriptor.number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
     return hasher.digest()
+
+
+def salted_digest(payload_digest: bytes, salt: bytes) -> bytes:
+    """What a binding says of B's share in the `shares` form, 32 bytes: HMAC-SHA256 of the share's SHA-256 under the
+    salt, which only the client and B know.
+
+    A holds the same binding, and the seed of the other share: for every guess of the update it knows what B's share
+    would be. A digest without a salt would tell it which guess is right.
+    """
+    return hmac.digest(salt, payload_digest, "sha256")
 
 
 def statement(mask_seed: Seed, label: Label, digest: bytes) -> bytes:

@@ -17,6 +17,7 @@ from clients.attacks.inner_product import InnerProductManipulation
 from clients.attacks.label_flip import LabelFlip
 from clients.attacks.min_max import MinMax
 from clients.attacks.pixel_backdoor import PixelBackdoor
+from clients.attacks.poisoned_records import PoisonedRecords
 from clients.attacks.random_labels import RandomLabels
 from clients.attacks.scaled_model_replacement import ScaledModelReplacement
 from clients.attacks.semantic_backdoor import SemanticBackdoor
@@ -41,6 +42,7 @@ __all__ = [
     "MaximalDirection",
     "MinMax",
     "PixelBackdoor",
+    "PoisonedRecords",
     "RandomLabels",
     "ScaledModelReplacement",
     "SemanticBackdoor",
@@ -64,6 +66,7 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     TriangleBackdoor,
     DistributedBackdoor,
     SemanticBackdoor,
+    PoisonedRecords,
     ALittleIsEnough,
     InnerProductManipulation,
     MinMax,

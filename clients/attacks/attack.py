@@ -65,7 +65,7 @@ class Attack:
 
     @property
     def follows_protocol(self) -> bool:
-        """Whether its records are all that is poisoned: then it adds the noise that an algorithm asks of clients."""
+        """Whether only its records are an attacker's, and the client adds its noise like an honest one."""
         return False
 
     def of_attacker(self, i: int) -> Self:

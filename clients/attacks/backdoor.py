@@ -53,9 +53,7 @@ class Backdoor(Attack):
         return not self.replaces
 
     def craft(self, known: Knowledge) -> Vector:
-        """Model replacement by theta*; or what the algorithm makes of the poisoned records."""
-        if not self.replaces:
-            return known.update.copy()
+        """Model replacement by theta*."""
         backdoored = known.train(self.steps, self.rate)
         return within(self.gamma * (backdoored - known.parameters.astype(np.float64)) / known.step, known.bound)
 

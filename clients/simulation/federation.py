@@ -19,7 +19,8 @@ from clients.descent import descend, descend_together
 from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates
 from clients.model_stack import ModelByModel, OwnModels
-from clients.per_record import RecordClip, RecordEngine
+from clients.per_record import RecordEngine
+from clients.record_clipping import RecordClip
 from clients.round_update import record_clip
 from clients.simulation.config import SimulationSettings
 from clients.simulation.randomness import Randomness
@@ -52,12 +53,8 @@ class Federation:
     """The rule of a server that sees every update; None: the sum over a public divisor."""
 
     def is_malicious(self, client: str) -> bool:
-        """Whether it deviates."""
-        return client in self.attacks
-
-    def adds_noise(self, client: str) -> bool:
-        """Whether it adds the noise that the algorithm asks of clients."""
-        return client not in self.attacks or self.attacks[client].follows_protocol
+        """Whether it deviates; records that somebody put into its set are no deviation of its own."""
+        return client in self.attacks and not self.attacks[client].follows_protocol
 
     @property
     def nominal_clients(self) -> float:

@@ -26,6 +26,7 @@ from clients.attacks import (
     MaximalDirection,
     MinMax,
     PixelBackdoor,
+    PoisonedRecords,
     RandomLabels,
     ScaledModelReplacement,
     SemanticBackdoor,
@@ -132,6 +133,23 @@ def test_label_flipping_teaches_one_class_as_another():
     assert_array_equal(flipped.labels, np.where(images().labels == 3, 8, images().labels))
     aim = LabelFlip(source=3, target=8).success_records(images())
     assert_array_equal(aim.labels, np.full(4, 8))
+
+
+def test_label_flipping_scales_its_update():
+    assert_array_equal(LabelFlip().on_update(np.array([0.5, -2.0])), [0.5, -2.0])
+    assert_array_equal(LabelFlip(gamma=50.0).on_update(np.array([0.5, -2.0])), [25.0, -100.0])
+
+
+@pytest.mark.parametrize("aim", [LabelFlip(), TriangleBackdoor()])
+def test_poisoned_records_join_the_clients_own(aim):
+    """Its own stay as they are; k more are the first that the aim is measured by."""
+    own = images()
+    trained_on = PoisonedRecords(aim=aim.name, records=3).on_records(own)
+    assert_array_equal(trained_on.features[:40], own.features)
+    assert_array_equal(trained_on.labels[:40], own.labels)
+    assert_array_equal(trained_on.features[40:], aim.success_records(own).features[:3])
+    assert_array_equal(trained_on.labels[40:], [0, 0, 0])
+    assert_array_equal(PoisonedRecords(aim=aim.name).success_records(own).labels, aim.success_records(own).labels)
 
 
 def test_random_flips_are_always_wrong_and_spread_evenly():
@@ -289,14 +307,6 @@ def test_model_replacement_replaces_the_model():
     assert np.linalg.norm(PixelBackdoor(gamma=50.0).craft(knowledge(HONEST, bound=1.0))) == pytest.approx(1.0)
 
 
-def test_a_backdoor_that_replaces_nothing_is_the_protocol_on_poisoned_records():
-    attack, known = PixelBackdoor(replaces=False), knowledge(np.ones((3, 4)))
-    assert attack.follows_protocol
-    assert not PixelBackdoor().follows_protocol
-    assert_array_equal(attack.craft(known), known.update)
-    assert len(attack.on_records(images())) == 2 * len(images())
-
-
 def test_a_little_is_enough_shifts_the_mean_by_z_standard_deviations():
     upload = ALittleIsEnough(z=1.5).craft(knowledge(HONEST))
     for j in range(4):
@@ -405,6 +415,10 @@ def test_sign_flip_and_noise():
     ("make", "message"),
     [
         (lambda: LabelFlip(source=10), "source must be a class"),
+        (lambda: LabelFlip(gamma=0.0), "gamma must be positive"),
+        (lambda: PoisonedRecords(aim="scaled"), "aim must be one of label-flip, triangle-backdoor"),
+        (lambda: PoisonedRecords(records=0), "records must be an integer >= 1"),
+        (lambda: PoisonedRecords(records=5).on_records(images()), "at most the 4 of the client"),
         (lambda: PixelBackdoor(target=-1), "target must be a class"),
         (lambda: PixelBackdoor(steps=0), "steps must be an integer >= 1"),
         (lambda: PixelBackdoor(rate=math.inf), "rate must be positive"),

@@ -31,13 +31,13 @@ from mpc.sharing import Mode
 from mpc.tuples import BatchShape, ServerTuples
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers import intake as intake_module
-from servers.admission import Transfers
 from servers.errors import CallRefusedError, Limit
 from servers.intake import Intake, RelayedUploads
 from servers.operations.telemetry import Telemetry
 from servers.servicers import AggregatorServicer, TaskView
 from servers.sessions import Sessions
 from servers.spool import Spool
+from servers.transfers import Transfers
 from tests.integration.harness import (
     AGGREGATORS,
     LeashedClient,
@@ -100,8 +100,8 @@ class Pair:
                 sessions=Sessions(CLIENTS),
                 spool=self.spools[party],
                 telemetry=Telemetry(AGGREGATORS[party]),
-                uploads=Transfers(Limit.UPLOADS, 256),
-                downloads=Transfers(Limit.DOWNLOADS, 256),
+                uploads=Transfers(Limit.UPLOADS, 256, min_bytes_s=0.0, grace_s=5.0),
+                downloads=Transfers(Limit.DOWNLOADS, 256, min_bytes_s=0.0, grace_s=5.0),
             )
             view.intake, view.relay = self.intakes[party], relay if party == 0 else None
             self.servicers.append(AggregatorServicer(view))
@@ -158,7 +158,7 @@ def changes(draw: st.DrawFn) -> tuple[str, Any]:
         st.sampled_from(
             [
                 *("field", "clear", "drop", "repeat", "swap", "junk", "empty"),
-                *("cut", "flip", "extend", "binding", "apart", "break", "statement"),
+                *("cut", "flip", "extend", "binding", "apart", "break", "statement", "salt"),
             ]
         )
     )
@@ -203,12 +203,16 @@ def damaged(parts: Parts, change: tuple[str, Any]) -> Parts | None:
         parts[at].chunk.data = bytes(data)
     elif kind == "statement" and parts:
         parts[at].statement = bytes(argument[1] % 40)
+    elif kind == "salt" and parts:
+        parts[at].salt = bytes(argument[1] % 40)
     elif kind == "binding":
         for part in parts:
             part.ClearField("chunk")
         parts = parts[:1]
     elif kind == "apart" and parts:
-        parts[:1] = [chunk(binding=parts[0].binding, statement=parts[0].statement), chunk(chunk=parts[0].chunk)]
+        whole, header = parts[0].chunk, parts[0]
+        header.ClearField("chunk")
+        parts[:1] = [header, chunk(chunk=whole)]
     elif kind == "break":
         return None
     return parts

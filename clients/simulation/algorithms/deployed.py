@@ -89,7 +89,7 @@ class Deployed(Algorithm):
             n_declared=self.task.clients[client],
             random_bytes=federation.randomness.records(t, client),
             noise=noise,
-            adds_noise=federation.adds_noise(client),
+            adds_noise=not federation.is_malicious(client),
         )
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:

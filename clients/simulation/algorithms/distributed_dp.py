@@ -58,7 +58,7 @@ class DistributedDp(Algorithm):
             if encoded is None:
                 continue
             total += encoded
-            if federation.adds_noise(client):
+            if not federation.is_malicious(client):
                 total += federation.randomness.noise(t, client, self._std, task.dim)
         return RoundOutcome(updated(parameters, total, task), tuple(updates))
 

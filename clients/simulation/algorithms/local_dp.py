@@ -22,7 +22,7 @@ class LocalDp(PlainServer):
 
     `client_clipping`: what is sent is projected onto the ball of radius C after the noise, and the server, which sees
     it, refuses what is longer; without `validation` it takes what comes, so that C binds the honest alone. Malicious
-    clients that do not follow the protocol add no noise.
+    clients add no noise.
     Source: PRECAD, Sec. 6.1 and 6.3, LDP setting. In Xie et al., CCS '23, the same training, with records called
     instances, is InsDP-FedSGD.
     """
@@ -45,7 +45,7 @@ class LocalDp(PlainServer):
         exact = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
         updates = federation.attacked(t, parameters, exact, bound=self._enforced, step=self.step)
         sent = {
-            client: self._noised(t, client, update) if federation.adds_noise(client) else update
+            client: update if federation.is_malicious(client) else self._noised(t, client, update)
             for client, update in updates.items()
         }
         accepted = {client: update for client, update in sent.items() if np.linalg.norm(update) <= self._enforced}
