@@ -33,6 +33,7 @@ from dp.monte_carlo import monte_carlo_privacy
 from dp.task_privacy import task_privacy
 from protos import convert
 from protos.task import Task
+from servers.state_dir import ledger_path, open_ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class RunEvidence:
 class _Run:
     folder: RunFolder
     deployment: Deployment
-    participation: Counter[str]
+    charged: Counter[str]
+    """Rounds that each client has paid for."""
     rounds: int
     model_digest: str
     ended: str
@@ -135,14 +137,19 @@ def _read(path: Path) -> _Run:
     try:
         summary = json.loads(folder.summary.read_text())
         metrics = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-        participation = Counter(client for line in metrics for client in line["participants"])
-        return _Run(
-            folder, deployment, participation, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"])
-        )
+        charged = _charged(folder, deployment.task)
+        return _Run(folder, deployment, charged, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"]))
     except OSError as error:
         raise ConfigError(f"--run: expected the folder of a finished run, found {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError):
         raise ConfigError(f"--run: expected a summary and metrics as precad run writes them, found {path}") from None
+
+
+def _charged(folder: RunFolder, task: Task) -> Counter[str]:
+    """By A's ledger, which also holds the rounds that were given up after their charge. Raises OSError, DpError."""
+    ledger_path(folder.state_dir("a")).stat()  # opening would make one
+    with open_ledger(folder.state_dir("a"), task) as ledger:
+        return Counter(ledger.participation)
 
 
 def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:
@@ -170,9 +177,9 @@ _OF_THE_LAW: Final = ("dataset", "partition", "partition_seed", "shards_per_clie
 
 def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
     """What was read, and the privacy of all models together: one client's rounds in all runs, composed."""
-    together = sum((run.participation for run in runs), Counter[str]())
+    together = sum((run.charged for run in runs), Counter[str]())
     most = max(together.values(), default=0)
-    of_one = max((max(run.participation.values(), default=0) for run in runs), default=0)
+    of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)
     deployment = runs[0].deployment
     training = training_of(task)
     privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}

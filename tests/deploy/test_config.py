@@ -457,7 +457,6 @@ A, B, DEALER, CLIENT = (
         (CLIENT, {"client": REMOVE}, [r"\[client\]: expected this section for this command, found none"]),
         (CLIENT, {"client.certificates": "nowhere"}, ["certificate: expected a readable file.*nowhere/client-0"]),
         (CLIENT, {"client.authority": "nowhere.pem"}, ["authority: expected a readable file.*nowhere.pem"]),
-        (CLIENT, {"task.clients.client-0": 100}, ["task.clients.client-0: expected .*360.* 100"]),
         (CLIENT, {"task.model": "resnet"}, ["resnet"]),
         ((*CLIENT, "--id", "eve"), {}, ["--id: expected distinct clients of the task, found client-0, eve"]),
         ((*CLIENT, "--id", "client-0"), {}, ["--id: expected distinct clients"]),
