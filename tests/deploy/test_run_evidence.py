@@ -122,7 +122,7 @@ def test_many_runs_prove_what_their_mean_and_radius_do(tmp_path):
 def test_a_budget_that_may_end_the_training_takes_the_sampling_away(tmp_path):
     """When it ends depends on who was drawn: a fourth round of one client would spend this one. One that no four rounds
     of a client can spend changes nothing."""
-    tight = read_runs([make_run(tmp_path / "tight", 1, epsilon_budget_one_server=0.35)])
+    tight = read_runs([make_run(tmp_path / "tight", 1, epsilon_budget_one_server=0.42)])
     assert tight.training.event.sampling_rate == 1
     assert not tight.provenance["sampling_claimed"]
     assert "q = 1 is accounted" in precad("certify", "--run", tmp_path / "tight", "--method", "pld").stderr
