@@ -20,7 +20,7 @@ from deploy.experiments import precad_backdoor, precad_clients, ptr_mnist, userd
 from dp.accountants import XieAccountant
 from dp.accounting import PldAccountant, SampledGaussian
 from dp.certified_prediction import certified_integer, xie_certified_k
-from dp.ptr_privacy import eps_ptr_rounds
+from dp.ptr_loss import pld_eps_ptr
 
 
 def experiment(*arguments: object) -> Result:
@@ -226,7 +226,7 @@ def test_the_rounds_are_all_that_epsilon_pays_for() -> None:
     for rounds, is_within in ((gaussian, True), (gaussian + 1, False)):
         assert (PldAccountant().epsilon(SampledGaussian(q, 0.7), rounds, 1e-5) <= 2.4) == is_within
     for rounds, is_within in ((ptr, True), (ptr + 1, False)):
-        assert (eps_ptr_rounds(q, 1.1, 0.5, 1.0, 1e-8, rounds, 1e-5) <= 2.4) == is_within
+        assert (pld_eps_ptr(q, 1.1, 0.5, 1.0, 1e-8, rounds, 1e-5) <= 2.4) == is_within
     corruption = next(c for c in ptr_mnist.CORRUPTIONS if c.name == "gradient-0.2")
     config = setting.case(corruption, ptr_mnist.PTR).config
     assert (config["task"]["clients"], config["task"]["record_rate"], config["task"]["rounds"]) == (60_000, 1.0, ptr)
