@@ -189,7 +189,7 @@ def experiment_userdp_certified(
 
 @experiment_app.command("ptr-mnist")
 def experiment_ptr_mnist(
-    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 2.33: minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 1.2: minutes.")] = False,
     seeds: Seeds = None,
     corruptions: Annotated[
         list[str] | None, typer.Option("--corruption", help="Such as label-0.1; all seven unless given.")

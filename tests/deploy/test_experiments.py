@@ -192,16 +192,16 @@ def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     of the same trainings."""
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(ptr_mnist, "BATCH", 12)
-    monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 7)
+    monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 3)
     folder = tmp_path / "run"
     chosen = ("--dataset", "digits", "--model", "mlp", "--corruption", "feature-0.2", "--seeds", 1)
     arguments = ("ptr-mnist", *chosen, "--output", folder)
-    done = experiment(*arguments, "--epsilon", 2.35, "--json")
+    done = experiment(*arguments, "--epsilon", 1.2, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (folder / "report.txt").read_text().strip() == report["paragraph"]
     (case,) = report["cases"]
-    assert (case["corruption"], case["share"], case["epsilon"]) == ("feature", 0.2, 2.35)
+    assert (case["corruption"], case["share"], case["epsilon"]) == ("feature", 0.2, 1.2)
     rows = rows_of(folder)
     for key, method in (("gaussian", "TSGD + Gaussian"), ("ptr", "TSGD + PTR")):
         own = [row for row in rows if row["method"] == method]
@@ -211,11 +211,13 @@ def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert case[key]["accuracy"]["mean"] == pytest.approx(np.mean(last))
         assert case[key]["paper"] is None  # the paper's numbers are MNIST's
     assert (folder / "ptr-table-1.png").read_bytes()[:4] == b"\x89PNG"
-    assert 0 < case["gaussian_renyi"]["rounds"] < case["gaussian"]["rounds"]
+    assert case["gaussian"]["rounds"] < case["ptr"]["rounds"]
+    assert case["gaussian_renyi"] is case["ptr_renyi"] is None
+    assert "do not allow 3 rounds of both" in report["paragraph"]
     monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
-    again = experiment(*arguments, "--epsilon", 2.35, "--epsilon", 2.3, "--json")
+    again = experiment(*arguments, "--epsilon", 1.2, "--epsilon", 1.15, "--json")
     assert again.exit_code == 0, again.output
-    assert [row["epsilon"] for row in json.loads(again.stdout)["cases"]] == [2.35, 2.3]
+    assert [row["epsilon"] for row in json.loads(again.stdout)["cases"]] == [1.2, 1.15]
 
 
 def test_the_rounds_are_all_that_epsilon_pays_for() -> None:
@@ -258,11 +260,15 @@ def test_accuracy_until(monkeypatch: pytest.MonkeyPatch, rounds: int, mean: floa
 
 def test_the_paragraph_counts_where_ptr_is_ahead() -> None:
     def case(ptr: float, gaussian: float) -> dict[str, Any]:
-        means = {"ptr": ptr, "gaussian": gaussian, "gaussian_renyi": 0.75}
-        both = {key: {"rounds": 10, "accuracy": {"mean": mean}, "diverged": 0} for key, mean in means.items()}
-        return {"corruption": "label", "share": 0.1, "epsilon": 3.0, **both}
+        means = {"ptr": ptr, "gaussian": gaussian, "ptr_renyi": ptr - 0.1, "gaussian_renyi": 0.65}
+        all_four = {
+            key: {"rounds": rounds, "accuracy": {"mean": mean}, "diverged": 0}
+            for rounds, (key, mean) in enumerate(means.items(), 10)
+        }
+        return {"corruption": "label", "share": 0.1, "epsilon": 3.0, **all_four}
 
     report = {"dataset": "mnist", "model": "cnn", "seeds": 1, "cases": [case(0.9, 0.8), case(0.7, 0.8), case(0.8, 0.8)]}
     said = ptr_mnist.paragraph(report)
-    assert "PTR is ahead in 1 of 3 settings" in said
-    assert "the Gaussian 10 rounds, in 2." in said
+    assert "11 rounds of TSGD + Gaussian and 10 of TSGD + PTR, PTR is ahead in 1 of 3 settings" in said
+    assert "by the paper's Renyi divergences, which allow 13 and 12, in 2." in said
+    assert "label 0.1 0.700 against 0.800 (-0.100)" in said
