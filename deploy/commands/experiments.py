@@ -220,6 +220,19 @@ def experiment_ptr_mnist(
         _train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
 
 
+@experiment_app.command("ptr-accounting")
+def experiment_ptr_accounting(as_json: Json = False) -> None:
+    """Rounds that each mechanism of the PTR paper's Tables 1 to 4 has at their epsilons, proved and by Renyi."""
+    with exit_codes():
+        from deploy.experiments import ptr_accounting
+
+        report = ptr_accounting.ptr_accounting()
+        if as_json:
+            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
+        else:
+            ptr_accounting.print_ptr_accounting(people, report)
+
+
 @experiment_app.command("precad-noise")
 def experiment_precad_noise(as_json: Json = False) -> None:
     """The noise column of PRECAD's Table 1, measured on one round of each algorithm."""

@@ -188,7 +188,7 @@ def proved_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
 def renyi_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
     """The same by Renyi divergences, as in the paper."""
     parameters = method.parameters
-    if method is GAUSSIAN:
+    if method.rule is TsgdGaussian:
         return RdpAccountant().epsilon(SampledGaussian(rate, parameters["noise_multiplier"]), rounds, DELTA)
     mechanism = (parameters[name] for name in ("noise_multiplier", "tau", "laplace_scale", "test_failure"))
     return eps_ptr_rounds(rate, *mechanism, rounds, DELTA)
