@@ -21,6 +21,7 @@ AttackName: TypeAlias = Literal[
     "wrap",
     "label-flip",
     "random-labels",
+    "mirrored-labels",
     "sign-flip",
     "gradient-noise",
     "feature-noise",

@@ -16,6 +16,7 @@ from clients.attacks.honest import Honest
 from clients.attacks.inner_product import InnerProductManipulation
 from clients.attacks.label_flip import LabelFlip
 from clients.attacks.min_max import MinMax
+from clients.attacks.mirrored_labels import MirroredLabels
 from clients.attacks.pixel_backdoor import PixelBackdoor
 from clients.attacks.random_labels import RandomLabels
 from clients.attacks.scaled_model_replacement import ScaledModelReplacement
@@ -40,6 +41,7 @@ __all__ = [
     "LabelFlip",
     "MaximalDirection",
     "MinMax",
+    "MirroredLabels",
     "PixelBackdoor",
     "RandomLabels",
     "ScaledModelReplacement",
@@ -56,6 +58,7 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     WrapAround,
     LabelFlip,
     RandomLabels,
+    MirroredLabels,
     SignFlip,
     GradientNoise,
     FeatureNoise,

@@ -18,16 +18,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from deploy.experiments.ptr_mnist import (
-    DELTA,
-    GAUSSIAN,
-    PTR,
-    Method,
-    Price,
-    proved_epsilon,
-    renyi_epsilon,
-    rounds_within,
-)
+from deploy.experiments.ptr_mnist import DELTA, Price, proved_epsilon, renyi_epsilon, rounds_within
+from deploy.experiments.ptr_settings import GAUSSIAN, PTR, Method
 from dp.ptr_privacy import subsampled_ptr_rdp_closed
 from dp.renyi import rdp_sgm_poisson
 

@@ -17,7 +17,14 @@ from clients import evaluation
 from clients.datasets import DataSource
 from clients.simulation import Simulation
 from deploy.cli import app
-from deploy.experiments import precad_backdoor, precad_clients, ptr_accounting, ptr_mnist, userdp_certified
+from deploy.experiments import (
+    precad_backdoor,
+    precad_clients,
+    ptr_accounting,
+    ptr_mnist,
+    ptr_settings,
+    userdp_certified,
+)
 from dp.accountants import RdpAccountant, XieAccountant
 from dp.accounting import PldAccountant, SampledGaussian
 from dp.certified_prediction import certified_integer, xie_certified_k
@@ -196,16 +203,16 @@ def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ptr_mnist, "BATCH", 12)
     monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 3)
     folder = tmp_path / "run"
-    chosen = ("--dataset", "digits", "--model", "mlp", "--corruption", "feature-0.2", "--seeds", 1)
+    chosen = ("--dataset", "digits", "--model", "mlp", "--corruption", "sign-flip-0.2", "--dpsgd", "--seeds", 1)
     arguments = ("ptr-mnist", *chosen, "--output", folder)
     done = experiment(*arguments, "--epsilon", 1.2, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (folder / "report.txt").read_text().strip() == report["paragraph"]
     (case,) = report["cases"]
-    assert (case["corruption"], case["share"], case["epsilon"]) == ("feature", 0.2, 1.2)
+    assert (case["corruption"], case["share"], case["epsilon"]) == ("sign-flip", 0.2, 1.2)
     rows = rows_of(folder)
-    for key, method in (("gaussian", "TSGD + Gaussian"), ("ptr", "TSGD + PTR")):
+    for key, method in (("gaussian", "TSGD + Gaussian"), ("ptr", "TSGD + PTR"), ("dpsgd", "DP-SGD")):
         own = [row for row in rows if row["method"] == method]
         assert int(own[-1]["round"]) == case[key]["rounds"] > 0
         assert float(own[-1]["epoch"]) == pytest.approx(case[key]["rounds"] * 12 / 1437)
@@ -213,7 +220,8 @@ def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert case[key]["accuracy"]["mean"] == pytest.approx(np.mean(last))
         assert case[key]["paper"] is None  # the paper's numbers are MNIST's
     assert (folder / "ptr-table-1.png").read_bytes()[:4] == b"\x89PNG"
-    assert case["gaussian"]["rounds"] < case["ptr"]["rounds"]
+    assert case["gaussian"]["rounds"] == case["dpsgd"]["rounds"] < case["ptr"]["rounds"]
+    assert f"DP-SGD {case['dpsgd']['accuracy']['mean']:.3f})" in report["paragraph"]
     assert case["gaussian_renyi"] is case["ptr_renyi"] is None
     assert "do not allow 3 rounds of both" in report["paragraph"]
     monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
@@ -225,14 +233,14 @@ def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_rounds_are_all_that_epsilon_pays_for() -> None:
     """One more would cost more, by each mechanism's own bound; at most what the paper has in a round."""
     setting = ptr_mnist.Experiment(epsilons=(2.4,))
-    gaussian, ptr = (setting.rounds(method, 2.4) for method in ptr_mnist.METHODS)
+    gaussian, ptr = (setting.rounds(method, 2.4) for method in ptr_settings.METHODS)
     q = 256 / 60_000
     for rounds, is_within in ((gaussian, True), (gaussian + 1, False)):
         assert (PldAccountant().epsilon(SampledGaussian(q, 0.7), rounds, 1e-5) <= 2.4) == is_within
     for rounds, is_within in ((ptr, True), (ptr + 1, False)):
         assert (pld_eps_ptr(q, 1.1, 0.5, 1.0, 1e-8, rounds, 1e-5) <= 2.4) == is_within
-    corruption = next(c for c in ptr_mnist.CORRUPTIONS if c.name == "gradient-0.2")
-    config = setting.case(corruption, ptr_mnist.PTR).config
+    corruption = next(c for c in ptr_settings.CORRUPTIONS if c.name == "gradient-0.2")
+    config = setting.case(corruption, ptr_settings.PTR).config
     assert (config["task"]["clients"], config["task"]["record_rate"], config["task"]["rounds"]) == (60_000, 1.0, ptr)
     assert config["simulation"]["attack"]["clients"] == 12_000
 
@@ -267,7 +275,7 @@ def test_the_paragraph_counts_where_ptr_is_ahead() -> None:
             key: {"rounds": rounds, "accuracy": {"mean": mean}, "diverged": 0}
             for rounds, (key, mean) in enumerate(means.items(), 10)
         }
-        return {"corruption": "label", "share": 0.1, "epsilon": 3.0, **all_four}
+        return {"corruption": "label", "share": 0.1, "epsilon": 3.0, **all_four, "dpsgd": None}
 
     report = {"dataset": "mnist", "model": "cnn", "seeds": 1, "cases": [case(0.9, 0.8), case(0.7, 0.8), case(0.8, 0.8)]}
     said = ptr_mnist.paragraph(report)
