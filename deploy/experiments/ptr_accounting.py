@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.experiments.ptr_mnist import DELTA, Price, proved_epsilon, renyi_epsilon, rounds_within
-from deploy.experiments.ptr_settings import GAUSSIAN, PTR, Method
+from deploy.experiments.ptr_settings import GAUSSIAN, PTR, PTR_PARAMETERS, Method
 from dp.ptr_privacy import subsampled_ptr_rdp_closed
 from dp.renyi import rdp_sgm_poisson
 
@@ -78,8 +78,8 @@ def _row(setting: Setting, epsilon: float) -> dict[str, Any]:
 def order_2(setting: Setting) -> float:
     """Renyi divergence of order 2 of one round, PTR's over the Gaussian's."""
     parameters = setting.methods()["ptr"].parameters
-    mechanism = [parameters[name] for name in ("noise_multiplier", "tau", "laplace_scale", "test_failure")]
-    ptr = subsampled_ptr_rdp_closed(2, setting.rate, *mechanism)
+    sigma1, tau, b, delta0 = (parameters[name] for name in PTR_PARAMETERS)
+    ptr = subsampled_ptr_rdp_closed(2, setting.rate, sigma1, tau, b, delta0)
     return ptr / rdp_sgm_poisson(2, setting.rate, setting.sigma_gaussian)
 
 

@@ -28,7 +28,17 @@ from rich.table import Table
 from clients.aggregation import TsgdGaussian
 from deploy.errors import ConfigError
 from deploy.experiments import runner
-from deploy.experiments.ptr_settings import CORRUPTIONS, DPSGD, GAUSSIAN, METHODS, PTR, TABLE_3, Corruption, Method
+from deploy.experiments.ptr_settings import (
+    CORRUPTIONS,
+    DPSGD,
+    GAUSSIAN,
+    METHODS,
+    PTR,
+    PTR_PARAMETERS,
+    TABLE_3,
+    Corruption,
+    Method,
+)
 from deploy.experiments.runner import Case, Outcome
 from dp.accountants import RdpAccountant
 from dp.accounting import SampledGaussian
@@ -142,8 +152,8 @@ def renyi_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
     parameters = method.parameters
     if method.rule is TsgdGaussian:
         return RdpAccountant().epsilon(SampledGaussian(rate, parameters["noise_multiplier"]), rounds, DELTA)
-    mechanism = (parameters[name] for name in ("noise_multiplier", "tau", "laplace_scale", "test_failure"))
-    return eps_ptr_rounds(rate, *mechanism, rounds, DELTA)
+    sigma1, tau, b, delta0 = (parameters[name] for name in PTR_PARAMETERS)
+    return eps_ptr_rounds(rate, sigma1, tau, b, delta0, rounds, DELTA)
 
 
 Price = Callable[[Method, int, float, int], float]

@@ -33,6 +33,8 @@ PTR: Final = Method(
     TsgdPtr,
     {"clip": 1.0, "noise_multiplier": 1.1, "tau": 0.5, "laplace_scale": 1.0, "test_failure": 1e-8, "trim": 0.25},
 )
+PTR_PARAMETERS: Final = ("noise_multiplier", "tau", "laplace_scale", "test_failure")
+"""sigma1, tau, b and delta0 by their names in `parameters`."""
 DPSGD: Final = Method("dpsgd", "DP-SGD", TsgdGaussian, {**GAUSSIAN.parameters, "trim": 0.0})
 """Of Table 4: nothing is trimmed."""
 METHODS: Final = (GAUSSIAN, PTR)
