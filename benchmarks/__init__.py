@@ -15,6 +15,10 @@ In reading order:
     canonne       the baseline of the noise
     noise         the sampler, beside its peers
     scale         time, memory and bytes as the model and the round grow
-    plain_training, overhead    a whole round, beside the same training without PRECAD
-    tables, plots               what people see
+    threads       the check's local step on several cores
+    plain_training, plain_federation, overhead   a whole round, beside the same training without PRECAD
+    training      per-record gradients, beside Opacus
+    local_training   several local steps of many clients
+    tables, plots    what people see
+    errors        what may go wrong
 """

@@ -1,5 +1,26 @@
 """The client of PRECAD: trains on its own records and uploads one clipped, secret-shared update per round.
 
-Reading order: `local_update` (Algorithm 2), `per_record` (its lines 2 to 5), `models`, `datasets`; `evaluation`,
-`attacks`, `aggregation` and `simulation` serve experiments.
+In reading order:
+
+    local_update     Algorithm 2 up to the clipped update
+    per_record       its lines 2 to 5: clipped gradients of many clients' records in one pass
+    one_pass         where that pass keeps what layers read and wrote
+    layer_gradients  what a record's gradient is, layer by layer
+    projection       the ball that an update must be in
+    submission       line 8: what each server receives
+    round_update     what a client computes by the task's algorithm, PRECAD or another
+    descent          several local steps
+    model_stack      several clients' local steps at once
+    stacked_layers   layers with parameters for each of them
+    models           what is trained, and the flat vector that stands for it
+    datasets/        records and how clients share them
+    session          one client's side of a task
+    process          several clients in a process
+    links            connections to both servers
+    patience         when to ask a server again
+    config           what an operator configures
+    evaluation       accuracy and confidence on records that nobody trains on
+    attacks/, aggregation/, simulation/   experiments
+    extension        a user's own class by import path
+    errors           what may go wrong, as one tree
 """

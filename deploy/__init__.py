@@ -1,13 +1,47 @@
 """What ties the parts together: configuration, certificates, the command line, and the runner for one machine.
 
-cli         the command `precad`
-config      one TOML file per deployment, validated as a whole
-pki         a private authority and role certificates
-localhost   dealer, aggregators and clients as processes of this machine
-watch       what the runner shows while they work
-run_folder  what a run leaves behind
-demo        the configuration behind `precad demo`
-audit       the real two-party check on vectors of your own
-exit_codes  how a process says what ended it
-lock        makes the lock files
+The command line:
+
+    cli         the command `precad`
+    commands/   its commands, a module for each kind
+    errors      how a process says what ended it
+    figures     how numbers about privacy are written
+
+A deployment:
+
+    config      one TOML file, validated as a whole
+    check       what can be known of it before anything starts
+    pki         a private authority and role certificates
+    certificate_forms   what its certificates look like
+    enrolment/  certificates by one-time token
+    operations  `precad status` and `precad watch`
+    audit_log   a server's log, ledger and releases against one another
+    audit       the real two-party check on vectors of your own
+    exporting/  a model as files, with a statement that both servers sign
+    docker/, kubernetes/, systemd/, grafana/, samples/   files for operators
+
+On one machine:
+
+    demo        the configuration behind `precad demo`
+    local_configuration   a whole deployment's, from what its user says
+    localhost   dealer, aggregators and clients as processes
+    processes   that cannot outlive their parent
+    watch       what the runner shows while they work
+    run_folder  what a run leaves behind
+    report      its summary, for people
+    simulate    the same task in one process, for many seeds
+    workers     trainings side by side
+    experiments/   what the papers report, repeated
+    reporting/  run folders as one page
+    whole_folder   a folder that appears with everything in it, or not at all
+
+Guarantees:
+
+    accounting_commands   `precad account`
+    certify_flags, certify_commands   `precad certify`
+    planning_commands     `precad certify --plan`
+    run_evidence          what run folders say for a certificate
+    accounting_plots      what `--plot` draws
+
+    lock        makes the lock files
 """

@@ -46,7 +46,7 @@ from clients.simulation.algorithms import Deployed
 from clients.simulation.simulation import Progress as Standing
 from deploy.config import parse_section
 from deploy.errors import ConfigError
-from deploy.localhost import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
+from deploy.local_configuration import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
 from deploy.workers import Workers
 from protos.task import Task
 

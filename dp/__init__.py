@@ -2,6 +2,7 @@
 
     rounded_gaussian   exact round(std * Z) on the grid, the noise one server adds
     accounting         what a round costs a record, for each adversary; the labels every figure carries
+    task_privacy       what a round of a deployment's task is, by its algorithm
     accountants        all accountants side by side
     calibration        smallest noise, or most rounds, for a target epsilon
     gaussian_dp        (epsilon, delta) of telling N(0, 1) from N(mu, 1)

@@ -16,16 +16,21 @@ In reading order:
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
     projection   64 ternary rows against modular wrap-around
     local_step   what a server computes from vectors of length d, in one pass over the uploads
-    encrypted_region bytes on disk that only this process can read
+    encrypted_region   bytes on disk that only this process can read
     spool        a vector on disk, read and written tile by tile
     engines      where the local step runs
-    cpu_engine   on one core
-    kernels      its inner loops (the only module that imports Numba)
+    cpu_engine   on the processor
+    kernels      its inner loops, in Numba
+    machine_code how such loops are compiled, and where that is kept
+    threads      several cores for one step
     torch_engine on a GPU
     top_bits     words must be small: from shares of words to XOR shares of words that vanish if they are
     gates        the comparison gates, which give the carries that this takes
     comparison   CrypTen's carry circuit as a gate (the only module that imports CrypTen)
     carry_gate   ours
     equality     the masked-equality opening: one bit per client
+    gate_kernels, field_kernels   the loops of both, in Numba
+    compiled     loads them when they are first needed
     validation   the whole check, in the order of the paper
+    errors       what may go wrong, as one tree
 """

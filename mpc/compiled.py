@@ -1,6 +1,7 @@
 """The check's compiled loops beside the local step's: imported when they are first needed, so that nobody else waits.
 
-Loading them takes about a second of one core, as `mpc.kernels` explains. The dealer and the clients never do.
+Loading them takes a second of one core where they are compiled for the first time (`mpc.machine_code`). The dealer and
+the clients never do.
 """
 
 from __future__ import annotations

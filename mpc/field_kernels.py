@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from mpc.machine_code import compiled
 
 Words = NDArray[np.uint64]
 
@@ -22,7 +24,6 @@ ZERO, ONE, SIGN = np.uint64(0), np.uint64(1), np.uint64(63)
 TOP = np.uint64(2**63 - 1)
 """The high word of p; the low one is all ones."""
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _U64, _PAIR = types.uint64, types.UniTuple(types.uint64, 2)
 _READ = types.Array(types.uint64, 2, "C", readonly=True)
 _READ_3D = types.Array(types.uint64, 3, "C", readonly=True)
@@ -41,7 +42,7 @@ def _high_product(_context: Any, x: Any, y: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@njit(_PAIR(_U64, _U64, _U64, _U64), **_OPTIONS)
+@compiled(_PAIR(_U64, _U64, _U64, _U64))
 def add(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.uint64, np.uint64]:
     """x + y modulo p, below p, for any x and y up to p."""
     low = x0 + y0
@@ -53,7 +54,7 @@ def add(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.
     return canonical, (top + np.uint64(canonical < folded)) & TOP
 
 
-@njit(_PAIR(_U64, _U64, _U64, _U64), **_OPTIONS)
+@compiled(_PAIR(_U64, _U64, _U64, _U64))
 def multiply(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.uint64, np.uint64]:
     """x y modulo p, below p, for any x and y up to p."""
     word0, carry = x0 * y0, _high_product(x0, y0)
@@ -72,7 +73,7 @@ def multiply(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tupl
     return low, high
 
 
-@njit(types.void(_READ, _U64, _U64, _WRITE), **_OPTIONS)
+@compiled(types.void(_READ, _U64, _U64, _WRITE))
 def hashes(words: Words, key0: np.uint64, key1: np.uint64, out: Words) -> None:
     """`mpc.equality.polynomial_hashes`, by Horner's rule. Shapes: words (n, w), out (n, 2)."""
     for i in range(words.shape[0]):
@@ -83,7 +84,7 @@ def hashes(words: Words, key0: np.uint64, key1: np.uint64, out: Words) -> None:
         out[i, 0], out[i, 1] = low, high
 
 
-@njit(types.void(_READ, _READ_3D, _U64, _WRITE), **_OPTIONS)
+@compiled(types.void(_READ, _READ_3D, _U64, _WRITE))
 def differences(hashed: Words, tuples: Words, sign: np.uint64, out: Words) -> None:
     """hash - omega where `sign` is zero, -hash - omega where it is all ones. Shapes: (n, 2), (n, 3, 2), (n, 2)."""
     for i in range(hashed.shape[0]):
@@ -91,7 +92,7 @@ def differences(hashed: Words, tuples: Words, sign: np.uint64, out: Words) -> No
         out[i, 0], out[i, 1] = add(low, high, ~tuples[i, 1, 0], ~tuples[i, 1, 1] & TOP)
 
 
-@njit(types.void(_READ, _READ, _READ_3D, _WRITE), **_OPTIONS)
+@compiled(types.void(_READ, _READ, _READ_3D, _WRITE))
 def masked(ours: Words, theirs: Words, tuples: Words, out: Words) -> None:
     """rho e + rho omega in shares, with e the sum of both servers' elements. Shapes: (n, 2), tuples (n, 3, 2)."""
     for i in range(ours.shape[0]):
@@ -100,7 +101,7 @@ def masked(ours: Words, theirs: Words, tuples: Words, out: Words) -> None:
         out[i, 0], out[i, 1] = add(low, high, tuples[i, 2, 0], tuples[i, 2, 1])
 
 
-@njit(types.void(_READ, _READ, _WRITE), **_OPTIONS)
+@compiled(types.void(_READ, _READ, _WRITE))
 def sums(ours: Words, theirs: Words, out: Words) -> None:
     """Element by element. Shapes: (n, 2)."""
     for i in range(ours.shape[0]):

@@ -8,20 +8,18 @@ Every loop and every address depends on shapes alone, and no branch on a bit: wh
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from mpc.correlations import Planes
+from mpc.machine_code import compiled
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.intp]
 
 ZERO, ONE, BYTE_BITS = np.uint64(0), np.uint64(1), 8
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 _WORDS_2D = types.Array(types.uint64, 2, "C", readonly=True)
 _WRITE_WORDS = types.Array(types.uint64, 2, "C")
@@ -34,7 +32,7 @@ _WRITE_PLANES = types.Array(types.uint8, 2, "C")
 _WRITE_BLOCKS = types.Array(types.uint8, 3, "C")
 
 
-@njit(types.void(_WORDS, types.uint64, _WRITE_BLOCKS), **_OPTIONS)
+@compiled(types.void(_WORDS, types.uint64, _WRITE_BLOCKS))
 def monomials(words: Words, pad: np.uint64, products: Planes) -> None:
     """The product over each non-empty set S of a block's bits, in products[S - 1]. Shape: (2^k - 1, s, lanes).
 
@@ -60,7 +58,7 @@ def monomials(words: Words, pad: np.uint64, products: Planes) -> None:
                     )
 
 
-@njit(types.void(_BLOCKS, _BLOCKS, _INDICES, _INDICES, types.intp, _BLOCKS, _WRITE_BLOCKS), **_OPTIONS)
+@compiled(types.void(_BLOCKS, _BLOCKS, _INDICES, _INDICES, types.intp, _BLOCKS, _WRITE_BLOCKS))
 def add_pairs(
     of_a: Planes, of_b: Planes, in_a: Indices, in_b: Indices, n_generate: int, pairs: Planes, totals: Planes
 ) -> None:
@@ -75,7 +73,7 @@ def add_pairs(
                 totals[block, which, lane] ^= (a[block, lane] & b[block, lane]) ^ share[block, lane]
 
 
-@njit(types.void(_BLOCKS, _BLOCKS, _PLANES, types.boolean, _WRITE_PLANES, _WRITE_PLANES, _WRITE_PLANE), **_OPTIONS)
+@compiled(types.void(_BLOCKS, _BLOCKS, _PLANES, types.boolean, _WRITE_PLANES, _WRITE_PLANES, _WRITE_PLANE))
 def join(
     opened: Planes, masks: Planes, subsets: Planes, is_a: bool, carry_in: Planes, factors: Planes, total: Planes
 ) -> None:
@@ -109,10 +107,7 @@ def join(
         n_sets *= 2
 
 
-@njit(
-    types.void(_WORDS_2D, _INDICES, types.uint64, _PLANE, _WORDS, types.boolean, types.uint64, _WRITE_WORDS),
-    **_OPTIONS,
-)
+@compiled(types.void(_WORDS_2D, _INDICES, types.uint64, _PLANE, _WORDS, types.boolean, types.uint64, _WRITE_WORDS))
 def top_shares(
     words: Words,
     columns: Indices,

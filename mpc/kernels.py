@@ -9,8 +9,7 @@ per coordinate and client, with no table to build and no bit matrix to transpose
 Four clients side by side share each bucket's address, and their four words are added at once: 0.9 ns per coordinate and
 client instead of 2.6. Numba vectorises no such store by itself, hence `_add_four`, in LLVM's portable vector type.
 
-Signatures are given, so that all is compiled when the module is loaded: 0.7 s of one core. A cache would take 0.3, but
-then a process would have to trust a file of machine code, and an image could not be read-only.
+Signatures are given, so that all is compiled or read (`mpc.machine_code`) when the module is loaded, and no call waits.
 
 Everything is uint64: Numba, like NumPy, would turn uint64 with int64 into float64. Overflow wraps, as the ring does.
 """
@@ -21,17 +20,17 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from mpc.cpu_engine import BYTE_VALUES, BYTES, LANES
+from mpc.machine_code import compiled
 
 Words = NDArray[np.uint64]
 
 ZERO, ONE, BYTE_BITS, BYTE_MASK = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(255)
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _READ = types.Array(types.uint64, 1, "C", readonly=True)
 _WRITE = types.Array(types.uint64, 1, "C")
 _READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
@@ -39,7 +38,7 @@ _WRITE_2D = types.Array(types.uint64, 2, "C")
 _READ_3D = types.Array(types.uint64, 3, "C", readonly=True)
 
 
-@njit(types.UniTuple(types.uint64, 2)(_READ, _WRITE, _READ, _WRITE, types.uint64), **_OPTIONS)
+@compiled(types.UniTuple(types.uint64, 2)(_READ, _WRITE, _READ, _WRITE, types.uint64))
 def combine(
     opened: Words, mask: Words, sign_words: Words, share_sum: Words, opened_mask: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
@@ -63,7 +62,7 @@ def combine(
     return by_mask, by_opened
 
 
-@njit(types.void(_READ, _READ, _WRITE), **_OPTIONS)
+@compiled(types.void(_READ, _READ, _WRITE))
 def scatter_one(row_words: Words, signed: Words, buckets: Words) -> None:
     """Adds each y_i to its eight buckets. Shapes: row_words and signed (m,), buckets (8 * 256,)."""
     for i in range(row_words.size):
@@ -92,7 +91,7 @@ def _add_four(_context: Any, buckets: Any, first: Any, y0: Any, y1: Any, y2: Any
     return signature, generate
 
 
-@njit(types.void(_READ, _READ_2D, _WRITE), **_OPTIONS)
+@compiled(types.void(_READ, _READ_2D, _WRITE))
 def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
     """`scatter_one` for four clients. Shapes: row_words (m,), signed (4, >= m), buckets (8 * 256 * 4,)."""
     for i in range(row_words.size):
@@ -104,7 +103,7 @@ def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
             word >>= BYTE_BITS
 
 
-@njit(types.void(_READ_3D, _WRITE, _WRITE_2D), **_OPTIONS)
+@compiled(types.void(_READ_3D, _WRITE, _WRITE_2D))
 def add_up(buckets: Words, folded: Words, rows: Words) -> None:
     """Row 8 g + j of each lane: the sum of the buckets of byte g whose index has bit j.
 

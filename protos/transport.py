@@ -21,6 +21,7 @@ What gRPC 1.85 with BoringSSL does, measured and mostly held fast by the tests:
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import socket
@@ -43,6 +44,10 @@ CLIENT_PING_TIMEOUT_S = 30
 """Likewise on links of clients: on a slow line, a ping queues behind the upload that is under way."""
 IDLE_TIME_S = 60
 """A server hangs up on a connection without a call after so long: nobody parks connections."""
+HANDLER_NAME = "_schedule_rpc_coro"
+"""What gRPC 1.85 calls the coroutine of an open call."""
+HANDLERS_END_S = 2.0
+"""How long the handlers of calls that are cut off may take to tidy up."""
 RETRY_HINT = "grpc-retry-pushback-ms"
 """The trailer of a call that is refused for now: milliseconds until it may be made again, in decimal (gRFC A6)."""
 
@@ -176,6 +181,18 @@ def bind_server(
         return server, server.add_secure_port(address, credentials)
     except RuntimeError:
         raise TransportError(f"address: expected a free one to listen on, found {address} just taken") from None
+
+
+async def stop_server(server: grpc.aio.Server, grace_s: float) -> None:
+    """Refuses new calls, lets open ones end for grace_s, cuts off the rest, and returns when their handlers are over.
+
+    grpc.aio's own `stop` does not wait for handlers: the end of the loop cancels those that it finds, and for one that
+    had not begun gRPC prints a traceback. There is no interface to ask for them, so its tasks are known by their name.
+    """
+    await server.stop(grace_s)
+    handlers = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == HANDLER_NAME]
+    if handlers:
+        await asyncio.wait(handlers, timeout=HANDLERS_END_S)
 
 
 def require_free(address: str) -> None:

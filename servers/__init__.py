@@ -8,22 +8,41 @@ In reading order:
     spool         where uploads lie: in memory while there is room, else in a file
     memory        what a budget of memory leaves for uploads
     sessions      the clients that are registered and connected
-    peer          the link between A and B, and the channel that MPC runs on
+    peer          the link between A and B: hello, relays, goodbye
+    lane          the connection beside it on which MPC's steps go back and forth
     tuple_source  the link from an aggregator to the dealer
+    aggregator    the process: start, meeting, registration, rounds, end
+    meeting       both servers meet, at first and after every loss, and bring one another to the same standing
+    resumption    what that standing is
+    supervision   work that goes on only as long as its guards do
+    drain         how a server leaves when it is asked to
+    servicers     gRPC in, values out: the client-facing, peer and control services
+    admission     what a server takes on at once, and from whom
+    calls         what every service does with a call that goes wrong
+    credentials   what an aggregator shows and trusts, renewed while it runs
+    revocation    clients' certificates that are no longer worth anything
+    dealer        the dealer's process
+
+What is on disk:
+
+    task_state    everything durable of one task at one aggregator
+    task_store    who it is, how far it came, which round numbers are used up
+    audit_log     what it did, in a chain
+    checkpoints   the last models, and the noisy sums that made them
     tuple_ledger  which tuples are used up, on disk before they are
+    deal_ledger   which parts of which batches have left the dealer
+    state_dir     the folder of it all
+    private_files files and folders that are the server's user's alone
     database      the one door to durable tables, with a versioned schema
     sqlite_file   behind it, a file
     postgres      behind it, PostgreSQL: a lock and an epoch per leader
     dialects      words in which the two differ
     replicas      several processes of one server take turns
     database_copy what PostgreSQL holds, as files for auditors
-    private_files files and folders that are the server's user's alone
-    aggregator    the process: start, hello, registration, rounds, end
-    servicers     gRPC in, values out: the client-facing, peer and control services
-    dealer        the dealer's process
-    deal_ledger   which parts of which batches have left the dealer
-    drain         how a server leaves when it is asked to
+
+For operators:
+
+    config        what one configures
     operations/   the operations port: status, metrics, health, the dashboard
-    config        what an operator configures
     errors        everything that can go wrong, and the one table of status codes
 """

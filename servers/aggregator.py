@@ -39,7 +39,7 @@ from mpc.top_bits import Gate
 from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2, control_pb2_grpc, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION, Task
-from protos.transport import bind_server, dial
+from protos.transport import bind_server, dial, stop_server
 from servers import memory
 from servers.admission import Admission, Transfers, reserve_descriptors
 from servers.config import AggregatorConfig
@@ -107,6 +107,12 @@ class _Patience:
     def ends(self) -> None:
         """All are there, and rounds begin."""
         self._deadline, self._has_met = None, True
+
+    def nears_its_end(self) -> None:
+        """The task is over, and all that is left is that the other server hears it: one that we have met, within
+        LINGER_S; at the start of a process, after a death, it may long have gone."""
+        end = time.monotonic() + (LINGER_S if self._has_met else GOODBYE_S)
+        self._deadline = end if self._deadline is None else min(self._deadline, end)
 
     def starts_or_goes_on(self) -> bool:
         """One is lost, or was not found; whether to try again."""
@@ -190,7 +196,7 @@ class Aggregator:
             peer_servicer = self._add_services(server, credentials)
             await server.start()
             self._telemetry.is_listening = True
-            stack.push_async_callback(server.stop, LINGER_S)  # returns at once when no call is open
+            stack.push_async_callback(stop_server, server, LINGER_S)  # at once when no call is open
             log.info("aggregator.listening", role=ROLES[self.party], port=port)
             if self.task.algorithm == "non-private":
                 log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
@@ -200,7 +206,6 @@ class Aggregator:
                 with self._drain.excused():
                     goodbye.reason = await self._until_stopped(while_leading(self._run_task(state, tools), session))
                 goodbye.finished = True
-                await asyncio.to_thread(state.store.finished, goodbye.reason)
             except Exception as error:
                 goodbye.reason = self._public_reason(error)
                 self._note_state(Aborted(self._view.round, goodbye.reason))
@@ -244,6 +249,8 @@ class Aggregator:
         patience = _Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
         while True:
             self._drain.between_rounds()
+            if await asyncio.to_thread(lambda: state.store.is_finished):
+                patience.nears_its_end()
             try:
                 async with AsyncExitStack() as stack:
                     self._set_state("linking")
@@ -263,6 +270,7 @@ class Aggregator:
                 if not patience.starts_or_goes_on():
                     if (why_over := await asyncio.to_thread(lambda: state.why_over)) is not None:
                         log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
+                        await asyncio.to_thread(state.store.finished, why_over)
                         return why_over
                     raise
                 self._telemetry.interrupted()
@@ -275,7 +283,8 @@ class Aggregator:
     ) -> str:
         """From a meeting to the end of the task, or to the loss of another server. Returns why the task is over.
 
-        The other servers are told how it ended while their links still stand.
+        The other servers are told how it ended while their links still stand; of a task that is over, once that is on
+        our disk, so that a server that hears it may forget us, and one that was lost before is waited for.
         """
         link, task_id = meeting.link, meeting.agreement.task_id
         tuples = self._tuple_source(tools.credentials, task_id, state.burns)
@@ -290,13 +299,16 @@ class Aggregator:
             goodbye.reason = await first_error_or_result(
                 self._rounds(state, tuples, runner, meeting.agreement.next_round, patience), guards
             )
+            await asyncio.to_thread(state.store.finished, goodbye.reason)
             goodbye.finished = True
         except Exception as error:
             goodbye.reason = self._public_reason(error)
             raise
         finally:
             self._view.relay = None
-            await self._leave(link, tuples, guards, goodbye)
+            has_peer_finished = await self._leave(link, tuples, guards, goodbye)
+        if not has_peer_finished:
+            raise PeerUnreachableError("the other aggregator left before it said that it had finished")
         return goodbye.reason
 
     def _runner(self, state: TaskState, tools: _Tools, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
@@ -362,15 +374,16 @@ class Aggregator:
         tuples: TupleSource,
         guards: tuple[asyncio.Task[None], asyncio.Task[None]],
         goodbye: common_pb2.Goodbye,
-    ) -> None:
-        """Says goodbye to the other servers and waits a while for theirs."""
+    ) -> bool:
+        """Says goodbye to the other servers and waits a while for theirs. Whether the other aggregator has finished."""
         timeout_s = LINGER_S if goodbye.finished else GOODBYE_S
         await link.say_goodbye(goodbye, timeout_s)
         tuples.say_goodbye(goodbye)
         await asyncio.wait(guards, timeout=timeout_s)
         for guard in guards:
             guard.cancel()
-        await asyncio.gather(*guards, return_exceptions=True)
+        ends = await asyncio.gather(*guards, return_exceptions=True)
+        return ends[0] is None
 
     async def _wait_for_clients(self, *, is_resumed: bool) -> None:
         """Until all are connected, or registration_timeout_s have passed; of a task that goes on, until there are

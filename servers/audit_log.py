@@ -54,8 +54,24 @@ def append(run: Run, kind: str, at: str, fields: Mapping[str, Any]) -> None:
     """Adds an entry, within the caller's transaction."""
     last = run("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1").fetchone()
     number, chain = (0, FIRST_CHAIN) if last is None else (last[0] + 1, last[1])
-    text = json.dumps({"kind": kind, "at": at, **fields}, separators=(",", ":"))
+    text = _text(kind, at=at, **fields)
     run("INSERT INTO audit (number, entry, chain) VALUES (?, ?, ?)", (number, text, _next_chain(chain, number, text)))
+
+
+def last_kind(run: Run) -> str | None:
+    """Of the newest entry, if there is one."""
+    last = run("SELECT entry FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+    return None if last is None else json.loads(last[0])["kind"]
+
+
+def holds(run: Run, kind: str) -> bool:
+    """Whether there is an entry of this kind."""
+    start = _text(kind).removesuffix("}")
+    return run("SELECT 1 FROM audit WHERE entry LIKE ? LIMIT 1", (f"{start},%",)).fetchone() is not None
+
+
+def _text(kind: str, **fields: Any) -> str:
+    return json.dumps({"kind": kind, **fields}, separators=(",", ":"))
 
 
 def _next_chain(chain: str, number: int, text: str) -> str:

@@ -25,7 +25,7 @@ from protos.last_good import Source
 from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from protos.task import Task
 from protos.tls_files import Pins, renewable_pins
-from protos.transport import bind_server
+from protos.transport import bind_server, stop_server
 from servers.admission import Admission
 from servers.calls import Context, refusing
 from servers.config import DealerConfig, require_own_role
@@ -105,7 +105,7 @@ class Dealer:
             await server.start()
             self._telemetry.is_listening = True
             self._telemetry.entered("waiting for the aggregators")
-            stack.push_async_callback(server.stop, 1.0)
+            stack.push_async_callback(stop_server, server, 1.0)
             stack.callback(servicer.hang_up)
             log.info("dealer.listening", port=port)
             stack.callback(self._note_end)

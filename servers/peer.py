@@ -53,26 +53,36 @@ class PeerLink:
         self._send, self._receive = send, receive
         self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
         self._closed_by_peer: dict[int, asyncio.Event] = {}
-        self._closed = False
+        self._has_ended = self._is_mute = False
+        self._sending: asyncio.Task[None] | None = None
         self.on_relay: OnRelay = _refuse_relay
         self.bytes_sent = 0
 
     async def run(self) -> common_pb2.Goodbye:
-        """Sends what is handed over and takes in messages until the peer says goodbye, which is returned.
+        """Sends what is handed over and takes in messages until the peer says goodbye, which is returned; what is
+        handed over still leaves then, up to our own.
 
         Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on nonsense.
         """
-        sending = asyncio.create_task(self._send_outbox())
+        self._sending = asyncio.create_task(self._send_outbox())
         try:
             return await self._take_in()
+        except BaseException:
+            self._fall_silent()
+            raise
         finally:
-            self._closed = True
-            sending.cancel()
-            while not self._outbox.empty():  # it cannot leave any more, and `say_goodbye` need not wait for it
-                self._outbox.get_nowait()
-                self._outbox.task_done()
+            self._has_ended = True
             for event in self._closed_by_peer.values():
                 event.set()
+
+    def _fall_silent(self) -> None:
+        """Nothing can leave any more, and `say_goodbye` need not wait for it."""
+        self._is_mute = True
+        if self._sending is not None:
+            self._sending.cancel()
+        while not self._outbox.empty():
+            self._outbox.get_nowait()
+            self._outbox.task_done()
 
     async def _send_outbox(self) -> None:
         while True:
@@ -82,7 +92,7 @@ class PeerLink:
                     await self._send(message)
                     self.bytes_sent += message.ByteSize()
             except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-                self._closed = True  # the reading side hears of the end, and says so
+                self._is_mute = True  # the reading side hears of the end, and says so
             finally:
                 self._outbox.task_done()
 
@@ -112,7 +122,7 @@ class PeerLink:
     def closed_by_peer(self, round: int) -> asyncio.Event:
         """Set once the peer has closed the round's intake, or the link has ended."""
         event = self._closed_by_peer.setdefault(round, asyncio.Event())
-        if self._closed:
+        if self._has_ended:
             event.set()
         return event
 
@@ -129,9 +139,10 @@ class PeerLink:
 
     async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
         """The last message; returns when it has left, or cannot any more."""
-        if not self._closed:
+        if not self._is_mute:
             self._outbox.put_nowait(iter([peer_pb2.PeerMessage(goodbye=goodbye)]))
             await asyncio.wait((asyncio.ensure_future(self._outbox.join()),), timeout=timeout_s)
+        self._fall_silent()
 
 
 async def dial_peer(

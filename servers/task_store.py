@@ -133,9 +133,17 @@ class TaskStore(Database):
             self._log(run, "interrupted", round=round, reason=reason)
 
     def finished(self, reason: str) -> None:
-        """The task is over."""
+        """The task is over, and both servers have its last release. Said again, it is an entry again only when others
+        came in between."""
         with self.transaction() as run:
-            self._log(run, "finished", reason=reason)
+            if audit_log.last_kind(run) != "finished":
+                self._log(run, "finished", reason=reason)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether that was said."""
+        with self.transaction() as run:
+            return audit_log.holds(run, "finished")
 
     def reserve(self, number: int) -> None:
         """Before anything of the round is drawn. Raises StoreError, also when the number was used before."""

@@ -36,12 +36,15 @@ class TupleSource:
         self._turn = asyncio.Lock()
         self._dial = dial
         self._greeted = asyncio.Event()
-        self._said_goodbye = False
+        self._is_leaving = self._said_goodbye = False
         self._why_not = "nothing heard"
         self.bytes_received = 0
 
     async def run(self) -> None:
-        """Takes in replies until the dealer has taken our goodbye. Raises PeerUnreachableError, TaskRefusedError."""
+        """Takes in replies until the dealer has taken our goodbye, or we leave and it is gone.
+
+        Raises PeerUnreachableError, TaskRefusedError.
+        """
         try:
             while not await self._stream():  # noqa: ASYNC110 - nobody can signal that a dealer came up
                 await asyncio.sleep(RETRY_S)
@@ -64,7 +67,7 @@ class TupleSource:
             self._why_not = explain(error, Role.DEALER, self._address)
             if self._greeted.is_set():
                 raise PeerUnreachableError(f"lost the {self._why_not}") from None
-            return self._said_goodbye
+            return self._is_leaving
         if not self._said_goodbye:
             raise PeerUnreachableError("the dealer closed the link")
         return True
@@ -85,7 +88,8 @@ class TupleSource:
             yield request
 
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
-        """The last message to the dealer."""
+        """The last message to the dealer, if it is there: who leaves does not wait for one that is gone."""
+        self._is_leaving = True
         self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
 
     async def batch(self, shape: BatchShape) -> ServerTuples:

@@ -50,6 +50,19 @@ def test_imports_point_one_way(package):
         assert ours - {package} <= MAY_IMPORT[package], f"{path.relative_to(ROOT)} imports {ours}"
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_map_of_a_package_names_what_is_in_it(package):
+    """Every module and folder of source has a line in the docstring of `__init__`."""
+    folder = ROOT / package
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    there = {p.stem for p in folder.glob("*.py")} | {p.name for p in folder.iterdir() if (p / "__init__.py").exists()}
+    there -= {"__init__", "precad"}
+    named = re.findall(r"^ *((?:[a-z0-9_]+/?, )*[a-z0-9_]+/?)(?: |$)", text, flags=re.MULTILINE)
+    named = {name.strip("/") for names in named for name in names.split(", ")}
+
+    assert there <= named, f"{package}/__init__.py does not name {sorted(there - named)}"
+
+
 def test_only_the_command_line_knows_the_benchmarks():
     """`precad bench` loads them when it runs; nothing else of a deployment depends on them."""
     found = [p for p in modules("deploy") if any(name.split(".")[0] == "benchmarks" for name in imported(p))]

@@ -84,7 +84,8 @@ def simulate(
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:
     with exit_codes():
         settings = raw()
-        from deploy.localhost import LocalRun, default_output, with_operations
+        from deploy.local_configuration import with_operations
+        from deploy.localhost import LocalRun, default_output
         from deploy.report import print_summary
 
         task = settings.get("task")

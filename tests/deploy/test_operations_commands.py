@@ -24,7 +24,8 @@ from typer.testing import CliRunner, Result
 from deploy import cli, operations
 from deploy.demo import demo_config
 from deploy.errors import ConfigError, RunFailedError
-from deploy.localhost import LocalRun, with_operations
+from deploy.local_configuration import with_operations
+from deploy.localhost import LocalRun
 from deploy.operations import as_it_goes, metrics_of, place_of, read_run, show_rounds, sources_of, status_table
 from protos.identity import Role
 from servers.operations.access import Token, load_token

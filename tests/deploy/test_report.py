@@ -28,7 +28,8 @@ from typer.testing import CliRunner, Result
 from clients import models
 from clients.simulation import SeededRandomness
 from deploy.cli import app
-from deploy.localhost import resolve, round_metrics
+from deploy.local_configuration import resolve
+from deploy.localhost import round_metrics
 from deploy.reporting.certificates import Certificate
 from deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind, charts_of
 from deploy.reporting.folders import read_folders

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from clients import datasets, evaluation, models
 from deploy.cli import app
-from deploy.localhost import resolve
+from deploy.local_configuration import resolve
 from deploy.run_evidence import read_runs, training_of
 from deploy.run_folder import RunFolder
 from dp.accounting import PldAccountant, SampledGaussian, View, round_event

@@ -25,7 +25,7 @@ from tests.integration.pki import AGGREGATORS
 
 TASK = small_task(("alice", "bob"), rounds=4, client_rate=0.8, gate="native")
 SCENARIO_S = 120.0
-DEFAULT = {"before-charge", "after-charge", "after-checkpoint", "after-commit"}
+DEFAULT = {"before-charge", "after-checkpoint", "after-commit", "before-finished"}
 """At A in the default suite; everything else is slow."""
 
 
@@ -87,5 +87,6 @@ def test_killed_at_a_transition_and_started_again(
         seconds = asyncio.run(asyncio.wait_for(scenario(processes, victim, point), SCENARIO_S))
         durations[f"{victim} {point}"] = seconds
         assert_nothing_wrong(processes)
+        assert not any("over_alone" in processes.log(role) for role in AGGREGATORS)  # they part together
     finally:
         processes.close()

@@ -50,6 +50,20 @@ def test_entries_come_back_as_they_were_written(path: Path) -> None:
     assert sorted(audit_log.releases(log)) == [0, 1, 2]
 
 
+def test_the_end_is_one_entry_and_the_last(path: Path) -> None:
+    """Whatever an interruption says, it is no end; servers that meet once more after the end say it again."""
+    with open_task_store(path.parent, TASK, INITIAL) as store:
+        store.interrupted(3, '"kind":"finished"')
+        assert not store.is_finished
+        store.finished("3 rounds done")
+        store.finished("3 rounds done")
+        assert store.is_finished
+        store.joined(4, "fingerprint")
+        assert store.is_finished
+        store.finished("3 rounds done")
+    assert [entry.kind for entry in audit_log.read(path)[8:]] == ["interrupted", "finished", "joined", "finished"]
+
+
 @pytest.mark.parametrize("statement", ["UPDATE audit SET entry = '{}' WHERE number = 3", "DELETE FROM audit"])
 def test_the_database_refuses_to_change_an_entry(path: Path, statement: str) -> None:
     with (

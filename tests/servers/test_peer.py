@@ -176,6 +176,18 @@ async def test_a_goodbye_ends_the_link_in_peace() -> None:
 
 
 @asynchronous
+async def test_who_hears_the_goodbye_first_says_its_own_all_the_same() -> None:
+    """And what was handed over before it; the peer waits for both, to know that we have finished."""
+    async with running_pair() as (a, b, (run_a, run_b)):
+        await a.say_goodbye(GOODBYE, 5)
+        assert await run_b == GOODBYE
+        b.close_round(7)
+        await b.say_goodbye(GOODBYE, 5)
+        assert await asyncio.wait_for(run_a, 5) == GOODBYE
+        assert a.closed_by_peer(7).is_set()
+
+
+@asynchronous
 async def test_goodbyes_that_cross_keep_nobody_waiting() -> None:
     """Ours cannot leave any more: the peer's has ended the link, at the same moment or long before."""
     to_b: asyncio.Queue[peer_pb2.PeerMessage] = asyncio.Queue()

@@ -222,6 +222,7 @@ def history(store: TaskStore) -> None:
     store.reserve(2)
     store.charged_by_peer(2, ("bob",))
     store.interrupted(2, "a link broke")
+    store.finished("1 rounds done")
 
 
 def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path:
             with pytest.raises(StoreError, match="nothing was recorded"):
                 store.reserve(2)
         with TaskStore(places("task"), **known) as store:
-            told.append((store.task_id, store.committed(), store.attempts(), store.next_round))
+            told.append((store.task_id, store.committed(), store.attempts(), store.next_round, store.is_finished))
             with pytest.raises(StoreError, match="an audit entry cannot be"), store.transaction() as run:
                 run("DELETE FROM audit")
         with pytest.raises(SetupError, match="which has another parameters"):
@@ -247,9 +248,10 @@ def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path:
     places.close()
     logs = [audit_log.read(folder / "task.sqlite") for folder in (tmp_path, tmp_path / "copy")]
     assert logs[0] == logs[1]
-    assert len(logs[0]) == 6
+    assert len(logs[0]) == 7
     with TaskStore(tmp_path / "copy" / "task.sqlite", **known) as store:
-        assert (store.task_id, store.committed(), store.attempts(), store.next_round) == told[0]
+        told_by_copy = (store.task_id, store.committed(), store.attempts(), store.next_round, store.is_finished)
+        assert told_by_copy == told[0]
     with TupleLedger(tmp_path / "copy" / "tuples.sqlite") as burns:
         assert burns.burnt("small-1") == [(0, 0, "ada", TupleUse.CHECK)]
     with pytest.raises(SetupError, match="expected no such file"):
