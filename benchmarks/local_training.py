@@ -24,7 +24,8 @@ from benchmarks.statistics import Spread
 from clients import models
 from clients.datasets import Records, digits, example_of
 from clients.model_stack import ModelByModel, ModelStack, OwnModels, own_models
-from clients.per_record import RecordClip, RecordEngine
+from clients.per_record import RecordEngine
+from clients.record_clipping import RecordClip
 
 LOOP, STACKED = "loop", "stacked"
 DESCENT, DP_SGD = "descent", "dp-sgd"

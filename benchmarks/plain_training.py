@@ -24,8 +24,9 @@ from clients import models
 from clients.config import ClientConfig
 from clients.datasets import Records, example_of
 from clients.local_update import local_updates
-from clients.per_record import RecordClip, RecordEngine
+from clients.per_record import RecordEngine
 from clients.process import load_records
+from clients.record_clipping import RecordClip
 from dp import rounded_gaussian
 from protos.task import Task
 

@@ -35,7 +35,8 @@ from benchmarks.peer_runs import OPACUS
 from benchmarks.statistics import Spread
 from clients import models
 from clients.datasets import Records, channels_last, digits, example_of
-from clients.per_record import RecordClip, RecordEngine, resolve_device
+from clients.per_record import RecordEngine, resolve_device
+from clients.record_clipping import RecordClip
 
 OURS, PER_CLIENT, VMAP, PLAIN, PLAIN_BATCH = "precad", "precad-per-client", "vmap-per-client", "plain", "plain-batch"
 MODEL, CLIP_NORM = "cnn", 1.0

@@ -6,6 +6,7 @@ In reading order:
     per_record       its lines 2 to 5: clipped gradients of many clients' records in one pass
     one_pass         where that pass keeps what layers read and wrote
     layer_gradients  what a record's gradient is, layer by layer
+    record_clipping  what a record adds to its client's sum
     projection       the ball that an update must be in
     submission       line 8: what each server receives
     round_update     what a client computes by the task's algorithm, PRECAD or another

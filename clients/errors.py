@@ -11,6 +11,7 @@ ClientError
 │       ├── MissingDataError  is not there; says what helps
 │       └── CorruptDataError  is not what its authors published
 ├── RecordMixingLayerError
+├── NonFiniteModelError
 ├── NonFiniteGradientError
 ├── DivergedError            a simulated training has left the finite numbers
 ├── NoVictimError            an attack on others' updates in a round without any
@@ -91,8 +92,15 @@ class ModelInputError(ArgumentError):
         super().__init__(f"the model does not fit records of shape {shape}: {why}")
 
 
+class NonFiniteModelError(ClientError):
+    """The model that a client is given has parameters that are NaN or infinite, which everybody can see."""
+
+    def __init__(self) -> None:
+        super().__init__("the model's parameters are not all finite; has training diverged?")
+
+
 class NonFiniteGradientError(ClientError):
-    """Some records' gradients are NaN or infinite: clipping has no meaning, and nothing may be uploaded."""
+    """Some records' gradients are NaN or infinite, where nothing clips them: their sum says nothing."""
 
     def __init__(self, *, n_bad: int, n_records: int) -> None:
         super().__init__(f"the gradients of {n_bad} of {n_records} records are not finite; has training diverged?")

@@ -33,6 +33,10 @@ class LayerGradients(Protocol):
         """sum over the records s of each segment of factors_s g_s; (len(segments), k), float64, in the flat order."""
         ...
 
+    def without(self, is_left_out: Tensor) -> LayerGradients:
+        """The same, but zero for the records that are left out, (n,) bool."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Outer:
@@ -64,6 +68,11 @@ class Outer:
                 row[width:] = weighted[part].sum(dim=0)
         return out
 
+    def without(self, is_left_out: Tensor) -> Outer:
+        """See LayerGradients."""
+        a, b = (value.masked_fill(is_left_out[:, None], 0.0) for value in (self.a, self.b))
+        return Outer(a, b, self.has_bias)
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -94,6 +103,10 @@ class Rows:
                 sums = sums.view(-1, *shape).permute(0, *(1 + axis for axis in axes)).flatten(start_dim=1)
             out.append(sums)
         return torch.cat(out, dim=1)
+
+    def without(self, is_left_out: Tensor) -> Rows:
+        """See LayerGradients."""
+        return Rows(tuple(block.masked_fill(is_left_out[:, None], 0.0) for block in self.blocks), self.orders)
 
 
 def _linear(layer: nn.Linear, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:

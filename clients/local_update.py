@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.datasets import Records
-from clients.errors import ArgumentError
-from clients.per_record import RecordClip, RecordEngine
+from clients.errors import ArgumentError, NonFiniteModelError
+from clients.per_record import RecordEngine
 from clients.projection import project
+from clients.record_clipping import RecordClip
 
 _WORD_BITS: Final = 64
 
@@ -36,9 +37,12 @@ def local_updates(
     p = `sample_rate`, independently. Adding or removing one record of the sample moves the result by at most
     min(R, 2C), the others' draws held fixed.
     `parameters` is the global model theta_t (d,). Clients share no randomness; their samples are drawn in their order.
-    Raises: ArgumentError (also DimensionError), NonFiniteGradientError. Then nothing may be uploaded.
+    Raises: ArgumentError (also DimensionError), NonFiniteModelError; NonFiniteGradientError where R is infinite. Then
+    nothing may be uploaded.
     Source: PRECAD, Algorithm 2, lines 1-7.
     """
+    if not np.isfinite(parameters).all():
+        raise NonFiniteModelError
     samples = [records.take(sample_records(len(records), sample_rate, random_bytes)) for records in clients]  # line 1
     updates = -engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
     if client_clip_norm != math.inf:  # this form leaves NaN to `project`, which refuses it

@@ -20,7 +20,8 @@ from clients.datasets.records import Records, model_inputs
 from clients.errors import DimensionError, NonFiniteGradientError
 from clients.layer_gradients import LayerGradients
 from clients.one_pass import recorded_pass
-from clients.per_record import Path, RecordClip, RecordEngine, clip_factors, deterministic
+from clients.per_record import Path, RecordEngine, deterministic
+from clients.record_clipping import RecordClip, clipped_sums
 from clients.stacked_layers import load, stacked
 
 Models = NDArray[np.float64]
@@ -44,7 +45,7 @@ class OwnModels(Protocol):
     def clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
         """sum_s g_s * min(1, R / ||g_s||_2) over each client's records; (n, d). See `RecordEngine.clipped_sums`.
 
-        Raises: DimensionError, NonFiniteGradientError; nothing may be uploaded then.
+        Raises: DimensionError; NonFiniteGradientError where R is infinite.
         """
         ...
 
@@ -139,11 +140,9 @@ class ModelStack:
         for tile in self._tiles([len(own) for own in clients]):
             load(self._layers, self._load(models, tile))
             gradients = self._gradients(*self._batch(tile, clients))
-            factors = clip_factors(gradients, clip)
             width = max(map(len, tile))
             segments = [slice(i * width, i * width + len(row)) for i, row in enumerate(tile)]  # without the copies
-            parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
-            sums[[row.client for row in tile]] += torch.cat(parts, dim=1).cpu().numpy()
+            sums[[row.client for row in tile]] += clipped_sums(gradients, clip, segments).cpu().numpy()
         return sums
 
     def _zeros(self, models: Models, clients: Sequence[Records]) -> Models:

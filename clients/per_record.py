@@ -16,7 +16,6 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, cast
 
@@ -37,6 +36,7 @@ from clients.errors import (
 from clients.layer_gradients import LayerGradients, Rows, Segments, handles, owners
 from clients.models import parameter_count, unflatten
 from clients.one_pass import Tape, one_pass
+from clients.record_clipping import RecordClip, clipped_sums
 
 _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
 """Of a tile, unless told otherwise. On a CPU a tile that stays near the caches is also the fastest."""
@@ -51,28 +51,6 @@ class Path(StrEnum):
     ONE_PASS = "one-pass"  # noqa: S105 - no password
     VMAP = "vmap"
     ONE_BY_ONE = "one-by-one"
-
-
-class Clipping(StrEnum):
-    """What a record's bound R limits."""
-
-    FLAT = "flat"
-    """The norm over all parameters, by R."""
-    PER_LAYER = "per-layer"
-    """The norm over each of the L layers' parameters, by R / sqrt(L); together at most R."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordClip:
-    """R, and what it limits."""
-
-    norm: float
-    """R: L2 bound on one record's clipped gradient. Infinity clips nothing, for training without privacy."""
-    kind: Clipping = Clipping.FLAT
-
-    def __post_init__(self) -> None:
-        if not self.norm > 0:  # this form refuses NaN too
-            raise ArgumentError(f"record_clip_norm must be positive, got {self.norm}")
 
 
 class RecordEngine:
@@ -131,8 +109,9 @@ class RecordEngine:
         """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
 
         g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
-        has the precision of the engine. The same arguments on the same device give the same bits.
-        Raises: DimensionError, NonFiniteGradientError; nothing may be uploaded then.
+        has the precision of the engine. A g_s that is not finite adds zero. The same arguments on the same device give
+        the same bits.
+        Raises: DimensionError; NonFiniteGradientError where R is infinite.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
         self._load(parameters)
@@ -143,13 +122,10 @@ class RecordEngine:
         everything = joined(clients)
         features, labels = torch.from_numpy(everything.features), torch.from_numpy(everything.labels)
         for tile, part in _tiles(sizes, self._n_tile):
-            gradients = self._gradients(features[tile], labels[tile])
-            factors = clip_factors(gradients, clip)
-            segments = [segment for _, segment in part]
-            parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
+            found = clipped_sums(self._gradients(features[tile], labels[tile]), clip, [own for _, own in part])
             first, last = part[0][0], part[-1][0]
             owners_of_tile = slice(first, last + 1) if last - first < len(part) else [client for client, _ in part]
-            sums[owners_of_tile] += torch.cat(parts, dim=1).cpu().numpy()
+            sums[owners_of_tile] += found.cpu().numpy()
         return sums
 
     def gradient_sum(
@@ -207,7 +183,7 @@ def clipped_gradient_sum(
     """The same for one client, (d,), in the precision of `parameters`; makes an engine for this one call.
 
     Adding or removing one record moves the sum by at most R, in real arithmetic; see `RecordEngine.clipped_sums`.
-    Raises: ArgumentError, DimensionError, RecordMixingLayerError, NonFiniteGradientError.
+    Raises: ArgumentError, DimensionError, RecordMixingLayerError.
     """
     if not record_clip_norm < math.inf:
         raise ArgumentError(f"record_clip_norm must be positive and finite, got {record_clip_norm}")
@@ -228,24 +204,6 @@ def _tiles(sizes: Sequence[int], n_tile: int) -> Iterator[tuple[slice, list[tupl
             slice(start, stop),
             [(int(i), slice(max(int(starts[i]), start) - start, min(int(ends[i]), stop) - start)) for i in inside],
         )
-
-
-def clip_factors(gradients: Sequence[LayerGradients], clip: RecordClip) -> list[Tensor]:
-    """For each layer the factor of each record: min(1, bound / norm), and 1 where the norm is zero; float64 (n,).
-
-    Raises: NonFiniteGradientError, because a NaN would pass every comparison with the bound.
-    """
-    squares = torch.stack([layer.squared_norms() for layer in gradients])
-    n_bad = int((~squares.sum(dim=0).isfinite()).sum())
-    if n_bad:
-        raise NonFiniteGradientError(n_bad=n_bad, n_records=squares.shape[1])
-    if math.isinf(clip.norm):
-        return list(torch.ones_like(squares))
-    if clip.kind is Clipping.FLAT:
-        norms, bound = squares.sum(dim=0, keepdim=True).sqrt().expand_as(squares), clip.norm
-    else:
-        norms, bound = squares.sqrt(), clip.norm / math.sqrt(len(gradients))
-    return list(bound / norms.clamp(min=bound))
 
 
 # -- three ways to the gradients of single records --------------------------------------------------------------------

@@ -8,9 +8,9 @@ distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^
 non-private       clip_C( -sum of gradients )
 
 Every result has norm <= C, but for a chance of 2^-64 in `distributed-dp` (`Task.update_bound`), so the servers' check
-accepts it and says nothing about its records. Noise is added on the grid of 2^-f, exactly; clipping what has its noise,
-encoding and adding it up are post-processing. What is proved about it all is in `dp.task_privacy`. A simulation calls
-the same function (`clients.simulation.algorithms.deployed`).
+accepts it, but for a chance of 2^`NormBound.log2_honest_failure`, and says nothing about its records. Noise is added on
+the grid of 2^-f, exactly; clipping what has its noise, encoding and adding it up are post-processing. What is proved
+about it all is in `dp.task_privacy`. A simulation calls the same function (`clients.simulation.algorithms.deployed`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 
 from clients.datasets import Records
 from clients.descent import descend
+from clients.errors import NonFiniteGradientError, NonFiniteModelError
 from clients.local_update import local_updates
-from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.per_record import RecordEngine
 from clients.projection import project
+from clients.record_clipping import Clipping, RecordClip
 from dp import rounded_gaussian
 from mpc import fixed_point
 from mpc.prg import RandomBytes
@@ -67,7 +69,8 @@ def round_updates(
 ) -> list[Vector]:
     """Delta theta of several clients that hold the same model (d,), in units of the aggregate before encoding.
 
-    Raises: ClientError (ArgumentError, NonFiniteGradientError); then nothing may be uploaded.
+    Whether it raises depends on no record, but for `non-private`: who stays away tells why.
+    Raises: ClientError (ArgumentError, NonFiniteModelError, NonFiniteGradientError); then nothing may be uploaded.
     """
     match task.algorithm:
         case "user-dp-fedavg":
@@ -119,18 +122,27 @@ def _gradient_sums(
 
 
 def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
-    """clip_C( theta_i - theta ) after V steps of descent."""
-    trained = descend(
-        parameters,
-        who.records,
-        engine=engine,
-        steps=task.local_steps,
-        rate=task.local_rate,
-        sample_rate=task.record_rate,
-        training=task,
-        random_bytes=who.random_bytes,
-    )
-    return project(trained - parameters.astype(np.float64), task.client_clip)
+    """clip_C( theta_i - theta ) after V steps of descent; zero where they lead to numbers that are not finite, so that
+    staying away does not say what no upload may."""
+    if not np.isfinite(parameters).all():
+        raise NonFiniteModelError
+    try:
+        trained = descend(
+            parameters,
+            who.records,
+            engine=engine,
+            steps=task.local_steps,
+            rate=task.local_rate,
+            sample_rate=task.record_rate,
+            training=task,
+            random_bytes=who.random_bytes,
+        )
+    except NonFiniteGradientError:
+        return np.zeros(task.dim)
+    with np.errstate(over="ignore", invalid="ignore"):
+        update = trained - parameters.astype(np.float64)
+        is_bounded = bool(np.linalg.norm(update) < math.inf)
+    return project(update, task.client_clip) if is_bounded else np.zeros(task.dim)
 
 
 def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:

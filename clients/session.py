@@ -231,7 +231,7 @@ Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
 
 async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
     """The messages to one server: its payload in chunks, the first one with the binding."""
-    first, *others = convert.pieces(submission.payloads[server])
+    first, *others = convert.growing_pieces(submission.payloads[server])
     chunk = common_pb2.Chunk(data=first)
     yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement, chunk=chunk)
     for piece in others:

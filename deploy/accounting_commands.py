@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.errors import ConfigError
-from deploy.figures import plain, shown
+from deploy.figures import at_least, plain, shown
 from dp.accountants import ACCOUNTANTS, side_by_side
 from dp.accounting import (
     Event,
@@ -186,6 +186,25 @@ def account_of_flags(
         raise ConfigError(str(error)) from error
 
 
+def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `[task]` section of a configuration, of whose rounds `account` speaks.
+
+    Raises ConfigError for another algorithm's: a round of it has other noise, other units or more steps.
+    """
+    sections: dict[str, Mapping[str, Any]] = {}
+    for name in ("task", "simulation"):
+        section = config.get(name, {})
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"{name}: expected a section, found {section!r:.60}")
+        if (algorithm := section.get("algorithm", "precad")) not in ("precad", "deployed"):
+            raise ConfigError(
+                f"{name}.algorithm: expected precad, whose rounds are accounted here, found {algorithm!r}; "
+                "docs/privacy.md says what a round of it costs, and its runs and ledgers count that"
+            )
+        sections[name] = section
+    return sections["task"]
+
+
 _FLAGS = {"sigma": "--sigma", "q": "-q", "p": "-p", "rounds": "--rounds", "delta": "--delta"}
 
 
@@ -281,7 +300,7 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
     if found := report.get("calibrated"):
         for view, who in words.items():
             console.print(
-                f"epsilon <= {found['target_epsilon']:g}, {who}: sigma >= {found[view]['smallest_sigma']:.4g}, "
+                f"epsilon <= {found['target_epsilon']:g}, {who}: sigma >= {at_least(found[view]['smallest_sigma'])}, "
                 f"or with this sigma {found[view]['most_rounds_of_a_client']} rounds of a client",
                 highlight=False,
             )

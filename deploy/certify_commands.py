@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.errors import ConfigError
-from deploy.figures import plain, shown
+from deploy.figures import at_least, plain, shown
 from dp.accounting import Label, PldAccountant, SampledGaussian
 from dp.attack_inefficacy import (
     attackers_needed,
@@ -266,16 +266,21 @@ def read_confidences(path: Path) -> tuple[list[list[float]], list[int]]:
         raise ConfigError(f"--confidences: expected a readable file, found {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"--confidences: expected an object with confidences and labels, found {path}") from None
+    require_confidences(confidences, labels, "--confidences")
+    return confidences, labels
+
+
+def require_confidences(confidences: Any, labels: Any, where: str) -> None:
+    """Rows of at least two numbers in [0, 1] that sum to at most 1, and a class of each. Raises ConfigError."""
     if not isinstance(confidences, list) or not isinstance(labels, list) or not 0 < len(confidences) == len(labels):
-        raise ConfigError("--confidences: expected as many labels as confidences, at least one")
+        raise ConfigError(f"{where}: expected as many labels as confidences, at least one")
     for i, row in enumerate(confidences):
         if not isinstance(row, list) or len(row) < 2 or not all(_is_number(value) and 0 <= value <= 1 for value in row):
-            raise ConfigError(f"--confidences: expected at least two numbers in [0, 1] in row {i}, found {row}")
+            raise ConfigError(f"{where}: expected at least two numbers in [0, 1] in row {i}, found {row}")
         if sum(row) > 1 + _SUM_TOLERANCE:
-            raise ConfigError(f"--confidences: expected a sum of at most 1 in row {i}, found {sum(row)}")
+            raise ConfigError(f"{where}: expected a sum of at most 1 in row {i}, found {sum(row)}")
         if not isinstance(labels[i], int) or isinstance(labels[i], bool) or not 0 <= labels[i] < len(row):
-            raise ConfigError(f"--confidences: expected label {i} in 0 .. {len(row) - 1}, found {labels[i]}")
-    return confidences, labels
+            raise ConfigError(f"{where}: expected label {i} in 0 .. {len(row) - 1}, found {labels[i]}")
 
 
 def print_certificates(console: Console, report: dict[str, Any]) -> None:
@@ -344,7 +349,7 @@ def _print_plan(console: Console, found: dict[str, Any]) -> None:
     for row in found["frontier"]:
         sigma = row["least_sigma"]
         cells = (
-            ("none does", "-") if sigma is None else (f"{sigma:.3f}", shown(row["epsilon_of_one_unit"], Label.BOUND))
+            ("none does", "-") if sigma is None else (at_least(sigma), shown(row["epsilon_of_one_unit"], Label.BOUND))
         )
         plan.add_row(str(row["attackers"]), *cells)
     console.print(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from dp.accounting import Label
@@ -24,3 +25,8 @@ def shown(epsilon: float | str, label: Label) -> str:
     if isinstance(epsilon, str):
         return "inf (vacuous)"
     return f"<= {math.ceil(epsilon * 1000) / 1000:.3f}" if label is Label.BOUND else f"~ {epsilon:.3f}"
+
+
+def at_least(noise: float) -> str:
+    """Four digits, rounded up: noise that is enough stays enough when it is typed in again."""
+    return f"{Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(noise)):f}"

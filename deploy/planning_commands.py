@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from deploy.figures import plain
+from deploy.figures import at_least, plain
 from dp.accounting import Label
 from dp.planner import CentralTask, Plan, PrecadTask, Task, Wish, frontier, search
 
@@ -22,7 +22,7 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
 
     `reached` says whether one leaves a signal, that is, has noise over signal of at most the wish's limit.
     """
-    plans = [_plain(found, wish) for found in search(wish, task)]
+    plans = [_plain(found, wish, task) for found in search(wish, task)]
     ks = sorted({*FRONTIER, wish.attackers})
     best = frontier(ks, wish, task)
     return {
@@ -32,7 +32,9 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
         "reached": bool(plans) and plans[0]["reaches"],
         "best": plans[0] if plans else None,
         "plans": plans,
-        "frontier": [{"attackers": k, "plan": None if (found := best[k]) is None else _plain(found, wish)} for k in ks],
+        "frontier": [
+            {"attackers": k, "plan": None if (found := best[k]) is None else _plain(found, wish, task)} for k in ks
+        ],
     }
 
 
@@ -44,11 +46,13 @@ def _fields(task: Task) -> dict[str, Any]:
     return asdict(task)
 
 
-def _plain(plan: Plan, wish: Wish) -> dict[str, Any]:
+def _plain(plan: Plan, wish: Wish, task: Task) -> dict[str, Any]:
+    assert isinstance(task, PrecadTask | CentralTask)  # the tasks that there are
     return {
         "sigma": plan.sigma,
         "client_clip": plan.client_clip,
         "rounds": plan.rounds,
+        "epsilon_counts_rounds": replace(task, rounds=plan.rounds).protected[1],
         "decided_by": plan.decided_by,
         "noise_to_signal": plain(plan.noise_to_signal),
         "reaches": plan.noise_to_signal <= wish.most_noise_to_signal,
@@ -72,12 +76,18 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     elif report["reached"]:
         clip = "" if best["client_clip"] is None else f", C = {best['client_clip']:g}"
         verdict = (
-            f"reached by sigma >= {best['sigma']:.4g}{clip}, T = {best['rounds']}, as long as the confidences hold: "
-            f"certify anew what is trained"
+            f"reached by sigma >= {at_least(best['sigma'])}{clip}, T = {best['rounds']}, as long as the confidences "
+            f"hold: certify anew what is trained"
         )
     else:
         verdict = f"none does: at best noise is {_ratio(best['noise_to_signal'])} of the largest signal, over {limit:g}"
     console.print(verdict, highlight=False)
+    if best is not None and report["task"]["kind"] == _KINDS[PrecadTask]:
+        console.print(
+            f"epsilon: of one record against one server, its client in {best['epsilon_counts_rounds']} of "
+            f"{best['rounds']} rounds, which are expected; in more it is larger",
+            highlight=False,
+        )
     table = Table(title="the frontier: the best plan by number of attackers", title_justify="left")
     for column in ("attackers", "sigma", "C", "T", "noise over signal", ""):
         table.add_column(column, justify="right")
@@ -98,7 +108,7 @@ def _table(title: str, plans: list[dict[str, Any]]) -> Table:
 
 def _cells(plan: dict[str, Any]) -> tuple[str, str, str, str, str]:
     return (
-        f"{plan['sigma']:.4g}",
+        at_least(plan["sigma"]),
         "-" if plan["client_clip"] is None else f"{plan['client_clip']:g}",
         str(plan["rounds"]),
         f">= {_ratio(plan['noise_to_signal'])}",

@@ -31,6 +31,7 @@ from dp.certified_prediction import Training
 from dp.ledger import Level
 from dp.monte_carlo import monte_carlo_privacy
 from dp.task_privacy import task_privacy
+from protos import convert
 from protos.task import Task
 
 
@@ -46,6 +47,8 @@ class RunEvidence:
     task: Task
     provenance: dict[str, Any]
     """For the report: what was read, and what all the models together cost."""
+    model_digests: tuple[str, ...]
+    """SHA-256 of the models that were asked, in hex."""
 
     @property
     def n_runs(self) -> int:
@@ -76,13 +79,21 @@ def read_runs(paths: list[Path]) -> RunEvidence:
     task, client = first.task, first.client
     assert client is not None  # _read saw it
     test = DataSource.of(client).load(side=models.image_side(task.model)).test
-    total: NDArray[np.float64] = sum(
-        (evaluation.confidences(_parameters(run, task), task.model, test) for run in runs),
-        np.zeros((len(test), N_CLASSES)),
-    )
-    mean = total / len(runs)
+    total, digests = np.zeros((len(test), N_CLASSES)), []
+    for run in runs:
+        parameters = _parameters(run, task)
+        digests.append(convert.sha256(convert.model_to_bytes(parameters)).hex())
+        total += evaluation.confidences(parameters, task.model, test)
+    mean: NDArray[np.float64] = total / len(runs)
     mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)  # never above one by rounding
-    return RunEvidence(mean.tolist(), test.labels.tolist(), training_of(task), task, _provenance(runs, task))
+    return RunEvidence(
+        confidences=mean.tolist(),
+        labels=test.labels.tolist(),
+        training=training_of(task),
+        task=task,
+        provenance=_provenance(runs, task),
+        model_digests=tuple(digests),
+    )
 
 
 def training_of(task: Task) -> Training:

@@ -8,7 +8,8 @@ seed-N.jsonl     one line per round
 seed-N.npz       where the training stands, as of its last evaluation; the final model at the end
 summary.json     what `--json` prints
 
-A folder that holds the same configuration is gone on with: finished seeds stay, others start from where they stand.
+A folder that holds the same configuration is gone on with: finished seeds stay, others start from where they stand. A
+field that the folder's file does not have, being older, has its default there.
 More rounds than the folder's may be asked for: every seed goes on to the model that it would have without the halt. A
 training that leaves the finite numbers ends before the round in which it does, and the summary says so; that is a
 result, not an error.
@@ -96,8 +97,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     if task.get("algorithm", "precad") != "precad":
         sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
-    nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
-    config = parse_section(ClientConfig, {**nowhere, **client}, "client", base=Path().absolute())
+    config = _client_of(client)
     if rounds is not None:
         task["rounds"] = rounds
     supply_model_dimension(task)
@@ -116,6 +116,11 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         split=split,
         records=records_of(split, source.parts(split, len(valid.clients)), list(valid.clients)),
     )
+
+
+def _client_of(section: Mapping[str, Any]) -> ClientConfig:
+    nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
+    return parse_section(ClientConfig, {**nowhere, **section}, "client", base=Path().absolute())
 
 
 def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -240,16 +245,33 @@ def _require_same(plan: Plan, config: Path) -> None:
     """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds."""
     try:
         found = tomllib.loads(config.read_text())
-        rounds = int(found["task"].pop("rounds"))
+        rounds = int(found["task"]["rounds"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # broken TOML and UTF-8 are ValueErrors
         raise ConfigError(f"--output: expected a resolved configuration, found {config}: {error}") from None
-    wanted = tomllib.loads(tomli_w.dumps(plan.raw))
-    if wanted["task"].pop("rounds") < rounds:
+    if plan.task.rounds < rounds:
         raise ConfigError(
             f"--output: expected a folder of at most {plan.task.rounds} rounds, found {rounds} in {config}"
         )
-    if wanted != found:
+    found["task"]["rounds"] = plan.task.rounds
+    try:
+        is_same = _completed(found) == _completed(plan.raw)
+    except ConfigError as error:
+        raise ConfigError(f"--output: expected a configuration of this version, found {config}: {error}") from None
+    if not is_same:
         raise ConfigError(f"--output: expected the same configuration, found another in {config}")
+
+
+def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Its sections with all defaults: a file from before there was a field says what that field's default says.
+
+    Raises ConfigError.
+    """
+    sections = (
+        parse_section(Task, _section(resolved, "task"), "task", base=Path()),
+        _client_of(_section(resolved, "client")),
+        parse_section(SimulationSettings, _section(resolved, "simulation"), "simulation", base=Path()),
+    )
+    return [section.model_dump() for section in sections]
 
 
 def _mean_of_last(lines: Sequence[Mapping[str, Any]], measure: str) -> float | None:

@@ -37,7 +37,7 @@ from dp.checks import (
 )
 from dp.group_mixture import Direction, delta_curve
 from dp.loss_bounds import robust_bounds
-from dp.loss_distribution import DeltaCurve
+from dp.loss_distribution import Array, DeltaCurve
 
 
 class Threat(enum.StrEnum):
@@ -87,11 +87,17 @@ def xie_certified_k(FA: float, FB: float, epsilon: float, delta: float) -> float
         return (FA - FB) / (2 * delta)
     if epsilon == 0:
         return math.inf
-    # numerator and denominator both times e^-eps, so that nothing overflows
-    a, d = -math.expm1(-epsilon), delta * math.exp(-epsilon)
-    if FB * a + d == 0:  # delta e^-eps underflows
-        return (math.log(FA * a) - math.log(delta) + epsilon) / (2 * epsilon)
-    return math.log1p((FA - FB) * a / (FB * a + d)) / (2 * epsilon)
+    return float(_certified_numbers(FA, FB, np.asarray([epsilon]), np.asarray([delta]))[0])
+
+
+def _certified_numbers(FA: float, FB: float, epsilons: Array, deltas: Array) -> Array:
+    """K of each point, for F_A > F_B and epsilon > 0: ln(1 + (F_A - F_B) a/(F_B a + delta e^-eps)) / (2 eps) with
+    a = 1 - e^-eps. In logarithms, since delta e^-eps underflows beyond epsilon = 700, and K would be infinite."""
+    with np.errstate(divide="ignore"):  # the logarithm of zero
+        log_a = np.log(-np.expm1(-epsilons))
+        log_least = np.logaddexp(np.log(FB) + log_a, np.log(deltas) - epsilons)
+        numbers: Array = np.logaddexp(0.0, np.log(FA - FB) + log_a - log_least) / (2 * epsilons)
+    return numbers
 
 
 def certified_integer(K: float, threat: str = "add") -> float:
@@ -109,11 +115,7 @@ def best_certified_k(FA: float, FB: float, curve: DeltaCurve) -> float:
     at_zero = xie_certified_k(FA, FB, 0.0, float(curve.deltas[0])) if curve.deltas[0] < 1 else 0.0
     if FA <= FB or len(curve.epsilons) == 1:
         return at_zero
-    epsilons, deltas = curve.epsilons[1:], curve.deltas[1:]
-    a, d = -np.expm1(-epsilons), deltas * np.exp(-epsilons)
-    with np.errstate(divide="ignore"):
-        numbers = np.log1p((FA - FB) * a / (FB * a + d)) / (2 * epsilons)
-    return max(at_zero, float(numbers.max()))
+    return max(at_zero, float(_certified_numbers(FA, FB, curve.epsilons[1:], curve.deltas[1:]).max()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,10 +147,14 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
 
 
 def _own_noise(task: PublicParameters, *, steps_per_round: int) -> TaskPrivacy:
-    """Sampled Gaussians at the client; clipping to C, shares, sums are post-processing. Source: privacy.md, section 3
+    """Sampled Gaussians at the client; clipping to C, shares, sums are post-processing. A round that fails before it is
+    charged is none to one server, which cannot read what was uploaded; both together can. Source: privacy.md, section 3
     and its rule 4; Xie et al., CCS '23, Algorithms 2 and 3, with Poisson sampling."""
     event = SampledGaussian(task.record_rate, _record_multiplier(task))
-    note = "by the noise of its own client: both servers together learn no more while they follow the protocol"
+    note = (
+        "by the noise of its own client: both servers together learn no more while they follow the protocol and no "
+        "round fails"
+    )
     return TaskPrivacy(
         unit=Unit.RECORD,
         events=dict.fromkeys(View, event),

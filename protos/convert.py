@@ -23,6 +23,8 @@ from protos.task import PROTOCOL_VERSION, Task
 
 CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
+FIRST_CHUNK_BYTES = 1 << 16
+"""Of an upload or a download: soon there, also on a slow line."""
 
 
 class Bytes(Protocol):
@@ -37,6 +39,18 @@ def pieces(data: Bytes) -> Iterator[bytes]:
     """`data` in pieces of at most CHUNK_BYTES; one empty piece when there is none."""
     for start in range(0, max(len(data), 1), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
+
+
+def growing_pieces(data: Bytes) -> Iterator[bytes]:
+    """The same, the first one of FIRST_CHUNK_BYTES at most and each other no longer than all before it.
+
+    gRPC hands on whole messages only: so whoever receives them sees at least half of what has come.
+    """
+    size, start = min(FIRST_CHUNK_BYTES, CHUNK_BYTES), 0
+    while start == 0 or start < len(data):
+        yield data[start : start + size]
+        start += size
+        size = min(start, CHUNK_BYTES)
 
 
 async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:

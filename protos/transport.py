@@ -42,8 +42,8 @@ PING_TIMEOUT_S = 8
 """How long a server or the operator waits for a ping's answer until it takes the link for dead."""
 CLIENT_PING_TIMEOUT_S = 30
 """Likewise on links of clients: on a slow line, a ping queues behind the upload that is under way."""
-IDLE_TIME_S = 60
-"""A server hangs up on a connection without a call after so long: nobody parks connections."""
+IDLE_TIME_S = 10
+"""A server hangs up on a connection without a call after so long, or twice as long: nobody parks connections."""
 HANDLER_NAME = "_schedule_rpc_coro"
 """What gRPC 1.85 calls the coroutine of an open call."""
 HANDLERS_END_S = 2.0

@@ -4,9 +4,10 @@ A call over a limit is refused before a byte of its body is read, and told when 
 (`OverloadedError`, which `servers.calls` makes a status and a hint of):
 
     connections           of all peers, in gRPC itself, before the handshake       max_connections
+    connections           of one caller, once a call says whose they are           max_connections_per_caller
     calls per second      of one caller, by a token bucket                         calls_per_caller_s, call_burst
     open calls            of one caller; of all clients together                   max_calls_per_caller, max_calls
-    uploads, downloads    under way at once, and the uploads' bytes together       max_uploads, max_upload_mb, ...
+    uploads, downloads    under way at once (`servers.transfers`)                  max_uploads, max_upload_mb, ...
 
 Whoever holds a certificate is a caller. Clients that are not enrolled share one caller's part: their number has no
 bound. The operator has a part of its own, and so has each server, at any rate: a server is refused by its pin at once
@@ -17,12 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import resource
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -33,6 +33,7 @@ from mpc.errors import MalformedMessageError
 from protos.identity import Identity, Role, peer_identity
 from servers.calls import Context, refusing
 from servers.config import ServerConfig
+from servers.connections import CROWDED_RETRY_S, Connections, HangUps
 from servers.errors import Limit, OverloadedError
 from servers.operations.telemetry import Telemetry
 
@@ -40,13 +41,6 @@ log = structlog.get_logger(__name__)
 
 REQUEST_TIMEOUT_S = 10.0
 """How long the one request of a call may take to come."""
-CROWDED_RETRY_S = 1.0
-"""When to ask again for a place among the open calls: they last long."""
-RETRIES_PER_S = 200.0
-"""How often clients that wait for a transfer should ask in all, so that asking costs little beside the transfers."""
-SHORTEST_RETRY_S, LONGEST_RETRY_S = 0.1, 10.0
-FAIR_TURN_S = 5.0
-"""A transfer that is younger is not judged by its speed."""
 OWN_DESCRIPTORS = 512
 """Open files of a server beside its connections: databases, logs, the operations port (256), links."""
 STRANGERS = "precad://client/*"
@@ -98,19 +92,21 @@ class Admission(grpc.aio.ServerInterceptor):
         self._buckets: dict[str, TokenBucket] = {}
         self._open: Counter[str] = Counter()
         self._n_of_clients = 0
+        self._connections = Connections(config.max_connections_per_caller, HangUps(), now)
         self._admitting: dict[str, Handler] = {}
+        self._unknown = self._behind_limits("unknown", grpc.unary_unary_rpc_method_handler(_no_such_method))
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """The method's handler behind the limits; of a method that does not exist, none."""
+        """The method's handler behind the limits. One that does not exist has one as well: its caller is counted."""
         method = handler_call_details.method
         if method not in self._admitting:
             handler = await continuation(handler_call_details)
             if handler is None:
-                return None
+                return self._unknown
             self._admitting[method] = self._behind_limits(method.rpartition("/")[2], handler)
         return self._admitting[method]
 
@@ -146,21 +142,24 @@ class Admission(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _admitted(self, call: str, context: Context) -> AsyncIterator[None]:
-        async with refusing(call, context, self._telemetry):
-            identity = peer_identity(context)
-            caller, is_client = self._caller(identity), identity.role is Role.CLIENT
-            if not identity.role.is_server:
-                self._require_within_rate(caller)
-            self._require_room(caller, is_client=is_client)
-        self._open[caller] += 1
-        self._n_of_clients += is_client
-        try:
+        async with AsyncExitStack() as stack:
+            async with refusing(call, context, self._telemetry):
+                identity = peer_identity(context)
+                caller, is_client = self._caller(identity), identity.role is Role.CLIENT
+                stack.enter_context(self._connections.call(caller, context.peer()))
+                if not identity.role.is_server:
+                    self._require_within_rate(caller)
+                self._require_room(caller, is_client=is_client)
+            self._open[caller] += 1
+            self._n_of_clients += is_client
+            stack.callback(self._note_end, caller, is_client=is_client)
             yield
-        finally:
-            self._n_of_clients -= is_client
-            self._open[caller] -= 1
-            if not self._open[caller]:
-                del self._open[caller]
+
+    def _note_end(self, caller: str, *, is_client: bool) -> None:
+        self._n_of_clients -= is_client
+        self._open[caller] -= 1
+        if not self._open[caller]:
+            del self._open[caller]
 
     def _caller(self, identity: Identity) -> str:
         """Whose part a call takes from."""
@@ -191,6 +190,10 @@ def _behaviour(handler: Handler) -> Callable[[Any, Context], Any]:
     return cast("Callable[[Any, Context], Any]", next(kind for kind in kinds if kind is not None))
 
 
+async def _no_such_method(requests: Requests, context: Context) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own words
+
+
 async def _only_one(requests: Requests) -> bytes:
     """The serialized request of a call that has one. Raises MalformedMessageError."""
     try:
@@ -201,88 +204,6 @@ async def _only_one(requests: Requests) -> bytes:
     if request is None:
         raise MalformedMessageError("this call has one request, and none came")
     return request
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """One transfer that is under way."""
-
-    n_bytes: int
-    began_at: float
-    limit: asyncio.Timeout
-    n_moved: int = 0
-    """Bytes of it so far."""
-    is_cut_off: bool = False
-    """Whether it had to make room. Its client may begin again."""
-
-    def needs_s(self, now: float) -> float:
-        """How much longer it takes at the speed that it had so far, seconds."""
-        left = self.n_bytes - self.n_moved
-        if left <= 0:
-            return 0.0
-        return left * (now - self.began_at) / self.n_moved if self.n_moved else math.inf
-
-    def cut_off(self) -> None:
-        """Ends it. Twice does nothing."""
-        if not self.is_cut_off:
-            self.is_cut_off = True
-            self.limit.reschedule(asyncio.get_running_loop().time())
-
-
-class Transfers:
-    """Uploads, or downloads, of clients that are under way at once: so many, and so many bytes, at most.
-
-    One alone is always let in, however long it is. A client has one: a newer one takes the place of an older, whose
-    connection may be lost. Where there is no room, and one is so slow that it will not be over in time, that one is cut
-    off: whoever takes a place and sends nothing keeps nobody out.
-    """
-
-    def __init__(
-        self, limit: Limit, max_places: int, max_bytes: float = math.inf, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        """limit: the one that max_places is."""
-        self._limit, self._max_places, self._max_bytes, self._now = limit, max_places, max_bytes, now
-        self._places: dict[str, Place] = {}
-
-    @asynccontextmanager
-    async def place(self, client: str, n_bytes: int, *, n_waiting: int, left_s: float) -> AsyncIterator[Place]:
-        """For a transfer of n_bytes that must be over in left_s, while n_waiting clients want one.
-
-        Raises OverloadedError, also when it is cut off.
-        """
-        if (older := self._places.pop(client, None)) is not None:
-            older.cut_off()
-        self._require_room(n_bytes, n_waiting, left_s)
-        try:
-            async with asyncio.timeout(None) as limit:
-                place = self._places[client] = Place(n_bytes, self._now(), limit)
-                try:
-                    yield place
-                finally:
-                    if self._places.get(client) is place:
-                        del self._places[client]
-        except TimeoutError:
-            raise OverloadedError(
-                Limit.SLOW_TRANSFER, "it would not be over in time, and others wait", retry_after_s=CROWDED_RETRY_S
-            ) from None
-
-    def _require_room(self, n_bytes: int, n_waiting: int, left_s: float) -> None:
-        if len(self._places) >= self._max_places:
-            limit, detail = self._limit, f"at most {self._max_places} at once"
-        elif self._places and sum(place.n_bytes for place in self._places.values()) + n_bytes > self._max_bytes:
-            limit, detail = Limit.UPLOAD_BYTES, f"at most {self._max_bytes:.0f} bytes at once"
-        else:
-            return
-        self._cut_off_slowest(left_s)
-        retry_after_s = min(max(n_waiting / RETRIES_PER_S, SHORTEST_RETRY_S), LONGEST_RETRY_S)
-        raise OverloadedError(limit, detail, retry_after_s=retry_after_s)
-
-    def _cut_off_slowest(self, left_s: float) -> None:
-        """If it will not be over in left_s, and has had its turn."""
-        now = self._now()
-        late = [p for p in self._places.values() if now - p.began_at >= FAIR_TURN_S and p.needs_s(now) > left_s]
-        if late:
-            max(late, key=lambda place: place.needs_s(now)).cut_off()
 
 
 def reserve_descriptors(max_connections: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +42,7 @@ from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2, contr
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import bind_server, dial, stop_server
 from servers import memory
-from servers.admission import Admission, Transfers, reserve_descriptors
+from servers.admission import Admission, reserve_descriptors
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
@@ -63,6 +64,7 @@ from servers.state_dir import load_initial_model, record_of, restore_records, sp
 from servers.states import Aborted, Collecting, RoundState, Selecting
 from servers.supervision import first_error_or_result, until_stopped
 from servers.task_state import TaskState
+from servers.transfers import Transfers
 from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
@@ -152,8 +154,8 @@ class Aggregator:
             sessions=Sessions(task.clients),
             spool=spool,
             telemetry=self._telemetry,
-            uploads=Transfers(Limit.UPLOADS, config.max_uploads, config.max_upload_mb * memory.MIB),
-            downloads=Transfers(Limit.DOWNLOADS, config.max_downloads),
+            uploads=_transfers(config, Limit.UPLOADS, config.max_uploads, config.max_upload_mb * memory.MIB),
+            downloads=_transfers(config, Limit.DOWNLOADS, config.max_downloads),
             revocations=Revocations(config.revoked),
         )
         self._snapshots = AggregatorSnapshots(self._view, self._telemetry, config.state_dir)
@@ -457,6 +459,12 @@ class Aggregator:
     def _set_state(self, state: str) -> None:
         self._view.state = state
         self._telemetry.entered(state)
+
+
+def _transfers(config: AggregatorConfig, limit: Limit, max_places: int, max_bytes: float = math.inf) -> Transfers:
+    return Transfers(
+        limit, max_places, max_bytes, min_bytes_s=config.min_transfer_bytes_s, grace_s=config.transfer_grace_s
+    )
 
 
 async def _awaited(future: asyncio.Future[T]) -> T:

@@ -76,6 +76,9 @@ class ServerConfig(BaseModel):
     max_connections: Annotated[int, Field(ge=16, le=1_000_000)] = 20_480
     """Connections to `listen` at once, of all peers; who comes beyond is hung up on before the handshake. A client
     process has one for each client that it hosts."""
+    max_connections_per_caller: Annotated[int, Field(ge=2, le=1_000_000)] = 16
+    """Connections of one certificate's holder at once, as far as calls say whose they are; beyond, the one that has
+    been without a call for longest is hung up on. A client or server needs one."""
     max_calls: Annotated[int, Field(ge=16, le=1_000_000)] = 20_480
     """Open calls of clients at once, beyond which they are told to come back. A connected client holds one."""
     max_calls_per_caller: Annotated[int, Field(ge=4, le=1_000_000)] = 8
@@ -142,6 +145,12 @@ class AggregatorConfig(ServerConfig):
     """Length of all uploads that come in at once together, in MiB. One alone may be longer."""
     max_downloads: Annotated[int, Field(ge=1, le=1_000_000)] = 256
     """Clients that download the model at once; further ones are told to come back."""
+    min_transfer_bytes_s: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 32_768.0
+    """While others wait for a place, an upload or download that is slower on the average, in bytes a second, is cut off
+    to make room; it may begin again when the others have had theirs. Where nobody waits, none is. 0: only those that
+    would not be over by the round's deadline."""
+    transfer_grace_s: Seconds = 5.0
+    """How old a transfer is before it is judged by its speed."""
     engine: Literal["cpu", "cuda"] = "cpu"
     """Where the check computes what grows with the model (`mpc.engines`). `cuda` needs a GPU and is refused without."""
     check_threads: Annotated[int, Field(ge=1, le=256)] = 1

@@ -9,8 +9,8 @@ The process needs neither CrypTen nor torch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 
 import structlog
@@ -207,8 +207,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
 
     async def _requests(
         self, requests: AsyncIterator[dealer_pb2.DealRequest], released: asyncio.Event
-    ) -> AsyncIterator[dealer_pb2.DealRequest]:
-        """Until the stream ends, a newer one takes its place, or we hang up."""
+    ) -> AsyncGenerator[dealer_pb2.DealRequest, None]:
+        """Until the stream ends, a newer one takes its place, or we hang up. Raises DecodeError."""
         ends = [asyncio.ensure_future(event.wait()) for event in (self._hung_up, released)]
         try:
             while True:
@@ -238,14 +238,17 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         goodbye: common_pb2.Goodbye | None = None
         try:
             yield dealer_pb2.DealReply(hello=first.hello)
-            async for request in self._requests(requests, released):
-                if request.WhichOneof("request") == "goodbye":
-                    goodbye = request.goodbye
-                    return
-                async with refusing("Deal", context):
-                    dealt = await self._part(party, request)
-                for reply in convert.dealt_to_messages(dealt, request.batch.round):
-                    yield reply
+            async with aclosing(self._requests(requests, released)) as coming:
+                while True:
+                    async with refusing("Deal", context):
+                        if (request := await anext(coming, None)) is None:
+                            return
+                        if request.WhichOneof("request") == "goodbye":
+                            goodbye = request.goodbye
+                            return
+                        dealt = await self._part(party, request)
+                    for reply in convert.dealt_to_messages(dealt, request.batch.round):
+                        yield reply
         finally:
             self._leave(party, released, goodbye)
 

@@ -98,6 +98,7 @@ class Limit(enum.StrEnum):
     """Which limit of a server's configuration a call met. Shared by code and metrics."""
 
     RATE = "rate"
+    CONNECTIONS_OF_CALLER = "connections_of_caller"
     CALLS_OF_CALLER = "calls_of_caller"
     CALLS = "calls"
     UPLOADS = "uploads"

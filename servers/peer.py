@@ -17,21 +17,23 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from mpc.errors import PeerMismatchError
+from mpc.errors import MalformedMessageError, PeerMismatchError
 from mpc.sharing import Party
 from protos import convert
 from protos.identity import Role
-from protos.precad.v1 import common_pb2, peer_pb2, peer_pb2_grpc
+from protos.precad.v1 import common_pb2, peer_pb2
 from protos.transport import explain
+from protos.undecoded import decoded, stream_of_bytes
 from servers.errors import PeerUnreachableError, TaskRefusedError
 
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
-"""The next message, or None at the end of the stream."""
+"""The next message, or None at the end of the stream. Raises TaskRefusedError for what is no message."""
 OnRelay: TypeAlias = Callable[[int, str, bytes, bool, bytes], None]
 """(round, client, next piece of its masked vector, whether it is the last, then the client's statement). Clients'
 pieces never mix."""
 
+_SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
 RETRY_S = 0.2
 WORTH_ASKING_AGAIN = frozenset(
     {
@@ -62,7 +64,8 @@ class PeerLink:
         """Sends what is handed over and takes in messages until the peer says goodbye, which is returned; what is
         handed over still leaves then, up to our own.
 
-        Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on nonsense.
+        Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on messages that do not belong
+        here, TaskRefusedError on what is no message.
         """
         self._sending = asyncio.create_task(self._send_outbox())
         try:
@@ -156,7 +159,7 @@ async def dial_peer(
 
     dial: a new channel for each attempt, since certificates may be renewed meanwhile.
 
-    Raises: PeerUnreachableError, TaskRefusedError when B refuses us.
+    Raises: PeerUnreachableError, TaskRefusedError when B refuses us or sends what is no message.
     """
     why = "nobody answered"
     try:
@@ -164,13 +167,13 @@ async def dial_peer(
             while True:
                 async with AsyncExitStack() as attempt:
                     channel = await attempt.enter_async_context(dial())
-                    call = peer_pb2_grpc.PeerStub(channel).Link()
+                    call = stream_of_bytes(channel, _SERVICE, "Link")()
                     try:
                         await call.write(peer_pb2.PeerMessage(hello=hello))
                         first = await call.read()
-                        if first is not grpc.aio.EOF and first.WhichOneof("message") == "hello":
+                        if first is not grpc.aio.EOF and _decoded(first).WhichOneof("message") == "hello":
                             stack.push_async_exit(attempt.pop_all())
-                            return PeerLink(0, call.write, _reader(call)), first.hello
+                            return PeerLink(0, call.write, _reader(call)), _decoded(first).hello
                         code, why = await call.code(), await call.details() or "it hung up"
                     except grpc.aio.AioRpcError as error:
                         code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
@@ -186,16 +189,24 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
 
     async def receive() -> peer_pb2.PeerMessage | None:
         try:
-            message: peer_pb2.PeerMessage | Any = await call.read()
+            data = await call.read()
         except grpc.aio.AioRpcError:
             return None
         except asyncio.CancelledError:
             if call.done():  # the call was cancelled, not we
                 return None
             raise
-        return None if message is grpc.aio.EOF else message
+        return None if data is grpc.aio.EOF else _decoded(data)
 
     return receive
+
+
+def _decoded(data: bytes | Any) -> peer_pb2.PeerMessage:
+    """Raises TaskRefusedError."""
+    try:
+        return decoded(peer_pb2.PeerMessage, data, Role.AGGREGATOR_B)
+    except MalformedMessageError as error:
+        raise TaskRefusedError(str(error)) from None
 
 
 def _relay_messages(

@@ -14,10 +14,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import grpc
 import numpy as np
 import structlog
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from mpc.errors import MalformedMessageError
@@ -36,7 +38,6 @@ from protos.precad.v1 import (
 )
 from protos.task import PROTOCOL_VERSION, Task
 from protos.tls_files import Pins
-from servers.admission import Place, Transfers
 from servers.calls import Context, refusing
 from servers.errors import (
     AlreadyConnectedError,
@@ -47,14 +48,16 @@ from servers.errors import (
     RefusalReason,
     StoreError,
     SubmissionRefusedError,
+    TaskRefusedError,
     WrongStateError,
 )
 from servers.intake import Intake
 from servers.operations.telemetry import Telemetry
-from servers.peer import PeerLink
+from servers.peer import PeerLink, Receive
 from servers.revocation import Revocations
 from servers.sessions import Sessions, events_of
 from servers.spool import Payload, Spool
+from servers.transfers import Place, Transfers
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +158,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
             if not intake.is_chosen(client):
                 raise NotEnrolledError(f"client {client!r} is not in round {request.round}")
             async with _place(view.downloads, client, len(model), intake) as place:
-                for piece in convert.pieces(model):
+                for piece in convert.growing_pieces(model):
                     await context.write(common_pb2.Chunk(data=piece))
                     place.n_moved += len(piece)
 
@@ -219,7 +222,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
 def _place(
     transfers: Transfers, client: str, n_bytes: int, intake: Intake
 ) -> AbstractAsyncContextManager[Place, bool | None]:
-    return transfers.place(client, n_bytes, n_waiting=intake.n_waiting, left_s=intake.left_s)
+    return transfers.place(client, n_bytes, round=intake.round, n_waiting=intake.n_waiting, left_s=intake.left_s)
 
 
 async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator_pb2.SubmitPart:
@@ -284,8 +287,8 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
                 raise AlreadyConnectedError("this server is linked with another aggregator A")
         self.release()
         released = self._released = asyncio.Event()
-        inbox: asyncio.Queue[peer_pb2.PeerMessage | None] = asyncio.Queue()
-        self._linked.put_nowait((PeerLink(1, context.write, inbox.get), first.hello))
+        inbox: _Inbox = asyncio.Queue()
+        self._linked.put_nowait((PeerLink(1, context.write, _reader(inbox)), first.hello))
         pump = asyncio.ensure_future(_pump(request_iterator, inbox))
         try:
             await released.wait()
@@ -296,15 +299,27 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
                 self._released = None
 
 
-async def _pump(
-    messages: AsyncIterator[peer_pb2.PeerMessage], inbox: asyncio.Queue[peer_pb2.PeerMessage | None]
-) -> None:
+_Inbox: TypeAlias = "asyncio.Queue[peer_pb2.PeerMessage | TaskRefusedError | None]"
+
+
+async def _pump(messages: AsyncIterator[peer_pb2.PeerMessage], inbox: _Inbox) -> None:
     """Moves a stream into a queue, and its end too, however it comes."""
     try:
         async for message in messages:
             inbox.put_nowait(message)
+    except DecodeError:
+        inbox.put_nowait(TaskRefusedError(f"{Role.AGGREGATOR_A} sent bytes that are no PeerMessage"))
     finally:
         inbox.put_nowait(None)
+
+
+def _reader(inbox: _Inbox) -> Receive:
+    async def receive() -> peer_pb2.PeerMessage | None:
+        if isinstance(item := await inbox.get(), TaskRefusedError):
+            raise item
+        return item
+
+    return receive
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):

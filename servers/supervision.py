@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from servers.errors import ServerError, StoppedError
+from servers.errors import ServerError, StoppedError, TaskRefusedError
 
 T = TypeVar("T")
 
@@ -14,7 +14,8 @@ T = TypeVar("T")
 async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence[asyncio.Task[Any]]) -> T:
     """The result of `work`, unless a guard raises first: then that error. A guard that ends in peace is no end.
 
-    When several have failed at once, an error that says who is gone wins over its consequences.
+    When several have failed at once, the error that the others follow from wins: one that refuses to go on, then one
+    that says who is gone.
     """
     main = asyncio.create_task(work)
     waiting: set[asyncio.Task[Any]] = {main, *guards}
@@ -24,7 +25,7 @@ async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence
             errors = _errors(done)
             if errors:
                 await asyncio.sleep(0.05)
-                raise min(errors + _errors(waiting), key=lambda error: not isinstance(error, ServerError))
+                raise min(errors + _errors(waiting), key=_rank)
         return main.result()
     finally:
         main.cancel()
@@ -44,6 +45,12 @@ async def until_stopped(work: Coroutine[None, None, T], stop: asyncio.Event, who
     finally:
         guard.cancel()
         await asyncio.gather(guard, return_exceptions=True)
+
+
+def _rank(error: BaseException) -> int:
+    if isinstance(error, TaskRefusedError):
+        return 0
+    return 1 if isinstance(error, ServerError) else 2
 
 
 def _errors(tasks: set[asyncio.Task[Any]]) -> list[BaseException]:

@@ -13,11 +13,13 @@ from mpc.sharing import Party
 from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
 from protos.identity import Role
-from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
+from protos.precad.v1 import common_pb2, dealer_pb2
 from protos.transport import explain
+from protos.undecoded import decoded, stream_of_bytes
 from servers.errors import PeerUnreachableError, TaskRefusedError
 from servers.peer import WORTH_ASKING_AGAIN
 
+_SERVICE = dealer_pb2.DESCRIPTOR.services_by_name["Dealer"]
 RETRY_S = 0.2
 
 
@@ -55,12 +57,15 @@ class TupleSource:
         """One call; False when nobody answered yet, so that it may be tried again."""
         try:
             async with self._dial() as channel:
-                async for reply in dealer_pb2_grpc.DealerStub(channel).Deal(self._outgoing()):
-                    self.bytes_received += reply.ByteSize()
+                async for data in stream_of_bytes(channel, _SERVICE, "Deal")(self._outgoing()):
+                    reply = decoded(dealer_pb2.DealReply, data, "the dealer")
+                    self.bytes_received += len(data)
                     if reply.WhichOneof("reply") == "hello":
                         self._greeted.set()
                     else:
                         self._replies.put_nowait(reply)
+        except MalformedMessageError as error:
+            raise TaskRefusedError(str(error)) from None
         except grpc.aio.AioRpcError as error:
             if error.code() not in WORTH_ASKING_AGAIN:
                 raise TaskRefusedError(f"the dealer refused: {error.details()}") from None

@@ -19,7 +19,8 @@ from clients.descent import descend, descend_together
 from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates
 from clients.model_stack import ModelByModel, OwnModels
-from clients.per_record import RecordClip, RecordEngine
+from clients.per_record import RecordEngine
+from clients.record_clipping import RecordClip
 from clients.round_update import record_clip
 from clients.simulation.config import SimulationSettings
 from clients.simulation.randomness import Randomness

@@ -21,7 +21,14 @@ from clients import evaluation, models
 from clients.aggregation import RULES, AggregationRule
 from clients.attacks import ATTACKS, Attack
 from clients.datasets import Records, Split, example_of, joined
-from clients.errors import ArgumentError, DivergedError, ExtensionError, NonFiniteGradientError, UnknownNameError
+from clients.errors import (
+    ArgumentError,
+    DivergedError,
+    ExtensionError,
+    NonFiniteGradientError,
+    NonFiniteModelError,
+    UnknownNameError,
+)
 from clients.extension import imported
 from clients.model_stack import own_models
 from clients.per_record import RecordEngine
@@ -142,7 +149,7 @@ class Simulation:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
                 outcome = self.algorithm.run_round(t, now.parameters, chosen)
-        except NonFiniteGradientError as error:
+        except (NonFiniteGradientError, NonFiniteModelError) as error:
             raise DivergedError(t, str(error)) from None
         if not np.isfinite(outcome.parameters).all():
             raise DivergedError(t, "the model's parameters are not finite")

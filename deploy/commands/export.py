@@ -44,6 +44,14 @@ def export(
     kinds: Annotated[
         list[FormatName] | None, typer.Option("--format", help="Beside the state_dict; may be repeated.")
     ] = None,
+    certificate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--certificate",
+            metavar="RUN",
+            help="Folder of an independent run of this task, to certify predictions from; repeat. Or certificate.json.",
+        ),
+    ] = None,
     date: Annotated[
         str | None, typer.Option(metavar="YYYY-MM-DD", help="Into the statement; the same at both servers.")
     ] = None,
@@ -57,7 +65,13 @@ def export(
         from deploy.figures import to_json
 
         source_found = exporting.source_of(source, config, None if role is None else role.value)
-        report = exporting.export(source_found, out, kinds=[Format(kind) for kind in kinds or ()], date=date)
+        report = exporting.export(
+            source_found,
+            out,
+            kinds=[Format(kind) for kind in kinds or ()],
+            certificate=certificate or (),
+            date=date,
+        )
         if as_json:
             sys.stdout.write(to_json(report) + "\n")
             return
@@ -89,6 +103,7 @@ def verify_export(
             say(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
         for name, roles in report["files"].items():
             say(f"{name}: as {' and '.join(roles)} signed it")
+        say(f"certificate against poisoning: {report['certificate']}")
         _say_statement(report)
 
 

@@ -73,7 +73,7 @@ def account(
         }
         report = accounting.account_of_flags(
             given,
-            None if config is None else configuration.read_toml(config).get("task", {}),
+            None if config is None else accounting.task_of(configuration.read_toml(config)),
             target_epsilon=calibrate,
             is_by_round=plot is not None,
         )

@@ -1,6 +1,7 @@
 """`precad export`: the model of a finished task, and what is stated of it, signed by the server whose folder it is.
 
     model.pt, model.*        the model's files                                   `formats`
+    certificate.json         what the certificate is computed from, on request    `evidence`
     statement.json           what both servers state alike                       `statement`
     <role>.json .sig .pem    what this server adds, its signature, its certificates    `signing`
 
@@ -20,9 +21,10 @@ from deploy import config as configuration
 from deploy.config import Deployment
 from deploy.errors import ConfigError, ExportRefusedError
 from deploy.exporting import formats, signing
+from deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
 from deploy.exporting.finished import FinishedTask, read_finished
 from deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
-from deploy.reporting.certificates import certificate_of
+from deploy.reporting.certificates import Certificate, certificate_of
 from deploy.reporting.deployed import read_deployed
 from deploy.run_folder import RunFolder
 from deploy.whole_folder import appearing
@@ -31,7 +33,7 @@ from protos.tls_files import TlsMaterial
 from servers.config import AggregatorConfig, require_own_role
 
 STATEMENT: Final = "statement.json"
-_NO_CERTIFICATE: Final = "a server has no test records: certificates are made from run folders (precad certify --run)"
+_NO_CERTIFICATE: Final = "a server has no test records: certificates are made from run folders (--certificate)"
 _ROLES: Final = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
 
 
@@ -76,12 +78,14 @@ def export(
     out: Path,
     *,
     kinds: Sequence[formats.Format] = (),
+    certificate: Sequence[Path] = (),
     date: str | None = None,
     today: dt.date | None = None,
 ) -> dict[str, Any]:
     """Writes the folder, which appears complete or not at all, and says what is in it.
 
-    date: goes into the statement, and must be the same at both servers. today: of the signature, for tests.
+    certificate: run folders to certify from, or another export's evidence. date: goes into the statement, like what is
+    certified, and must be the same at both servers. today: of the signature, for tests.
     Raises: ConfigError, ExportRefusedError when two servers of a run state different things, and what `read_finished`
     raises.
     """
@@ -92,12 +96,16 @@ def export(
     finished = [read_finished(state_dir, task) for state_dir, _ in source.servers]
     module = formats.module_of(task.model, finished[0].parameters)
     names = [name for name, _ in module.named_parameters()]
-    certificate = _NO_CERTIFICATE if source.run is None else certificate_of(read_deployed(source.run))
-    statement = _agreed([statement_of(found, names, certificate, date=date) for found in finished])
+    evidence = evidence_for(task, certificate) if certificate else None
+    certified = _certificate(source, evidence)
+    statement = _agreed([statement_of(found, names, certified, date=date) for found in finished])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with appearing(out, mode=0o755) as staging:
             written = formats.write_files(staging, task.model, module, tuple(dict.fromkeys(kinds)))
+            if evidence is not None:
+                (staging / EVIDENCE).write_bytes(evidence.canonical())
+                written.append(EVIDENCE)
             files = {name: file_sha256(staging / name) for name in written}
             (staging / STATEMENT).write_bytes(statement.canonical())
             for found, (_, tls) in zip(finished, source.servers, strict=True):
@@ -111,6 +119,13 @@ def export(
         "signed_by": [tls.identity.role.value for _, tls in source.servers],
         "statement": statement.model_dump(mode="json"),
     }
+
+
+def _certificate(source: Source, evidence: Evidence | None) -> Certificate | str:
+    """What the evidence proves; without any, what the exported run does by itself, or why there is none."""
+    if evidence is not None:
+        return evidence.certificate()
+    return _NO_CERTIFICATE if source.run is None else certificate_of(read_deployed(source.run))
 
 
 def _sign(

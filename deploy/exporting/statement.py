@@ -217,7 +217,7 @@ def statement_of(
         poisoning=PoisoningPart(
             client_clip=task.client_clip,
             log2_probability=task.norm_bound.log2_soundness_error,
-            certificate=_certificate(certificate) if isinstance(certificate, Certificate) else None,
+            certificate=certificate_part(certificate) if isinstance(certificate, Certificate) else None,
             why_none="" if isinstance(certificate, Certificate) else certificate,
         ),
         guarantee=in_words(words, certificate, with_notes=task.algorithm != "precad"),
@@ -260,7 +260,8 @@ def _upwards(epsilon: float) -> float | Literal["inf"]:
     return math.ceil(epsilon * _DECIMALS) / _DECIMALS
 
 
-def _certificate(found: Certificate) -> CertificatePart:
+def certificate_part(found: Certificate) -> CertificatePart:
+    """What is stated of a certificate."""
     return CertificatePart(
         threat=Threat.ADD,
         label=LABELS[Method.EXACT],

@@ -10,9 +10,10 @@ from cryptography import x509
 
 from deploy.errors import ConfigError, ExportRefusedError
 from deploy.exporting import formats, signing
+from deploy.exporting.evidence import EVIDENCE, Evidence
 from deploy.exporting.export import STATEMENT
 from deploy.exporting.signing import Endorsement
-from deploy.exporting.statement import ExportStatement, difference, file_sha256, parse, sha256
+from deploy.exporting.statement import ExportStatement, certificate_part, difference, file_sha256, parse, sha256
 from protos.identity import IdentityError, Role, parse_certificate
 
 
@@ -27,6 +28,7 @@ def verify_export(
     """
     trusted = _authority(authority)
     statement, signatures, digests = _verified(folder, trusted, authority)
+    evidence = _evidence(folder, statement)
     if against is not None:
         other, others, _ = _verified(against, trusted, authority)
         if (found := difference(statement, other)) is not None:
@@ -41,8 +43,16 @@ def verify_export(
             name: [role.value for role, (said, _) in signatures.items() if said.files.get(name) == digest]
             for name, digest in digests.items()
         },
+        "certificate": _standing(statement, evidence),
         "statement": statement.model_dump(mode="json"),
     }
+
+
+def _standing(statement: ExportStatement, evidence: Evidence | None) -> str:
+    """What stands behind the certificate."""
+    if statement.poisoning.certificate is None:
+        return "none"
+    return "as stated" if evidence is None else "recomputed"
 
 
 def _verified(
@@ -61,6 +71,25 @@ def _verified(
     digests = _signed_files(folder, [said for said, _ in signatures.values()])
     formats.require_parameters(folder / formats.STATE_DICT, statement.model.parameters, statement.model.sha256)
     return statement, signatures, digests
+
+
+def _evidence(folder: Path, statement: ExportStatement) -> Evidence | None:
+    """What the stated certificate is computed from, once it follows from that; None where none is in the folder."""
+    path, stated = folder / EVIDENCE, statement.poisoning.certificate
+    if not path.exists():
+        return None
+    evidence = parse(path.read_bytes(), Evidence, str(path))
+    if evidence.configuration_sha256 != statement.task.configuration_sha256:
+        raise ExportRefusedError(f"{path}: expected trainings of the exported task, found another configuration")
+    try:
+        followed = certificate_part(evidence.certificate())
+    except ConfigError as error:
+        raise ExportRefusedError(f"{folder}: {error}") from None
+    if stated is None:
+        raise ExportRefusedError(f"{path}: expected none, since the statement has no certificate")
+    if (found := difference(followed, stated)) is not None:
+        raise ExportRefusedError(f"{path}: another certificate follows from it than is stated: {found}")
+    return evidence
 
 
 def _signed_files(folder: Path, said: Sequence[Endorsement]) -> dict[str, str]:

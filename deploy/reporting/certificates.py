@@ -23,7 +23,7 @@ from deploy.certify_commands import Request, certify_runs
 from deploy.errors import ConfigError
 from deploy.reporting.runs import Run, Trained
 from deploy.run_evidence import read_runs, training_of
-from dp.certified_prediction import Method
+from dp.certified_prediction import Method, Training
 from dp.ledger import Level
 from dp.task_privacy import task_privacy
 
@@ -56,24 +56,25 @@ class Certificate:
 
 def certificate_of(run: Run) -> Certificate | str:
     """The certificate, or why there is none. Raises ConfigError where a model's file is damaged."""
-    if (why := _uncertified(run)) is not None:
+    if (why := uncertified(run)) is not None:
         return why
     try:
         confidences, labels = _confidences(run)
     except MissingDataError:
         return f"its data set, {run.client.dataset}, is not on this machine"
-    report = certify_runs(
-        confidences.tolist(),
-        labels,
-        training_of(run.task),
-        Request(delta=run.task.delta, methods=(Method.EXACT,), at_most=AT_MOST),
-        n_runs=len(run.trainings),
-        provenance={},
-    )
+    return certified(confidences.tolist(), labels, training_of(run.task), run.task.delta, len(run.trainings))
+
+
+def certified(
+    confidences: list[list[float]], labels: list[int], training: Training, delta: float, n_trainings: int
+) -> Certificate:
+    """confidences: means over n_trainings, (n samples, n classes). Raises ConfigError."""
+    request = Request(delta=delta, methods=(Method.EXACT,), at_most=AT_MOST)
+    report = certify_runs(confidences, labels, training, request, n_runs=n_trainings, provenance={})
     return Certificate(
         proved=_curve(report),
         estimated=_curve(report["estimate"]),
-        n_trainings=len(run.trainings),
+        n_trainings=n_trainings,
         trainings_needed=report["run"]["runs_needed"],
         confidence=report["confidence"],
         n_samples=len(labels),
@@ -89,7 +90,8 @@ def _curve(report: dict[str, Any]) -> tuple[float, ...]:
     return tuple(report["certified_accuracy"][Method.EXACT.value][: AT_MOST + 1])
 
 
-def _uncertified(run: Run) -> str | None:
+def uncertified(run: Run) -> str | None:
+    """Why nothing can be certified of such a run; None if something can."""
     if run.algorithm != "precad" and not run.is_validated:
         return f"certificates are of PRECAD's training, this is {run.algorithm}"
     if Level.CLIENT not in task_privacy(run.task).every_round:

@@ -18,7 +18,9 @@ from structlog.typing import EventDict, WrappedLogger
 
 About = Callable[[], Mapping[str, object]]
 
-OF_CALLERS = frozenset({"call.refused", "call.failed", "client.joined", "client.left"})
+OF_CALLERS = frozenset(
+    {"call.refused", "call.failed", "client.joined", "client.left", "connections.ended", "connections.not_ended"}
+)
 """Events that each call of a caller can cause."""
 _ALIKE = ("event", "call", "caller", "code", "client", "server")
 """Lines that agree in these are alike."""

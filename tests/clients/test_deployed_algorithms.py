@@ -15,6 +15,7 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
+from clients.datasets import Records
 from clients.errors import ArgumentError
 from clients.per_record import RecordEngine
 from clients.round_update import Participant, round_updates
@@ -124,6 +125,46 @@ def test_the_noise_of_distributed_dp_is_uploaded_as_it_was_drawn(engine: RecordE
     noisy = update("distributed-dp", 100.0)
     assert_array_equal(noisy - noise, update("precad", made.update_bound))
     assert fixed_point.exact_squared_norm(noisy) <= made.norm_bound.threshold
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        ("precad", {}),
+        ("user-dp-fedavg", {"local_steps": 3}),
+        ("user-dp-fedavg", {"local_steps": 3, "local_rate": 1e300}),
+        ("ins-dp-fedavg", {"local_steps": 2}),
+        ("local-dp", {}),
+        ("distributed-dp", {"client_clip": 200.0}),
+    ],
+)
+def test_no_record_keeps_a_client_away(engine: RecordEngine, algorithm: str, changes: dict[str, Any]) -> None:
+    """Whether a client uploads is seen by all, and hidden by no noise. So it must not depend on a record, whatever that
+    holds: here on two, one with pixels that are no numbers. Where records are protected, only these two are lost."""
+    made = task(algorithm=algorithm, record_rate=1.0, record_clip=0.5, **changes)
+    bad, theta = RECORDS[IDS[0]].take(np.arange(30)), simulation(engine, made, algorithm="deployed").progress.parameters
+    bad.features[3], bad.features[7, 0, 0, 0] = np.nan, 3e38
+
+    def update(records: Records) -> np.ndarray:
+        draw = SeededRandomness(5)
+        who = Participant(
+            records=records,
+            n_declared=30,
+            random_bytes=draw.records(0, IDS[0]),
+            noise=lambda step, std, dim: draw.noise(step, "some", std, dim),
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            (found,) = round_updates(made, theta, [who], engine)
+        return found
+
+    found = update(bad)
+    assert fixed_point.exact_squared_norm(fixed_point.encode(found, made.frac_bits)) <= made.norm_bound.threshold
+    if algorithm == "user-dp-fedavg":
+        assert not found.any()
+    else:
+        expected = update(bad.take(np.delete(np.arange(30), [3, 7])))
+        assert np.linalg.norm(found - expected) <= 1e-3
+        assert np.linalg.norm(expected) > 0.1
 
 
 def test_a_round_of_too_few_clients_leaves_the_model_where_it_is(engine: RecordEngine) -> None:

@@ -12,10 +12,11 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
 from clients import datasets, models
-from clients.errors import ArgumentError, NonFiniteGradientError
+from clients.errors import ArgumentError, NonFiniteModelError
 from clients.evaluation import accuracy
 from clients.local_update import local_updates, project, sample_records
-from clients.per_record import RecordClip, RecordEngine, clipped_gradient_sum
+from clients.per_record import RecordEngine, clipped_gradient_sum
+from clients.record_clipping import RecordClip
 
 ENGINE = RecordEngine(models.build("mlp"), torch.zeros(1, 8, 8), device="cpu")
 bounds = st.floats(1e-3, 1e6)
@@ -246,7 +247,7 @@ def test_an_empty_sample_uploads_zeros(split):
 
 def test_diverged_parameters_are_an_error_and_not_an_upload(split):
     diverged = np.full(models.dimension("mlp"), np.nan, dtype=np.float32)
-    with pytest.raises(NonFiniteGradientError):
+    with pytest.raises(NonFiniteModelError):
         update(split.train.take(np.arange(2)), rate=1.0, client_bound=1.0, parameters=diverged)
 
 

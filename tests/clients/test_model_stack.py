@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,8 @@ from clients.datasets import Records
 from clients.descent import descend, descend_together
 from clients.errors import DimensionError, NonFiniteGradientError
 from clients.model_stack import ModelByModel, ModelStack, can_stack, own_models
-from clients.per_record import Clipping, RecordClip, RecordEngine
+from clients.per_record import RecordEngine
+from clients.record_clipping import Clipping, RecordClip
 from clients.stacked_layers import stacked
 
 SIZES = (7, 0, 30, 1, 29, 7)
@@ -178,7 +181,21 @@ def test_what_is_not_finite_is_refused() -> None:
     with pytest.raises(NonFiniteGradientError):
         ModelStack(engine).gradient_sums(at, clients)
     with pytest.raises(NonFiniteGradientError):
-        ModelStack(engine).clipped_sums(at, clients, RecordClip(1.0))
+        ModelStack(engine).clipped_sums(at, clients, RecordClip(math.inf))
+
+
+def test_what_is_not_finite_adds_nothing_to_clipped_sums() -> None:
+    """One bad record of a client among others of it and of others, as in the loop."""
+    model, example = made("mlp")
+    engine, clients = engine_of(model, example, torch.float32), records_of(example)
+    at = own_parameters(model, len(clients))
+    at[4] = np.inf
+    clients[2].features[1, 0, 0, 0] = np.nan
+    found, expected = (kind(engine).clipped_sums(at, clients, RecordClip(1.0)) for kind in (ModelStack, ModelByModel))
+    assert np.linalg.norm(found - expected) <= 1e-5
+    assert np.isfinite(found).all()
+    assert not found[4].any()
+    assert found[2].any()
 
 
 class Nosy(nn.Module):

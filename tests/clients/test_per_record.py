@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 from torch import nn
 
 from clients import datasets, models
+from clients.datasets import example_of
 from clients.errors import (
     ArgumentError,
     DimensionError,
@@ -18,16 +19,8 @@ from clients.errors import (
     UnknownNameError,
 )
 from clients.layer_gradients import Rows
-from clients.per_record import (
-    Clipping,
-    Path,
-    RecordClip,
-    RecordEngine,
-    clip_factors,
-    clipped_gradient_sum,
-    refuse_record_mixing,
-    resolve_device,
-)
+from clients.per_record import Path, RecordEngine, clipped_gradient_sum, refuse_record_mixing, resolve_device
+from clients.record_clipping import Clipping, RecordClip, clip_factors
 
 N_RECORDS = 13
 
@@ -142,18 +135,18 @@ def test_no_records_give_zeros(name):
 def test_clip_factors_at_the_edges():
     """A row of zeros stays, a short row stays, the bound itself stays, a long row shrinks to the bound."""
     rows = torch.tensor([[0.0, 0.0], [0.3, 0.4], [0.6, 0.8], [30.0, 40.0]], dtype=torch.float64)
-    (factors,) = clip_factors([Rows((rows,), (None,))], RecordClip(1.0))
+    (factors,) = clip_factors(rows.square().sum(dim=1)[None], RecordClip(1.0))
     np.testing.assert_allclose(factors.numpy(), [1.0, 1.0, 1.0, 0.02], rtol=1e-15)
 
 
 def test_clip_factors_of_layers():
     """Flat: one factor from all layers. Per layer: each against R / sqrt(2)."""
-    layers = [Rows((torch.tensor([[3.0], [0.1]], dtype=torch.float64),), (None,)) for _ in range(2)]
+    layers = torch.tensor([[3.0, 0.1]] * 2, dtype=torch.float64).square()
     flat = clip_factors(layers, RecordClip(1.0))
     per_layer = clip_factors(layers, RecordClip(1.0, Clipping.PER_LAYER))
     np.testing.assert_allclose(torch.stack(flat).numpy(), [[1 / (3 * math.sqrt(2)), 1.0]] * 2, rtol=1e-15)
     np.testing.assert_allclose(torch.stack(per_layer).numpy(), [[1 / (3 * math.sqrt(2)), 1.0]] * 2, rtol=1e-15)
-    short = [layers[0], Rows((torch.zeros(2, 1, dtype=torch.float64),), (None,))]
+    short = layers * torch.tensor([[1.0], [0.0]], dtype=torch.float64)
     np.testing.assert_allclose(clip_factors(short, RecordClip(1.0))[0].numpy(), [1 / 3, 1.0], rtol=1e-15)
     one_by_one = clip_factors(short, RecordClip(1.0, Clipping.PER_LAYER))
     np.testing.assert_allclose(one_by_one[0].numpy(), [1 / (3 * math.sqrt(2)), 1.0], rtol=1e-15)
@@ -164,19 +157,51 @@ def test_the_norm_of_a_long_float32_row_is_accumulated_in_float64():
     """10^6 equal entries, where the error of a float64 sum is at most d * 2^-53 = 1.2e-10 in any order."""
     row = torch.full((1, 10**6), 0.1, dtype=torch.float32)
     exact = 1000 * float(np.float32(0.1))
-    (factors,) = clip_factors([Rows((row.double(),), (None,))], RecordClip(1.0))
+    (factors,) = clip_factors(Rows((row.double(),), (None,)).squared_norms()[None], RecordClip(1.0))
     np.testing.assert_allclose(factors.numpy(), [1 / exact], rtol=1.2e-10)
 
 
-@pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_a_gradient_that_is_not_finite_is_refused(poison):
-    """One bad pixel in one record; the message counts records and shows no value."""
-    records = some_records("mlp")
+class Mixed(nn.Module):
+    """A layer without a rule beside one with: records go through torch.func."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(64))
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, images):
+        return self.last(images.flatten(start_dim=1) * self.scale)
+
+
+@pytest.mark.parametrize("memory", [None, 1])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 3e38])
+@pytest.mark.parametrize(("make", "path"), [("mlp", Path.ONE_PASS), ("cnn", Path.ONE_PASS), (Mixed, Path.VMAP)])
+@pytest.mark.parametrize("kind", list(Clipping))
+def test_a_record_whose_gradient_is_not_finite_adds_nothing(make, path, kind, poison, memory):
+    """With a record that arithmetic cannot bear, and without it, in tiles of one record and of all, which
+    float32 rounds otherwise. An error would tell which of the two it is. 3e38 overflows in some models only."""
+    name = make if isinstance(make, str) else "mlp"
+    records, model = some_records(name), models.build(name) if isinstance(make, str) else make()
     records.features[4, 0, 3, 3] = poison
+    others = records.take(np.delete(np.arange(N_RECORDS), 4))
+    engine = RecordEngine(model, example_of(records), device="cpu", memory_bytes=memory)
+    assert engine.path is path
+    at, clip = 10 * models.flatten(model), RecordClip(1.0, kind)
+    (found,), (expected,) = (engine.clipped_sums(at, [own], clip) for own in (records, others))
+    (alone,) = engine.clipped_sums(at, [records.take(np.array([4]))], clip)
+    assert np.linalg.norm(found - expected - alone) <= 1e-5
+    assert np.linalg.norm(alone) <= (1 + 1e-12 if poison == 3e38 else 0)
+    assert np.linalg.norm(expected) > 0.1
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_without_a_bound_a_gradient_that_is_not_finite_is_refused(poison):
+    """One bad pixel in one record; the message counts records and shows no value."""
+    records, model = some_records("mlp"), models.build("mlp")
+    records.features[4, 0, 3, 3] = poison
+    engine = RecordEngine(model, example_of(records), device="cpu")
     with pytest.raises(NonFiniteGradientError, match=f"gradients of 1 of {N_RECORDS} records"):
-        clipped_gradient_sum(
-            models.initial_parameters("mlp", seed=0), records, model=models.build("mlp"), record_clip_norm=1.0
-        )
+        engine.clipped_sums(models.flatten(model), [records], RecordClip(math.inf))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from clients import datasets, models
 from clients.attacks import Honest, LabelFlip
 from clients.config import ClientConfig
-from clients.errors import ArgumentError, MissingDataError, NonFiniteGradientError, ProtocolError
+from clients.errors import MissingDataError, NonFiniteGradientError, ProtocolError
 from clients.process import Trainer, load_records
 from clients.session import ModelCache
 from protos.task import Task
@@ -90,8 +90,17 @@ def test_clients_with_different_models_do_not_mix():
 
 
 def test_bad_records_are_nobody_else_s():
-    """One client's pixels are no numbers: only that client gets an error."""
-    ours = trainer()
+    """One client's pixels are no numbers. Nobody hears of it: its update is zero, and others' are what they were."""
+    ours, expected = trainer(), trainer()
+    ours._records["carol"].features[:] = np.nan
+    outcomes, _ = together(ours, [(name, START) for name in IDS])
+    for name, update in zip(IDS, outcomes, strict=True):
+        alone = np.zeros_like(update) if name == "carol" else expected.update(name, START)
+        np.testing.assert_allclose(update, alone, rtol=0, atol=1e-6)
+
+
+def test_bad_records_without_privacy_are_an_error_and_nobody_else_s():
+    ours = trainer(algorithm="non-private", noise_multiplier=0.0)
     ours._records["carol"].features[:] = np.nan
     outcomes, _ = together(ours, [(name, START) for name in IDS])
     assert [isinstance(outcome, NonFiniteGradientError) for outcome in outcomes] == [False, False, True, False]
@@ -107,13 +116,13 @@ def test_per_layer_clipping_is_chosen_by_the_task():
     assert np.linalg.norm(flat - layered) > 1e-3
 
 
-def test_declared_and_real_numbers_of_records_must_agree():
+def test_a_client_holds_as_many_records_as_it_likes():
+    """The declared number is public, the real one is not: that nobody may tell it includes that both may differ."""
     config = ClientConfig.model_validate({"certificates": "x", "authority": "y"}, context={"base": Path("/")})
     sizes = datasets.DataSource.of(config).sizes(datasets.digits(), IDS)
     loaded = load_records(task(clients=sizes), config, ["bob", "dave"])
     assert {name: len(own) for name, own in loaded.items()} == {name: sizes[name] for name in ("bob", "dave")}
-    with pytest.raises(ArgumentError, match=r"task.clients.bob: expected the \d+ records that it has, declared 5"):
-        load_records(task(), config, ["bob"])
+    assert len(load_records(task(), config, ["bob"])["bob"]) == sizes["bob"] != task().clients["bob"]
 
 
 def test_a_data_set_that_is_not_there_stops_the_process_before_it_starts(monkeypatch):

@@ -1,6 +1,7 @@
 """`precad account` and `precad certify`: the fixed forms, labels, exit codes, and agreement with the package."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -92,6 +93,30 @@ def test_a_configuration_gives_what_is_not_given(tmp_path):
     report = json.loads(precad("account", path, "--rounds", "5000", "--json").stdout)
     assert (report["rounds"], report["sigma"]) == (5000, 1.0)
     assert report["one_server"]["bound"] == pytest.approx(7.5237, rel=2e-3)
+
+
+@pytest.mark.parametrize("section", ["task", "simulation"])
+@pytest.mark.parametrize(
+    "algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "central-dp"]
+)
+def test_another_algorithm_is_not_accounted_as_precad(tmp_path, section, algorithm):
+    """Ten local steps a round cost ten times as many; one draw of noise is no two. PRECAD's is too small."""
+    path = tmp_path / "task.toml"
+    text = "[task]\nnoise_multiplier = 1.0\nclient_rate = 0.1\nrecord_rate = 0.05\nrounds = 10\ndelta = 1e-5\n"
+    path.write_text(f'{text}{"[simulation]" if section == "simulation" else ""}\nalgorithm = "{algorithm}"\n')
+    said = precad("account", path, exit_code=2).stderr.replace("\n", " ")
+    assert f"{section}.algorithm: expected precad" in said
+    assert algorithm in said
+
+
+@pytest.mark.parametrize("target", [0.7, 1.0, 3.0])
+def test_the_least_noise_that_is_shown_is_enough(target):
+    """Digits that are left out must not leave out noise: the text, typed in again, keeps to the target, both views."""
+    shown = precad("account", *SETTING[2:], "--calibrate", target).stderr.replace("\n", " ")
+    first, second = re.findall(r"sigma >= ([0-9.]+)", shown)
+    for sigma, view in ((first, "one_server"), (second, "clients_only")):
+        report = json.loads(precad("account", *SETTING[2:], "--sigma", sigma, "--json").stdout)
+        assert report[view]["bound"] <= target
 
 
 def test_infinity_is_valid_json():
@@ -249,7 +274,11 @@ def test_a_wish_of_records_and_one_of_users(confidences):
     assert (found["wish"]["FA"], found["wish"]["FB"]) == (0.95, 0.05)
     assert found["best"] == found["plans"][0]
     assert [row["attackers"] for row in found["frontier"]] == [1, 2, 4, 8, 16, 32]
-    assert "reached by sigma >=" in " ".join(precad(*of_records, "--lead", ".9", ".1").stderr.split())
+    shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stderr.split())
+    assert "reached by sigma >=" in shown
+    rounds = found["best"]["rounds"]  # of which a client is in a tenth, rounded up
+    assert found["best"]["epsilon_counts_rounds"] == 1
+    assert f"of one record against one server, its client in 1 of {rounds} rounds" in shown
 
 
 def test_a_wish_that_nothing_reaches_is_called_that():

@@ -171,6 +171,7 @@ EXIT_CODES = {
         "clients.DivergedError",
         "deploy.DeployError",
         "clients.ClientError",
+        "clients.NonFiniteModelError",
         "clients.NonFiniteGradientError",
         "clients.NoVictimError",
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner, Result
 
+from clients.config import ClientConfig
 from clients.simulation import Simulation
 from deploy.cli import app
 from deploy.experiments import precad_mnist
 from deploy.simulate import Runs, resolve
+from protos.task import Task
 
 SMALL: dict[str, Any] = {
     "task": {
@@ -33,6 +36,7 @@ SMALL: dict[str, Any] = {
     "simulation": {"evaluate_every": 2, "attack": {"kind": "scaled", "clients": 2}},
 }
 ROOT = Path(__file__).parents[2]
+DEVICE = ClientConfig.model_fields["device"].default
 
 
 def precad(*arguments: object) -> Result:
@@ -150,6 +154,41 @@ def test_a_training_that_diverges_ends_with_a_record(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"] == [run]
     assert np.isfinite(np.load(tmp_path / "run" / "seed-0.npz")["parameters"]).all()
     assert len((tmp_path / "run" / "seed-0.jsonl").read_text().splitlines()) == run["rounds"]
+
+
+def test_a_folder_from_before_a_field_is_gone_on_with_if_the_field_has_its_default(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every field of the task's that has one is taken out, as if it had come later, and every one of the others' that
+    is given beside it as its default; a field of another value makes it another task."""
+    folder = tmp_path / "run"
+    precad("simulate", config, "--output", folder)
+    written = (folder / "config.toml").read_text()
+    defaults = {name for name, field in Task.model_fields.items() if not field.is_required()}
+    older = tomllib.loads(written)
+    given = {name: value for name, value in older["task"].items() if name in defaults}
+    same_as_default = {name for name, value in given.items() if value == Task.model_fields[name].default}
+    assert {"record_clipping", "algorithm", "gate"} <= same_as_default
+    older["task"] = {name: value for name, value in older["task"].items() if name not in same_as_default}
+    (folder / "config.toml").write_text(tomli_w.dumps(older))
+    explicit = {**SMALL, "simulation": {**SMALL["simulation"], "validation": True}, "client": {"device": DEVICE}}
+    (tmp_path / "explicit.toml").write_text(tomli_w.dumps(explicit))
+
+    monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
+    again = precad("simulate", tmp_path / "explicit.toml", "--output", folder, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout)["seeds"][0]["rounds"] == 6
+
+    for name, value in (("record_clipping", "per-layer"), ("learning_rate", 2.0)):
+        other = {**SMALL, "task": {**SMALL["task"], name: value}}
+        (tmp_path / "other.toml").write_text(tomli_w.dumps(other))
+        (folder / "config.toml").write_text(tomli_w.dumps(older))
+        refused = precad("simulate", tmp_path / "other.toml", "--output", folder)
+        assert (refused.exit_code, "expected the same configuration" in refused.stderr) == (2, True), name
+    older["task"]["from_the_future"] = 1
+    (folder / "config.toml").write_text(tomli_w.dumps(older))
+    refused = precad("simulate", config, "--output", folder)
+    assert (refused.exit_code, "expected a configuration of this version" in refused.stderr) == (2, True)
 
 
 def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path, tmp_path: Path) -> None:

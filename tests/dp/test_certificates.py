@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -151,6 +152,27 @@ def test_certified_integers():
     assert xie_certified_k(0.9, 0.0, 800.0, 1e-5) == pytest.approx((800 + math.log(0.9e5)) / 1600)
     assert xie_condition_one(0.9, 0.0, 800.0, 0.0)
     assert not xie_condition_one(0.9, 0.0, 800.0, 1e-5)
+
+
+@pytest.mark.parametrize("delta", [0.4, 1e-5, 1e-18, 1e-300])
+@pytest.mark.parametrize("epsilon", [1e-8, 0.3, 30.0, 700.0, 735.0, 744.0, 2000.0, 1e5])
+@pytest.mark.parametrize("FB", [0.0, 1e-320, 1e-45, 0.05, 0.94])
+def test_the_number_in_multiprecision(FB, epsilon, delta):
+    """Where delta e^-eps vanishes in float64 the number is no infinity. Of a point alone, and of a curve."""
+    with mpmath.workdps(60):
+        grow, fa, fb, d = mpmath.expm1(mpmath.mpf(epsilon)), mpmath.mpf(0.95), mpmath.mpf(FB), mpmath.mpf(delta)
+        exact = float(mpmath.log((fa * grow + d) / (fb * grow + d)) / (2 * mpmath.mpf(epsilon)))
+    assert xie_certified_k(0.95, FB, epsilon, delta) == pytest.approx(exact, rel=1e-9)
+    curve = DeltaCurve(np.asarray([0.0, epsilon]), np.asarray([1.0, delta]))
+    assert best_certified_k(0.95, FB, curve) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", [Method.PUBLISHED, Method.PLD])
+def test_hardly_any_noise_tolerates_nobody(method):
+    """sigma = 0.02 with a lead of everything: group privacy proves nothing, whatever underflows."""
+    training = Training(SampledGaussian(0.5, 0.02), 1)
+    for FB in (0.0, 1e-320, 1e-30):
+        assert certify(0.95, FB, training, method=method, delta=1e-5).tolerated == 0
 
 
 def test_a_certificate_prints_what_it_is():

@@ -10,13 +10,16 @@ import asyncio
 import itertools
 import tracemalloc
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 
+from clients.patience import until_admitted
 from clients.submission import Submission
 from mpc import joint_coin
 from mpc.ring import RingArray
@@ -44,7 +47,7 @@ LARGE = N_CHUNKS * CHUNK // 8
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki.create(tmp_path_factory.mktemp("pki"), CLIENTS)
+    return Pki.create(tmp_path_factory.mktemp("pki"), (*CLIENTS, "oscar"))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +60,7 @@ def silence(std: float, dim: int) -> RingArray:
 
 
 async def join_all(deployment: Deployment) -> dict[str, LeashedClient]:
-    clients = {name: LeashedClient(name, deployment) for name in CLIENTS}
+    clients = {name: LeashedClient(name, deployment) for name in deployment.task.clients}
     await asyncio.gather(*(client.join() for client in clients.values()))
     return clients
 
@@ -209,6 +212,50 @@ async def test_a_stalled_upload_is_cut_off_at_the_lock_and_its_memory_released(
         await asyncio.gather(*(c.submit(s) for c, s in zip(clients.values(), second, strict=True)))
         assert await finish(deployment, clients) == [["alice", "bob"]] * 2
         await mallory.leave()
+
+
+async def hold_a_place(client: LeashedClient, submission: Submission, has_begun: asyncio.Event) -> None:
+    """For ever, as far as the server lets it: a first chunk at once, so that the upload seems to be over in time, then
+    a byte now and then; when it is cut off or refused, again and at once."""
+    parts = [part async for part in parts_until(submission, 1)]
+    while True:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            call = client.stubs[0].Submit()
+            for part in parts:
+                await call.write(part)
+            has_begun.set()
+            while not call.done():
+                await call.write(aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=b"x")))
+                await asyncio.sleep(0.05)
+
+
+@asynchronous
+async def test_slow_uploads_that_hold_every_place_keep_nobody_out(pki: Pki, tmp_path: Path) -> None:
+    """Of two clients for as many places. Whoever uploads at the pace that is asked for gets in, long before the round's
+    deadline, and loses nothing."""
+    task = small_task((*CLIENTS, "oscar"), dim=LARGE, rounds=1, submit_timeout_s=100.0)
+    pace = {"max_uploads": 2, "transfer_grace_s": 0.5, "min_transfer_bytes_s": 1e6}
+    async with running(task, pki, tmp_path, noises=(silence, silence), **pace) as deployment:
+        clients = await join_all(deployment)
+        submissions = {name: c.make(vector(LARGE), await c.invitation()) for name, c in clients.items()}
+        slow, holding = [clients.pop("mallory"), clients.pop("oscar")], []
+        for client in slow:
+            has_begun = asyncio.Event()
+            holding.append(asyncio.create_task(hold_a_place(client, submissions[client.client], has_begun)))
+            await has_begun.wait()
+        intake = deployment.aggregators[0]._view.intake
+        assert intake is not None
+        await until(lambda: intake.n_receiving == 2)
+        async with asyncio.timeout(30):
+            await asyncio.gather(
+                *(until_admitted(partial(c.submit, submissions[name]), 30.0) for name, c in clients.items())
+            )
+        assert intake.complete == {"alice", "bob"}
+        for task_of_one, client in zip(holding, slow, strict=True):
+            task_of_one.cancel()
+            await asyncio.gather(task_of_one, return_exceptions=True)
+            await client.leave()
+        assert await finish(deployment, clients) == [["alice", "bob"]]
 
 
 @asynchronous

@@ -13,7 +13,7 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,37 +25,20 @@ import structlog
 from clients.patience import retry_after_s
 from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
-from protos.transport import bind_server, dial, split_address
-from servers.admission import (
-    FAIR_TURN_S,
-    LONGEST_RETRY_S,
-    SHORTEST_RETRY_S,
-    Admission,
-    Place,
-    TokenBucket,
-    Transfers,
-    reserve_descriptors,
-)
+from protos.transport import SERVER_OPTIONS, bind_server, dial, split_address
+from servers.admission import Admission, TokenBucket, reserve_descriptors
 from servers.calls import Context
-from servers.errors import Limit, OverloadedError
+from servers.errors import Limit
 from servers.operations.logs import MAX_KINDS, QUIET_S, Throttle
 from servers.operations.metrics import expose
 from servers.operations.telemetry import Telemetry
 from tests.integration.harness import asynchronous, until
 from tests.integration.pki import Pki
+from tests.servers.clock import Clock
 
 CLIENTS = ("alice", "bob")
 A = Role.AGGREGATOR_A
 MIB = 1 << 20
-
-
-class Clock:
-    """That stands still until it is set."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------
@@ -78,115 +61,6 @@ def test_a_bucket_admits_what_its_rate_and_burst_say(rate: float, burst: int) ->
         for n, end in enumerate(admitted[i : i + 200], start=1):
             assert n <= burst + rate * (end - start) + 1e-6
     assert len(admitted) > 100
-
-
-# -- transfers ---------------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def held(transfers: Transfers, *clients: str, n_bytes: int = 100) -> AsyncIterator[dict[str, Place]]:
-    """Transfers under way, each in a task of its own; what ended one early is raised when it is asked for."""
-    places: dict[str, Place] = {}
-    over = asyncio.Event()
-
-    async def transfer(client: str) -> None:
-        async with transfers.place(client, n_bytes, n_waiting=0, left_s=10.0) as places[client]:
-            await over.wait()
-
-    tasks = [asyncio.create_task(transfer(client), name=client) for client in clients]
-    await until(lambda: len(places) == len(clients))
-    try:
-        yield places
-    finally:
-        over.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def refusal(transfers: Transfers, client: str, **asked: Any) -> OverloadedError:
-    """Of one that wants to begin."""
-    values = {"n_bytes": 100, "n_waiting": 0, "left_s": 10.0, **asked}
-    with pytest.raises(OverloadedError) as caught:
-        async with transfers.place(client, values.pop("n_bytes"), **values):
-            pass
-    return caught.value
-
-
-@asynchronous
-async def test_only_so_many_transfers_are_under_way() -> None:
-    transfers = Transfers(Limit.UPLOADS, 2)
-    async with held(transfers, "alice", "bob"):
-        assert (await refusal(transfers, "carol")).limit is Limit.UPLOADS
-    async with held(transfers, "carol"):
-        pass
-
-
-@asynchronous
-async def test_only_so_many_bytes_are_under_way_and_one_alone_may_have_any_length() -> None:
-    transfers = Transfers(Limit.UPLOADS, 10, max_bytes=250)
-    async with held(transfers, "alice", "bob"):
-        assert (await refusal(transfers, "carol", n_bytes=51)).limit is Limit.UPLOAD_BYTES
-        async with transfers.place("carol", 50, n_waiting=0, left_s=10.0):
-            pass
-    async with transfers.place("carol", 10**12, n_waiting=0, left_s=10.0):
-        assert (await refusal(transfers, "alice", n_bytes=1)).limit is Limit.UPLOAD_BYTES
-
-
-@asynchronous
-async def test_the_hint_grows_with_the_crowd() -> None:
-    """So that all who wait ask 200 times a second together, between two bounds."""
-    transfers = Transfers(Limit.UPLOADS, 1)
-    async with held(transfers, "alice"):
-        hints = {n: (await refusal(transfers, "bob", n_waiting=n)).retry_after_s for n in (0, 1, 400, 10_000)}
-    assert hints == {0: SHORTEST_RETRY_S, 1: SHORTEST_RETRY_S, 400: 2.0, 10_000: LONGEST_RETRY_S}
-
-
-@asynchronous
-async def test_who_sends_too_slowly_makes_room_and_nobody_else_does() -> None:
-    """Of three that had their turn, the one that will not be over in time; those that will be, and the young, stay."""
-    clock = Clock()
-    transfers = Transfers(Limit.UPLOADS, 3, now=clock)
-    async with held(transfers, "quick", "silent", "slow") as places:
-        places["quick"].n_moved, places["slow"].n_moved = 60, 30
-        clock.now += FAIR_TURN_S - 1
-        await refusal(transfers, "carol", left_s=5.0)
-        assert not any(place.is_cut_off for place in places.values())
-        clock.now += 1
-        await refusal(transfers, "carol", left_s=5.0)  # 60 of 100 bytes in 5 s: 3.3 s more; 30: 11.7 s more
-        await until(lambda: len(transfers._places) == 2)
-        assert [client for client, place in places.items() if place.is_cut_off] == ["silent"]
-        async with transfers.place("carol", 100, n_waiting=0, left_s=5.0):
-            await refusal(transfers, "dave", left_s=5.0)
-            assert [client for client, place in places.items() if place.is_cut_off] == ["silent", "slow"]
-            await until(lambda: len(transfers._places) == 2)
-            async with transfers.place("dave", 100, n_waiting=0, left_s=5.0):
-                await refusal(transfers, "erin", left_s=5.0)
-                assert not places["quick"].is_cut_off
-
-
-@asynchronous
-async def test_a_transfer_that_is_cut_off_may_be_made_again() -> None:
-    transfers = Transfers(Limit.DOWNLOADS, 1)
-
-    async def cut_off() -> None:
-        async with transfers.place("alice", 100, n_waiting=0, left_s=1.0) as place:
-            place.cut_off()
-            place.cut_off()
-            await asyncio.sleep(5.0)
-
-    with pytest.raises(OverloadedError) as caught:
-        await cut_off()
-    assert (caught.value.limit, caught.value.retry_after_s) == (Limit.SLOW_TRANSFER, 1.0)
-    async with transfers.place("alice", 100, n_waiting=0, left_s=1.0):
-        pass
-
-
-@asynchronous
-async def test_a_clients_newer_transfer_takes_the_place_of_its_older_one() -> None:
-    """Whose connection may be lost, unnoticed: so it is not kept out by itself, and it never has two."""
-    transfers = Transfers(Limit.DOWNLOADS, 1)
-    async with held(transfers, "alice") as places, transfers.place("alice", 100, n_waiting=0, left_s=1.0):
-        assert places["alice"].is_cut_off
-        assert (await refusal(transfers, "bob")).limit is Limit.DOWNLOADS
 
 
 # -- over TLS ----------------------------------------------------------------------------------------------------------
@@ -383,6 +257,65 @@ async def test_connections_are_bounded(pki: Pki, tmp_path: Path) -> None:
         for connection in (late, *connections[2:16]):
             assert connection is not None
             connection.close()
+
+
+@pytest.fixture
+def _quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("servers.connections.SWEEP_S", 0.1)
+
+
+@pytest.mark.usefixtures("_quick_sweeps")
+@asynchronous
+async def test_connections_of_one_caller_are_bounded_and_nobody_elses(pki: Pki, tmp_path: Path) -> None:
+    """Once a call says whose they are. The ones without a call make room, and the server is what ends them; where all
+    have one, the newcomer is refused, then hung up on."""
+    limits = {"max_connections": 16, "max_connections_per_caller": 2, "max_calls_per_caller": 8}
+    async with serving(pki, tmp_path, **limits) as scene:
+        idle = [scene.channel("alice") for _ in range(6)]
+        for channel in idle:
+            await aggregator_pb2_grpc.AggregatorStub(channel).Submit(iter(()))
+        await until(lambda: sum(c.get_state() is grpc.ChannelConnectivity.READY for c in idle) == 2)
+        busy = [await joined(scene.stub("alice")) for _ in range(2)]
+        await until(lambda: not any(c.get_state() is grpc.ChannelConnectivity.READY for c in idle))
+        newcomer = scene.channel("alice")
+        stub = aggregator_pb2_grpc.AggregatorStub(newcomer)
+        error = await refused(stub.Submit(iter(())))
+        assert error.details() == "connections_of_caller: at most 2 connections of one caller"
+        assert retry_after_s(error) == 1.0
+        await until(lambda: newcomer.get_state() is not grpc.ChannelConnectivity.READY)
+        await joined(scene.stub("bob"))
+        assert not any(stream.done() for stream in busy)
+        assert scene.pushed_back() == {Limit.CONNECTIONS_OF_CALLER: 1}
+
+
+@pytest.mark.usefixtures("_quick_sweeps")
+@pytest.mark.parametrize("method", ["Submit", "Nothing"])
+@asynchronous
+async def test_one_certificate_cannot_fill_the_connections(pki: Pki, tmp_path: Path, method: str) -> None:
+    """49 connections, where there may be 32, each with a call, also of a method that there is not, or too many for the
+    rate: others get in."""
+    async with serving(pki, tmp_path, max_connections=32, max_connections_per_caller=2, call_burst=5) as scene:
+        for _ in range(7):
+            for _ in range(7):
+                with suppress(grpc.aio.AioRpcError):
+                    await scene.channel("alice").stream_unary(f"/precad.v1.Aggregator/{method}")(iter(()))
+            await until(lambda: sum(c.get_state() is grpc.ChannelConnectivity.READY for c in scene.channels) <= 3)
+        connection = await asyncio.to_thread(connected, scene)
+        assert connection is not None
+        connection.close()
+        await joined(scene.stub("bob"))
+
+
+@asynchronous
+async def test_a_connection_without_a_call_is_hung_up_on(pki: Pki, tmp_path: Path) -> None:
+    """By gRPC, between one and two times IDLE_TIME_S; here with a shorter one."""
+    shorter = tuple((name, 200 if name == "grpc.max_connection_idle_ms" else value) for name, value in SERVER_OPTIONS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("protos.transport.SERVER_OPTIONS", shorter)
+        async with serving(pki, tmp_path) as scene:
+            channel = scene.channel("alice")
+            await channel.channel_ready()
+            await until(lambda: channel.get_state() is not grpc.ChannelConnectivity.READY)
 
 
 @asynchronous

@@ -31,13 +31,13 @@ from mpc.sharing import Mode
 from mpc.tuples import BatchShape, ServerTuples
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers import intake as intake_module
-from servers.admission import Transfers
 from servers.errors import CallRefusedError, Limit
 from servers.intake import Intake, RelayedUploads
 from servers.operations.telemetry import Telemetry
 from servers.servicers import AggregatorServicer, TaskView
 from servers.sessions import Sessions
 from servers.spool import Spool
+from servers.transfers import Transfers
 from tests.integration.harness import (
     AGGREGATORS,
     LeashedClient,
@@ -100,8 +100,8 @@ class Pair:
                 sessions=Sessions(CLIENTS),
                 spool=self.spools[party],
                 telemetry=Telemetry(AGGREGATORS[party]),
-                uploads=Transfers(Limit.UPLOADS, 256),
-                downloads=Transfers(Limit.DOWNLOADS, 256),
+                uploads=Transfers(Limit.UPLOADS, 256, min_bytes_s=0.0, grace_s=5.0),
+                downloads=Transfers(Limit.DOWNLOADS, 256, min_bytes_s=0.0, grace_s=5.0),
             )
             view.intake, view.relay = self.intakes[party], relay if party == 0 else None
             self.servicers.append(AggregatorServicer(view))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from clients.per_record import RecordClip
+from clients.record_clipping import RecordClip
 from clients.simulation.algorithms.algorithm import Parameters, RoundOutcome
 from clients.simulation.algorithms.plain import PlainServer
 from clients.simulation.guarantee import Guarantee

@@ -265,7 +265,7 @@ class Channel:
 
     stream_unary = unary_unary
 
-    def unary_stream(self, path: str, *, response_deserializer: Any, **_: Any) -> Any:
+    def unary_stream(self, path: str, *, response_deserializer: Any = bytes, **_: Any) -> Any:
         return self._method(path, response_deserializer, replies_once=False)
 
     stream_stream = unary_stream

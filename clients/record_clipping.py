@@ -1,0 +1,69 @@
+"""Clipping of single records: what one of them adds to its client's sum is at most R long, whatever it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from clients.errors import ArgumentError, NonFiniteGradientError
+from clients.layer_gradients import LayerGradients, Segments
+
+
+class Clipping(StrEnum):
+    """What a record's bound R limits."""
+
+    FLAT = "flat"
+    """The norm over all parameters, by R."""
+    PER_LAYER = "per-layer"
+    """The norm over each of the L layers' parameters, by R / sqrt(L); together at most R."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordClip:
+    """R, and what it limits."""
+
+    norm: float
+    """R: L2 bound on one record's clipped gradient. Infinity clips nothing, for training without privacy."""
+    kind: Clipping = Clipping.FLAT
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0:  # this form refuses NaN too
+            raise ArgumentError(f"record_clip_norm must be positive, got {self.norm}")
+
+
+def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments: Segments) -> Tensor:
+    """sum over the records s of each segment of g_s * min(1, R / ||g_s||_2); (len(segments), d), float64.
+
+    A record whose gradient is not finite adds zero. An error would not do: whether there is one depends on what the
+    record holds, and a client that therefore stays away tells all who see it, and takes its other records along.
+    Raises: NonFiniteGradientError, where R is infinite and nothing is private.
+    """
+    squares = torch.stack([layer.squared_norms() for layer in gradients])
+    is_bad = ~squares.sum(dim=0).isfinite()
+    if n_bad := int(is_bad.sum()):
+        if math.isinf(clip.norm):
+            raise NonFiniteGradientError(n_bad=n_bad, n_records=len(is_bad))
+        gradients = [layer.without(is_bad) for layer in gradients]
+        squares = squares.masked_fill(is_bad, 0.0)
+    factors = clip_factors(squares, clip)
+    parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
+    return torch.cat(parts, dim=1)
+
+
+def clip_factors(squares: Tensor, clip: RecordClip) -> list[Tensor]:
+    """For each layer the factor of each record: min(1, bound / norm), and 1 where the norm is zero; float64 (n,).
+
+    squares: ||g_s||^2 by layer and record, (L, n), finite.
+    """
+    if math.isinf(clip.norm):
+        return list(torch.ones_like(squares))
+    if clip.kind is Clipping.FLAT:
+        norms, bound = squares.sum(dim=0, keepdim=True).sqrt().expand_as(squares), clip.norm
+    else:
+        norms, bound = squares.sqrt(), clip.norm / math.sqrt(len(squares))
+    return list(bound / norms.clamp(min=bound))

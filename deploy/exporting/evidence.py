@@ -1,0 +1,117 @@
+"""What an export's certificate against poisoning is computed from: independent trainings of the exported task.
+
+Such a certificate is about the expected confidences over trainings, so one training proves next to nothing: its
+evidence is the mean confidences of many, on test records, with what the training is to an attacking client. Whoever has
+it can compute the certificate again; that the confidences are of those models, only whoever has the run folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from deploy.certify_commands import require_confidences
+from deploy.errors import ConfigError
+from deploy.exporting.statement import Count, Part, Probability, Sha256, canonical, parse
+from deploy.reporting.certificates import Certificate, certified, uncertified
+from deploy.reporting.deployed import read_deployed
+from deploy.run_evidence import RunEvidence, read_runs, training_of
+from dp.accounting import SampledGaussian
+from dp.certified_prediction import Training
+from protos.task import Task
+
+EVIDENCE: Final = "certificate.json"
+FORMAT: Final = "precad/export-certificate/1"
+
+
+class Evidence(Part):
+    """The content of the file; the certificate follows from it alone."""
+
+    format: Literal["precad/export-certificate/1"] = FORMAT
+    configuration_sha256: Sha256
+    """`Task.digest()` of the trainings, the exported one's."""
+    client_rate: Annotated[float, Field(gt=0, le=1)]
+    """At which an attacking client is drawn; 1 where nothing is claimed of the draw."""
+    noise_multiplier: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Both servers' noise over the norm bound C."""
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    models: Annotated[tuple[Sha256, ...], Field(min_length=1)]
+    """Of the trainings: digests of their last models, sorted."""
+    labels: tuple[Count, ...]
+    """Of the test records."""
+    confidences: tuple[tuple[Probability, ...], ...]
+    """Means over the trainings, (n records, n classes)."""
+
+    def certificate(self) -> Certificate:
+        """What follows. Raises ConfigError where the values are no evidence."""
+        rows, labels = [list(row) for row in self.confidences], list(self.labels)
+        require_confidences(rows, labels, EVIDENCE)
+        if len(set(self.models)) < len(self.models):
+            raise ConfigError(f"{EVIDENCE}: expected different trainings, found a model twice")
+        try:
+            training = Training(SampledGaussian(self.client_rate, self.noise_multiplier), self.rounds)
+        except ValueError as error:
+            raise ConfigError(f"{EVIDENCE}: {error}") from None
+        return certified(rows, labels, training, self.delta, len(self.models))
+
+    def canonical(self) -> bytes:
+        """What the file holds."""
+        return canonical(self)
+
+
+def evidence_for(task: Task, paths: Sequence[Path]) -> Evidence:
+    """Of the folders of finished runs; or as a file that another export has. Raises ConfigError, ExportRefusedError."""
+    if len(paths) == 1 and paths[0].is_file():
+        try:
+            evidence = parse(paths[0].read_bytes(), Evidence, str(paths[0]))
+        except OSError as error:
+            raise ConfigError(f"--certificate: {paths[0]}: {error.strerror}") from None
+    else:
+        evidence = _of_runs(paths)
+    _require_of(task, evidence)
+    return evidence
+
+
+def _of_runs(folders: Sequence[Path]) -> Evidence:
+    for folder in folders:
+        if (why := uncertified(read_deployed(folder))) is not None:
+            raise ConfigError(f"--certificate: expected runs that can be certified, found {folder}: {why}")
+    try:
+        found = read_runs(list(folders))
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--run:", "--certificate:")) from None
+    return _written(found)
+
+
+def _written(found: RunEvidence) -> Evidence:
+    event = found.training.event
+    return Evidence(
+        configuration_sha256=found.task.digest().hex(),
+        client_rate=event.sampling_rate,
+        noise_multiplier=event.noise_multiplier,
+        rounds=found.training.rounds,
+        delta=found.task.delta,
+        models=tuple(sorted(found.model_digests)),
+        labels=tuple(found.labels),
+        confidences=tuple(tuple(row) for row in found.confidences),
+    )
+
+
+def _require_of(task: Task, evidence: Evidence) -> None:
+    """What a server signs of the trainings is what its own task says."""
+    training = training_of(task)
+    expected = {
+        "configuration_sha256": task.digest().hex(),
+        "client_rate": training.event.sampling_rate,
+        "noise_multiplier": training.event.noise_multiplier,
+        "rounds": training.rounds,
+        "delta": task.delta,
+    }
+    for name, value in expected.items():
+        if (found := getattr(evidence, name)) != value:
+            ours = f"the exported task's, {value!s:.16}"
+            raise ConfigError(f"--certificate: {name}: expected {ours}, found {found!s:.16}")
