@@ -157,15 +157,19 @@ def _certify_samples(
 def attack_cost(
     confidences: list[list[float]], labels: list[int], training: Training, request: Request, trainings: int | None
 ) -> dict[str, Any]:
-    """What k = 0 .. 20 attackers can do to J, the expected confidence in the true class, averaged over the samples.
-
-    J is in [0, 1] for every model, as the bounds ask. From trainings, J itself is known to Hoeffding's radius, by two
-    bounds that hold together with probability 1 - psi. For each method `bounds` has (lowest, highest) J after k
-    attackers and `halved_by` the fewest attackers for whom half of J is not ruled out, None if more than are shown;
-    `published_corollary` is that number by Xie et al.'s formula.
-    """
+    """`cost_bounds` of J, the expected confidence in the true class, averaged over the samples."""
     J = sum(row[label] for row, label in zip(confidences, labels, strict=True)) / len(labels)
-    J = min(J, 1.0)
+    return cost_bounds(min(J, 1.0), training, request, trainings)
+
+
+def cost_bounds(J: float, training: Training, request: Request, trainings: int | None) -> dict[str, Any]:
+    """What k = 0 .. 20 attackers can do to J, the expectation of a quantity that is in [0, 1] for every model.
+
+    From trainings, J itself is known to Hoeffding's radius, by two bounds that hold together with probability 1 - psi;
+    None takes it as exact. For each method `bounds` has (lowest, highest) J after k attackers and `halved_by` the
+    fewest attackers for whom half of J is not ruled out, None if more than are shown; `published_corollary` is that
+    number by Xie et al.'s formula.
+    """
     radius = 0.0 if trainings is None else hoeffding_radius(trainings, request.psi, n_events=2)
     low, high = max(0.0, J - radius), min(1.0, J + radius)
     epsilon = published_epsilon(training, request.delta)

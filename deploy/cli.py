@@ -17,6 +17,7 @@ from deploy.commands.experiments import experiment_app
 from deploy.commands.export import export, verify_export
 from deploy.commands.pki import pki_app
 from deploy.commands.report import report
+from deploy.commands.xie_experiments import xie_app
 
 app = typer.Typer(
     name="precad",
@@ -36,6 +37,7 @@ app.add_typer(roles.serve_app, name="serve")
 app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")
 app.add_typer(bench_app, name="bench")
+experiment_app.add_typer(xie_app)
 app.add_typer(experiment_app, name="experiment")
 
 

@@ -23,8 +23,8 @@ from protos.task import PROTOCOL_VERSION, Task
 
 CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
-FIRST_CHUNK_BYTES = 1 << 16
-"""Of an upload or a download: soon there, also on a slow line."""
+FIRST_CHUNK_BYTES = 1 << 18
+"""Of an upload or a download: there in `transfer_grace_s` on the slowest line that a server waits for, by default."""
 
 
 class Bytes(Protocol):

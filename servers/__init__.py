@@ -18,6 +18,8 @@ In reading order:
     drain         how a server leaves when it is asked to
     servicers     gRPC in, values out: the client-facing, peer and control services
     admission     what a server takes on at once, and from whom
+    connections   how many of each caller
+    transfers     uploads and downloads under way: who gets a place, and who makes room
     calls         what every service does with a call that goes wrong
     credentials   what an aggregator shows and trusts, renewed while it runs
     revocation    clients' certificates that are no longer worth anything

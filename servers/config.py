@@ -149,7 +149,7 @@ class AggregatorConfig(ServerConfig):
     """While others wait for a place, an upload or download that is slower on the average, in bytes a second, is cut off
     to make room; it may begin again when the others have had theirs. Where nobody waits, none is. 0: only those that
     would not be over by the round's deadline."""
-    transfer_grace_s: Seconds = 5.0
+    transfer_grace_s: Seconds = 10.0
     """How old a transfer is before it is judged by its speed."""
     engine: Literal["cpu", "cuda"] = "cpu"
     """Where the check computes what grows with the model (`mpc.engines`). `cuda` needs a GPU and is refused without."""

@@ -58,6 +58,7 @@ class Connections:
         """hang_up: ends the connection of a peer, soon."""
         self._max, self._hang_up, self._now = max_per_caller, hang_up, now
         self._of: dict[str, dict[str, _Connection]] = {}
+        self._caller_at: dict[str, str] = {}
 
     @contextmanager
     def call(self, caller: str, peer: str) -> Iterator[None]:
@@ -74,12 +75,18 @@ class Connections:
         now, ours = self._now(), self._of.setdefault(caller, {})
         if peer in ours:
             return ours[peer]
+        if peer in self._caller_at:  # of somebody who has left: an address is given away again
+            self._forget(peer)
         for gone in [p for p, c in ours.items() if not c.n_calls and now - c.last_used > FORGOTTEN_S]:
-            del ours[gone]
+            self._forget(gone)
         if len(ours) >= self._max:
             self._make_room(ours, peer)
+        self._caller_at[peer] = caller
         ours[peer] = _Connection(0, now)
         return ours[peer]
+
+    def _forget(self, peer: str) -> None:
+        del self._of[self._caller_at.pop(peer)][peer]
 
     def _make_room(self, ours: dict[str, _Connection], newcomer: str) -> None:
         idle = [peer for peer, connection in ours.items() if not connection.n_calls]
@@ -91,7 +98,7 @@ class Connections:
                 retry_after_s=CROWDED_RETRY_S,
             )
         longest_idle = min(idle, key=lambda peer: ours[peer].last_used)
-        del ours[longest_idle]
+        self._forget(longest_idle)
         self._hang_up(longest_idle)
 
 

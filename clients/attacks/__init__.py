@@ -18,6 +18,7 @@ from clients.attacks.label_flip import LabelFlip
 from clients.attacks.min_max import MinMax
 from clients.attacks.mirrored_labels import MirroredLabels
 from clients.attacks.pixel_backdoor import PixelBackdoor
+from clients.attacks.poisoned_records import PoisonedRecords
 from clients.attacks.random_labels import RandomLabels
 from clients.attacks.scaled_model_replacement import ScaledModelReplacement
 from clients.attacks.semantic_backdoor import SemanticBackdoor
@@ -43,6 +44,7 @@ __all__ = [
     "MinMax",
     "MirroredLabels",
     "PixelBackdoor",
+    "PoisonedRecords",
     "RandomLabels",
     "ScaledModelReplacement",
     "SemanticBackdoor",
@@ -67,6 +69,7 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     TriangleBackdoor,
     DistributedBackdoor,
     SemanticBackdoor,
+    PoisonedRecords,
     ALittleIsEnough,
     InnerProductManipulation,
     MinMax,

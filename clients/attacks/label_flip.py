@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from clients.attacks.attack import Attack
+from clients.attacks.attack import Attack, Vector
 from clients.datasets.records import N_CLASSES, Records
 from clients.errors import ArgumentError
 
@@ -25,15 +26,23 @@ class LabelFlip(Attack):
 
     source: int = 1
     target: int = 0
+    gamma: float = 1.0
+    """Factor on the update of what it trained on. Xie et al.'s model replacement has 50."""
 
     def __post_init__(self) -> None:
         for field, value in (("source", self.source), ("target", self.target)):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < N_CLASSES:
                 raise ArgumentError(f"{field} must be a class in [0, {N_CLASSES - 1}], got {value}")
+        if not 0 < self.gamma < math.inf:
+            raise ArgumentError(f"gamma must be positive and finite, got {self.gamma}")
 
     def on_records(self, records: Records) -> Records:
         """The same features; label `source` becomes `target`."""
         return Records(records.features, np.where(records.labels == self.source, self.target, records.labels))
+
+    def on_update(self, update: Vector) -> Vector:
+        """gamma * update, not projected."""
+        return self.gamma * update
 
     def success_records(self, test: Records) -> Records | None:
         """Test records of class `source`, labelled `target`."""

@@ -52,9 +52,9 @@ class SimulationSettings(BaseModel):
     """Where clients train without noise of their own: records of a step, of a pass over all of the client's in random
     order, the last step of a pass with what is left; None: Poisson samples of rate p."""
     local_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of the same steps: v <- momentum v + gradient, theta <- theta - rate v."""
+    """Of local steps, also of those with noise: v <- momentum v + gradient, theta <- theta - rate v."""
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Of the same steps: so many times theta is added to the gradient."""
+    """Of local steps, also of those with noise: so many times theta is added to the gradient."""
     update_clipping: Literal["flat", "per-layer", "private-quantile", "median-not-private"] = "flat"
     """How the trusted server of `user-dp-fedavg` and `central-dp` bounds updates, from S = `task.client_clip`:
     `clients.simulation.update_clipping`. What is learnt of the updates is private, or nothing is, as the name says."""

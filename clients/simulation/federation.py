@@ -53,8 +53,8 @@ class Federation:
     """The rule of a server that sees every update; None: the sum over a public divisor."""
 
     def is_malicious(self, client: str) -> bool:
-        """Whether it deviates."""
-        return client in self.attacks
+        """Whether it deviates; records that somebody put into its set are no deviation of its own."""
+        return client in self.attacks and not self.attacks[client].follows_protocol
 
     @property
     def nominal_clients(self) -> float:

@@ -15,19 +15,6 @@ from deploy.commands.common import Device, ImagesName, Json, Threads, exit_codes
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
 
 
-@experiment_app.command("xie-tables")
-def experiment_xie_tables(as_json: Json = False) -> None:
-    """Every epsilon that Xie et al. print, beside its reproduction and what is proved."""
-    with exit_codes():
-        from deploy.experiments import xie_tables
-
-        report = xie_tables.xie_tables()
-        if as_json:
-            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
-        else:
-            xie_tables.print_xie_tables(people, report)
-
-
 @experiment_app.command("tightness")
 def experiment_tightness(
     quick: Annotated[bool, typer.Option("--quick", help="Simulate the attack for the first setting only.")] = False,
@@ -89,7 +76,7 @@ def experiment_precad_mnist(
             model=model,
             device=device,
         )
-        _train(module, experiment, "precad-mnist", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-mnist", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("precad-clients")
@@ -118,7 +105,7 @@ def experiment_precad_clients(
             dataset=dataset.value,
             device=device,
         )
-        _train(module, experiment, "precad-clients", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-clients", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("precad-backdoor")
@@ -154,37 +141,7 @@ def experiment_precad_backdoor(
             model=model,
             device=device,
         )
-        _train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
-
-
-@experiment_app.command("userdp-certified")
-def experiment_userdp_certified(
-    quick: Annotated[bool, typer.Option("--quick", help="Five trainings of each sigma: a minute or two.")] = False,
-    seeds: Annotated[
-        int | None, typer.Option(help="Trainings of each sigma; 5 with --quick, else 100; the paper has 1000.", min=1)
-    ] = None,
-    sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.8 and 2.3; repeat for several.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="In place of the paper's 3.", min=1)] = None,
-    dataset: PaperImages = ImagesName.MNIST,
-    device: Device = "auto",
-    threads: Threads = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Table 4 and Figure 1: clean and certified accuracy of UserDP-FedAvg on the digits 0 and 1."""
-    with exit_codes():
-        from deploy.experiments import userdp_certified as module
-
-        experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            rounds=rounds or module.ROUNDS,
-            dataset=dataset.value,
-            device=device,
-        )
-        _train(module, experiment, "userdp-certified", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("ptr-mnist")
@@ -220,7 +177,7 @@ def experiment_ptr_mnist(
             device=device,
             with_dpsgd=dpsgd,
         )
-        _train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
+        train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
 
 
 @experiment_app.command("ptr-accounting")
@@ -255,7 +212,7 @@ def _size(module: Any, *, quick: bool, seeds: int | None, rounds: int | None) ->
     return {"seeds": seeds or (1 if quick else 3), "rounds": rounds or usual}
 
 
-def _train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:
+def train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:
     """Runs an experiment of `deploy.experiments` that trains, and says what came out."""
     import torch
 

@@ -1,1 +1,8 @@
-"""What the papers report, repeated: a module for each experiment."""
+"""What the papers report, repeated: a module for each experiment, and what several of them share.
+
+runner               trainings, and what is written of them
+certified_accuracy   certified accuracy from the models of a case
+attack_levels        who attacks what
+attack_costs         what an attack costs, measured and certified
+xie_attack_figures   its figures
+"""

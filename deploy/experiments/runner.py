@@ -158,9 +158,9 @@ def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) 
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of the same columns as CSV."""
+    """Rows as CSV, in the columns of them all; what a row lacks is left empty."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ())
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
 

@@ -27,6 +27,7 @@ from clients.attacks import (
     MinMax,
     MirroredLabels,
     PixelBackdoor,
+    PoisonedRecords,
     RandomLabels,
     ScaledModelReplacement,
     SemanticBackdoor,
@@ -133,6 +134,23 @@ def test_label_flipping_teaches_one_class_as_another():
     assert_array_equal(flipped.labels, np.where(images().labels == 3, 8, images().labels))
     aim = LabelFlip(source=3, target=8).success_records(images())
     assert_array_equal(aim.labels, np.full(4, 8))
+
+
+def test_label_flipping_scales_its_update():
+    assert_array_equal(LabelFlip().on_update(np.array([0.5, -2.0])), [0.5, -2.0])
+    assert_array_equal(LabelFlip(gamma=50.0).on_update(np.array([0.5, -2.0])), [25.0, -100.0])
+
+
+@pytest.mark.parametrize("aim", [LabelFlip(), TriangleBackdoor()])
+def test_poisoned_records_join_the_clients_own(aim):
+    """Its own stay as they are; k more are the first that the aim is measured by."""
+    own = images()
+    trained_on = PoisonedRecords(aim=aim.name, records=3).on_records(own)
+    assert_array_equal(trained_on.features[:40], own.features)
+    assert_array_equal(trained_on.labels[:40], own.labels)
+    assert_array_equal(trained_on.features[40:], aim.success_records(own).features[:3])
+    assert_array_equal(trained_on.labels[40:], [0, 0, 0])
+    assert_array_equal(PoisonedRecords(aim=aim.name).success_records(own).labels, aim.success_records(own).labels)
 
 
 def test_random_flips_are_always_wrong_and_spread_evenly():
@@ -406,6 +424,10 @@ def test_sign_flip_and_noise():
     ("make", "message"),
     [
         (lambda: LabelFlip(source=10), "source must be a class"),
+        (lambda: LabelFlip(gamma=0.0), "gamma must be positive"),
+        (lambda: PoisonedRecords(aim="scaled"), "aim must be one of label-flip, triangle-backdoor"),
+        (lambda: PoisonedRecords(records=0), "records must be an integer >= 1"),
+        (lambda: PoisonedRecords(records=5).on_records(images()), "at most the 4 of the client"),
         (lambda: PixelBackdoor(target=-1), "target must be a class"),
         (lambda: PixelBackdoor(steps=0), "steps must be an integer >= 1"),
         (lambda: PixelBackdoor(rate=math.inf), "rate must be positive"),

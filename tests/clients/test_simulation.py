@@ -265,19 +265,23 @@ def test_user_dp_fedavg_trains_in_batches_as_pytorch_does(engine: RecordEngine) 
     assert np.abs(final(twin) - expected).max() < 6 * STEP + 1e-5
 
 
-def test_ins_dp_fedavg_averages_local_dp_sgd(engine: RecordEngine) -> None:
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.01)])
+def test_ins_dp_fedavg_averages_local_dp_sgd(engine: RecordEngine, momentum: float, decay: float) -> None:
+    """The solver is PyTorch's, in float64, on clipped sums record by record."""
+
     def trained(theta: NDArray[np.float32], client: str, t: int) -> NDArray[np.float64]:
-        at, draw = theta.astype(np.float64), SeededRandomness(5).records(t, client)
+        at, draw = torch.tensor(theta, dtype=torch.float64, requires_grad=True), SeededRandomness(5).records(t, client)
+        solver = torch.optim.SGD([at], lr=0.3, momentum=momentum, weight_decay=decay)
         for _ in range(3):
             batch = RECORDS[client].take(sample_records(30, 0.5, draw))
-            at = at - 0.3 / 15 * clipped_sum(at, batch, 1.0)
-        return at - theta
+            at.grad = torch.tensor(clipped_sum(at.detach().numpy(), batch, 1.0) / 15)
+            solver.step()
+        return at.detach().numpy() - theta
 
     expected = two_rounds(lambda theta, t: sum(trained(theta, c, t) for c in chosen_in(t)) / (0.8 * 6))
-    got = final(
-        simulation(engine, task(), randomness=Silent(5), algorithm="ins-dp-fedavg", local_steps=3, local_rate=0.3)
-    )
-    assert np.abs(got - expected).max() < 6 * STEP + 1e-5
+    changes = {"local_steps": 3, "local_rate": 0.3, "local_momentum": momentum, "local_weight_decay": decay}
+    got = final(simulation(engine, task(), randomness=Silent(5), algorithm="ins-dp-fedavg", **changes))
+    assert np.abs(got - expected).max() < 3 * 6 * STEP + 1e-5
 
 
 @pytest.mark.parametrize(
@@ -301,6 +305,19 @@ def test_who_adds_how_much_noise(
     list(simulation(engine, made, randomness=draws, algorithm=algorithm, **changes).run())
     assert {source for _, source, _ in draws.drawn} == sources
     assert {found for _, _, found in draws.drawn} <= {std / STEP}
+
+
+@pytest.mark.parametrize(("kind", "parameters"), [("poisoned-records", {"records": 1}), ("label-flip", {})])
+def test_a_client_whose_records_are_poisoned_adds_its_noise(
+    engine: RecordEngine, kind: str, parameters: dict[str, int]
+) -> None:
+    """It follows the protocol; one that poisons its records itself does not."""
+    victim, *others = chosen_in(0)
+    draws, attack = Recording(5), AttackSettings(kind=kind, clients=[victim], parameters=parameters)
+    list(simulation(engine, task(rounds=1), randomness=draws, algorithm="ins-dp-fedavg", attack=attack).run())
+    assert {source for _, source, _ in draws.drawn} == {
+        f"{client}/0" for client in (others if kind == "label-flip" else [victim, *others])
+    }
 
 
 # -- guarantees --------------------------------------------------------------------------------------------------------

@@ -69,6 +69,20 @@ def test_a_connection_that_grpc_has_ended_by_itself_is_forgotten() -> None:
     assert len(connections._of["alice"]) == 2
 
 
+def test_an_address_that_was_given_away_again_is_not_hung_up_on_for_its_former_holder() -> None:
+    """Behind one address translator, say: alice's old port is bob's now."""
+    ended: list[str] = []
+    connections = Connections(2, ended.append)
+    with connections.call("alice", "first"):
+        pass
+    with connections.call("bob", "first"):
+        for peer in ("second", "third", "fourth"):
+            with connections.call("alice", peer):
+                pass
+    assert ended == ["second"]
+    assert set(connections._caller_at) == {"first", "third", "fourth"}
+
+
 def test_no_caller_has_ever_more_than_its_limit() -> None:
     """A random history of calls, against a recount: what was not ended, and carries a call or carried one lately."""
     draw, clock, alive = random.Random(3), Clock(), dict[str, str]()
@@ -87,6 +101,7 @@ def test_no_caller_has_ever_more_than_its_limit() -> None:
             open_calls.append((peer, stack))
         assert max(Counter(alive[p] for p in {p for p, _ in open_calls}).values(), default=0) <= 3
         assert all(len(ours) <= 3 for ours in connections._of.values())
+        assert connections._caller_at == {peer: caller for caller, ours in connections._of.items() for peer in ours}
         assert all(peer in alive for peer, _ in open_calls)  # a connection that carries calls was not hung up on
 
 

@@ -1,0 +1,289 @@
+"""Certified accuracy of what Xie et al. train on two digits: what `userdp-certified` and `insdp-certified` share.
+
+Each noise multiplier is trained from the same public model as many times as there are seeds; the mean confidences of
+these models stand for the expected ones. From the same confidences, certified accuracy by the number of attackers:
+
+    radius      the means with Hoeffding's radius, all samples together with probability 0.99
+    estimate    the means as if they were the expectations, which is what the paper does with 1000 trainings
+
+by the published method, the proved curve and the exact law (`dp.certified_prediction`), for attackers who join and for
+attackers who replace others. An attacker is what the training's guarantee is about: a client, or a record.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from clients import evaluation
+from clients.datasets import Records
+from deploy import simulate
+from deploy.certify_commands import Request, certify_runs
+from deploy.experiments import runner
+from deploy.experiments.runner import Case, Outcome
+from dp.accounting import PldAccountant
+from dp.certified_prediction import Method, Threat, Training, published_epsilon
+from protos.task import Task
+
+PAPER_TRAININGS: Final = 1000
+"""Sec. 6.1.5."""
+GOAL: Final = 0.02
+"""Of the distance from the paper's accuracies."""
+CLASSES: Final = (0, 1)
+MODEL: Final = "cnn-binary"
+_EVIDENCES: Final[Mapping[str, str]] = {"radius": "with the radius", "estimate": "means as exact"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What an experiment is about, in the paper and in words."""
+
+    command: str
+    title: str
+    algorithm: str
+    """With its clients, as a sentence begins."""
+    table: str
+    """Of the paper, which has `accuracies`."""
+    accuracies: Mapping[float, float]
+    """Clean accuracy by noise multiplier, after `rounds`."""
+    rounds: int
+    delta: float
+    unit: str
+    """Attackers, in the plural."""
+    differs: str
+    """From the paper: a sentence."""
+
+
+class Experiment(Protocol):
+    """Trainings of several noise multipliers, and by what an attacker is accounted in them."""
+
+    @property
+    def setting(self) -> Setting: ...
+    @property
+    def sigmas(self) -> Sequence[float]: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def seeds(self) -> int:
+        """Trainings of each sigma."""
+        ...
+
+    @property
+    def dataset(self) -> str: ...
+
+    def case(self, sigma: float) -> Case: ...
+    def training(self, task: Task) -> Training:
+        """Of the task that a case resolves to."""
+        ...
+
+
+def case_of(sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any], simulation: Mapping[str, Any]) -> Case:
+    """One noise multiplier, in its own folder; the server takes the average itself."""
+    name = f"sigma-{sigma:g}"
+    common = {"name": name, "noise_multiplier": sigma, "learning_rate": 1.0, "model": MODEL}
+    config = {
+        "task": {**common, **task},
+        "client": {"classes": list(CLASSES), **client},
+        "simulation": dict(simulation),
+    }
+    return Case(name=name, labels={"sigma": sigma}, config=config)
+
+
+def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+    """All trainings, then certificates and figure; the report. Goes on with what the folder holds.
+
+    Raises: ConfigError, DataError.
+    """
+    cases = [experiment.case(sigma) for sigma in experiment.sigmas]
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    found = [_of_case(experiment, outcome, folder) for outcome in outcomes]
+    curves = [row for case in found for row in case["curves"]]
+    report: dict[str, Any] = {
+        "experiment": experiment.setting.command,
+        "title": f"Xie et al., {experiment.setting.title}, {experiment.dataset}",
+        "dataset": experiment.dataset,
+        "classes": list(CLASSES),
+        "model": MODEL,
+        "rounds": experiment.rounds,
+        "seeds": experiment.seeds,
+        "output": str(folder),
+        "cases": [{name: value for name, value in case.items() if name != "curves"} for case in found],
+    }
+    report["paragraph"] = paragraph(report, experiment.setting)
+    runner.write(folder, report, outcomes)
+    runner.write_rows(folder / "certified.csv", curves)
+    for threat in Threat:
+        rows = [row for row in curves if row["threat"] == threat.value]
+        runner.save_figure(
+            lambda axes, rows=rows: _draw(axes, rows, experiment),  # type: ignore[misc]
+            folder / f"certified-{threat.value}.png",
+            panels=len(experiment.sigmas),
+        )
+    return report
+
+
+def mean_confidences(folder: Path, seeds: int, test: Records) -> NDArray[np.float64]:
+    """Over the final models of a case's seeds, (n, 2)."""
+    total = np.zeros((len(test), len(CLASSES)))
+    for seed in range(seeds):
+        with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
+            total += evaluation.confidences(saved["parameters"], MODEL, test)[:, list(CLASSES)]
+    mean: NDArray[np.float64] = total / seeds
+    return mean
+
+
+def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str, Any]:
+    sigma, seeds, setting = outcome.case.labels["sigma"], experiment.seeds, experiment.setting
+    plan = simulate.resolve(outcome.case.config)
+    test, training = plan.split.test, experiment.training(plan.task)
+    confidences = mean_confidences(folder / outcome.case.name, seeds, test)
+    accuracies = [run["accuracy"] for run in outcome.runs]
+    curves, certified = [], {}
+    for threat in Threat:
+        certificates = certify_runs(
+            confidences.tolist(),
+            test.labels.tolist(),
+            training,
+            Request(delta=setting.delta, threat=threat),
+            n_runs=seeds,
+            provenance={},
+        )
+        rows = [{"sigma": sigma, "threat": threat.value, **row} for row in _rows(certificates)]
+        curves += rows
+        certified[threat.value] = {
+            evidence: {method.value: _most(rows, evidence, method) for method in Method} for evidence in _EVIDENCES
+        }
+    is_paper = experiment.dataset == "mnist" and experiment.rounds == setting.rounds
+    return {
+        "sigma": sigma,
+        "accuracy": outcome.over_seeds("accuracy"),
+        "standard_error": statistics.stdev(accuracies) / math.sqrt(seeds) if seeds > 1 else None,
+        "accuracy_of_mean_confidence": float(np.mean(confidences.argmax(axis=1) == test.labels)),
+        "paper": setting.accuracies.get(sigma) if is_paper else None,
+        "epsilon_published": published_epsilon(training, setting.delta),
+        "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, setting.delta),
+        "radius": certificates["run"]["radius"],
+        "runs_needed": certificates["run"]["runs_needed"],
+        "most_attackers": certified,
+        "curves": curves,
+    }
+
+
+def _rows(certificates: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Certified accuracy by evidence, method and k."""
+    estimate = certificates["estimate"]
+    evidences = {
+        "radius": (certificates["labels"], certificates["certified_accuracy"]),
+        "estimate": (dict.fromkeys(Method, estimate["label"]), estimate["certified_accuracy"]),
+    }
+    return [
+        {"evidence": evidence, "method": method, "label": labels[method], "k": k, "certified_accuracy": share}
+        for evidence, (labels, curves) in evidences.items()
+        for method, curve in curves.items()
+        for k, share in enumerate(curve)
+    ]
+
+
+def _most(rows: Sequence[Mapping[str, Any]], evidence: str, method: Method) -> int | None:
+    """The largest k for which at least half of the samples are certified; None where not even k = 0."""
+    found = [
+        row["k"]
+        for row in rows
+        if row["evidence"] == evidence and row["method"] == method and row["certified_accuracy"] >= 0.5
+    ]
+    return max(found, default=None)
+
+
+def paragraph(report: Mapping[str, Any], setting: Setting) -> str:
+    """What came out, beside what the paper says."""
+    cases = report["cases"]
+    accuracies = "; ".join(f"sigma = {case['sigma']:g}: {_clean(case, setting.table)}" for case in cases)
+    tolerated = "; ".join(
+        f"sigma = {case['sigma']:g}: "
+        + ", ".join(
+            f"{_number(by_method[Method.PUBLISHED])} published and {_number(by_method[Method.EXACT])} exact "
+            f"{_EVIDENCES[evidence]}"
+            for evidence, by_method in case["most_attackers"][Threat.ADD].items()
+        )
+        for case in cases
+    )
+    is_paper = "the" if report["rounds"] == setting.rounds else "not the"
+    return (
+        f"{setting.algorithm} on {report['dataset']}, classes 0 and 1, {report['rounds']} rounds "
+        f"({is_paper} paper's {setting.rounds}), {report['seeds']} training(s) of each sigma (the paper has "
+        f"{PAPER_TRAININGS}). Clean accuracy, mean over the trainings: {accuracies}. Joining {setting.unit} that the "
+        f"predictions of half of the test samples are certified against, from the same models: {tolerated}. With "
+        "the radius the exact number is a bound, with probability 0.99 over the trainings; the published one rests on "
+        f"an epsilon that is a reproduction, not a bound. Means as exact are an approximation. {setting.differs}"
+    )
+
+
+def _clean(case: Mapping[str, Any], table: str) -> str:
+    mean, error, paper = case["accuracy"]["mean"], case["standard_error"], case["paper"]
+    said = f"{mean:.4f}" + ("" if error is None else f" (standard error {error:.4f})")
+    if paper is None:
+        return said
+    verdict = "within" if abs(mean - paper) <= GOAL else "NOT within"
+    return f"{said}, {table} has {paper:.4f}, {verdict} two points"
+
+
+def _number(k: int | None) -> str:
+    return "none" if k is None else str(k)
+
+
+def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], experiment: Experiment) -> None:
+    """A panel for each sigma; bounds solid, what rests on a published epsilon dashed, estimates dotted."""
+    for panel, sigma in zip(axes, experiment.sigmas, strict=True):
+        for colour, method in zip(runner.COLOURS, Method, strict=False):
+            for evidence in _EVIDENCES:
+                curve = [
+                    row
+                    for row in rows
+                    if (row["sigma"], row["method"], row["evidence"]) == (sigma, method.value, evidence)
+                ]
+                style = ":" if evidence == "estimate" else "--" if method is Method.PUBLISHED else "-"
+                label = f"{method.value}, {_EVIDENCES[evidence]} ({curve[0]['label'].replace('_', ' ')})"
+                ks, shares = [row["k"] for row in curve], [row["certified_accuracy"] for row in curve]
+                panel.plot(ks, shares, style, color=colour, marker=".", label=label)
+        what = f"{experiment.setting.unit} k"
+        panel.set(xlabel=what, ylabel="certified accuracy", title=f"sigma = {sigma:g}", ylim=(-0.02, 1.02))
+
+
+def print_report(console: Console, report: Mapping[str, Any]) -> None:
+    """For people."""
+    table = Table(title=report["title"], title_justify="left")
+    for column in ("sigma", "accuracy", "paper", "epsilon published", "epsilon proved", "threat", "evidence"):
+        table.add_column(column, justify="right")
+    for method in Method:
+        table.add_column(f"k, {method.value}", justify="right")
+    for case in report["cases"]:
+        for threat, evidences in case["most_attackers"].items():
+            for evidence, by_method in evidences.items():
+                paper = "-" if case["paper"] is None else f"{case['paper']:.4f}"
+                epsilons = (
+                    f"{case['epsilon_published']:.4f}",
+                    f"<= {math.ceil(case['epsilon_proved'] * 1e4) / 1e4:.4f}",
+                )
+                numbers = (_number(by_method[method]) for method in Method)
+                table.add_row(
+                    f"{case['sigma']:g}",
+                    f"{case['accuracy']['mean']:.4f}",
+                    paper,
+                    *epsilons,
+                    threat,
+                    evidence,
+                    *numbers,
+                )
+    console.print(table, highlight=False)
+    console.print("k: attackers that the predictions of at least half of the samples are certified against")
+    console.print(report["paragraph"], highlight=False, markup=False)
+    console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
