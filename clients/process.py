@@ -32,7 +32,7 @@ _SPARE_THREADS = 4
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Request:
     """A client that waits for its update."""
 

@@ -2,8 +2,9 @@
 
     join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> upload
 
-In the `masked` form there is one upload, to A, which relays it to B with the client's statement to B; in the `shares`
-form there are two, which travel at once.
+In the `masked` form there is one upload, to A, which relays it to B with the client's statement to B. In the `shares`
+form there are two, to B first: A, which gets 16 bytes, would else have everybody's while the long ones to B are still
+under way, close the round, and so cut them off.
 """
 
 from __future__ import annotations
@@ -199,15 +200,9 @@ class ClientSession:
         )
         encoded = await asyncio.to_thread(self._train, parameters)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
-        left_s = ends_at - time.monotonic()
-        uploads = [
-            until_admitted(functools.partial(_submit, stubs[server], submission, server), left_s)
-            for server in submission.servers
-        ]
-        outcomes = await asyncio.gather(*uploads, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        for server in submission.servers:
+            upload = functools.partial(_submit, stubs[server], submission, server)
+            await until_admitted(upload, ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _download(
@@ -232,7 +227,11 @@ Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
 async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
     """The messages to one server: its payload in chunks, the first one with the binding."""
     first, *others = convert.growing_pieces(submission.payloads[server])
-    chunk = common_pb2.Chunk(data=first)
-    yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement, chunk=chunk)
+    yield aggregator_pb2.SubmitPart(
+        binding=submission.binding,
+        statement=submission.statement,
+        salt=submission.salt_to(server),
+        chunk=common_pb2.Chunk(data=first),
+    )
     for piece in others:
         yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))

@@ -7,6 +7,7 @@ In the `masked` form B gets no call: its statement travels with the upload to A.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field
 
@@ -75,10 +76,16 @@ class Submission:
     """(to A, to B)."""
     statement: bytes = field(default=b"", repr=False)
     """To B by way of A, in the `masked` form (`convert.statement`)."""
+    salt: bytes = field(default=b"", repr=False)
+    """To B alone, in the `shares` form (`convert.salted_digest`)."""
+
+    def salt_to(self, server: int) -> bytes:
+        """Nothing for A, which must not have it."""
+        return self.salt if server == 1 else b""
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """Who is called: A alone in the `masked` form, B and A in the `shares` form."""
+        """Who is called, one after the other: A alone in the `masked` form, B and then A in the `shares` form."""
         return (0,) if self.statement else (1, 0)
 
 
@@ -93,20 +100,20 @@ def make_submission(
     """The two payloads and their binding. Each mask seed serves one call: a second vector under it would leak the
     difference of the two."""
     label = Label(invitation.task_id, invitation.round, str(invitation.slot))
-    if invitation.mask_seeds is not None:
-        payloads = (ring.to_bytes(sharing.mask(encoded, invitation.mask_seeds, label)), b"")
-    else:
-        seed, share_b = sharing.split(encoded, label, random_bytes)
-        payloads = (seed.reveal(), ring.to_bytes(share_b))
-    binding = convert.binding(
+    bind = functools.partial(
+        convert.binding,
         task=task,
         task_id=invitation.task_id,
         round=invitation.round,
         client=client,
         model_digest=invitation.model_digest,
-        digests=(convert.sha256(payloads[0]), convert.sha256(payloads[1])),
     )
     if invitation.mask_seeds is None:
-        return Submission(binding, payloads)
-    seed_of_b = invitation.mask_seeds[1]
-    return Submission(binding, payloads, convert.statement(seed_of_b, label, convert.binding_digest(binding)))
+        seed, share_b = sharing.split(encoded, label, random_bytes)
+        to_a, to_b, salt = seed.reveal(), ring.to_bytes(share_b), random_bytes(convert.SALT_BYTES)
+        digests = (convert.sha256(to_a), convert.salted_digest(convert.sha256(to_b), salt))
+        return Submission(bind(digests=digests), (to_a, to_b), salt=salt)
+    masked = ring.to_bytes(sharing.mask(encoded, invitation.mask_seeds, label))
+    binding = bind(digests=(convert.sha256(masked), convert.sha256(b"")))
+    statement = convert.statement(invitation.mask_seeds[1], label, convert.binding_digest(binding))
+    return Submission(binding, (masked, b""), statement=statement)

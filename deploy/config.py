@@ -6,6 +6,7 @@ field, what was expected and what was found.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,6 +148,10 @@ def section(value: T | None, name: str) -> T:
     return value
 
 
+_MAY_BE_SECRET = re.compile("://|password")
+"""Where a database's URL, or its settings, begin to be nobody's business: it may stand under a misspelt key."""
+
+
 def _fault(error: Any) -> str:
     """One line: field, expected, found."""
     field = ".".join(str(part) for part in error["loc"])
@@ -163,4 +168,6 @@ def _fault(error: Any) -> str:
 
 def _shown(value: object) -> str:
     text = repr(value)
+    if (secret := _MAY_BE_SECRET.search(text)) is not None:
+        text = f"{text[: secret.end()]}..."
     return text if len(text) <= 80 else text[:77] + "..."

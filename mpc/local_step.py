@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -50,7 +50,8 @@ class WritableWords(Words, Protocol):
     def __setitem__(self, tile: slice, words: RingArray, /) -> None: ...
 
 
-class Masked(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class Masked:
     """One client's vector as one server holds it."""
 
     opened: Words

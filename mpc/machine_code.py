@@ -12,9 +12,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from numba import njit
+from numba import config, njit
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+config.CACHE_LOCATOR_CLASSES = "InTreeCacheLocator"
+"""Beside the source and nowhere else. Where that cannot be written, Numba would go on to the user's cache folder, which
+$HOME or $XDG_CACHE_HOME may put under /tmp: whoever is first there would have us run what they left."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,8 @@ from mpc.correlations import BitBlock, Block, Correlations, Planes
 from mpc.ring import WORD_BITS, RingArray
 
 
-class LowWords(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class LowWords:
     """One server's summands of additions of one length."""
 
     words: RingArray

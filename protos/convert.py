@@ -25,6 +25,8 @@ CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
 FIRST_CHUNK_BYTES = 1 << 18
 """Of an upload or a download: there in `transfer_grace_s` on the slowest line that a server waits for, by default."""
+SALT_BYTES = 32
+"""Of what goes to B alone beside its share (`salted_digest`)."""
 
 
 class Bytes(Protocol):
@@ -115,6 +117,16 @@ def binding_digest(message: common_pb2.Binding) -> bytes:
         part = value if isinstance(value, bytes) else str(value).encode()
         hasher.update(descriptor.number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
     return hasher.digest()
+
+
+def salted_digest(payload_digest: bytes, salt: bytes) -> bytes:
+    """What a binding says of B's share in the `shares` form, 32 bytes: HMAC-SHA256 of the share's SHA-256 under the
+    salt, which only the client and B know.
+
+    A holds the same binding, and the seed of the other share: for every guess of the update it knows what B's share
+    would be. A digest without a salt would tell it which guess is right.
+    """
+    return hmac.digest(salt, payload_digest, "sha256")
 
 
 def statement(mask_seed: Seed, label: Label, digest: bytes) -> bytes:

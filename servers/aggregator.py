@@ -46,7 +46,7 @@ from servers.admission import Admission, reserve_descriptors
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
-from servers.errors import Limit, PeerUnreachableError, ServerError, TaskRefusedError
+from servers.errors import Limit, PeerUnreachableError, ServerError, SetupError, StoreError, TaskRefusedError
 from servers.meeting import Meeting, level, meet
 from servers.operations import logs
 from servers.operations.health import add_health
@@ -234,7 +234,10 @@ class Aggregator:
         return peer_servicer
 
     def _public_reason(self, error: Exception) -> str:
-        """What the other processes are told. Errors of ours hold public values only; of others, the log has more."""
+        """What the other processes, clients too, are told. Errors of ours hold public values, but some name files and
+        databases; of those, and of others' errors, the log has more."""
+        if isinstance(error, (StoreError, SetupError)):
+            return f"{ROLES[self.party]} cannot read or write what it must; its log says more"
         if isinstance(error, (ServerError, MpcError, DpError)):
             return str(error)
         log.error("aggregator.failed", error=type(error).__name__)

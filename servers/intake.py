@@ -114,7 +114,7 @@ class Intake:
         if client in self._started:
             raise SubmissionRefusedError(RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
 
-    def begin(self, client: str, binding: common_pb2.Binding, statement: bytes = b"") -> None:
+    def begin(self, client: str, binding: common_pb2.Binding, statement: bytes = b"", salt: bytes = b"") -> None:
         """Checks a submission's header before a byte of it is kept. Raises SubmissionRefusedError."""
         if binding.client != client:
             raise SubmissionRefusedError(RefusalReason.WRONG_CLIENT, f"the certificate is of {client!r}")
@@ -122,9 +122,14 @@ class Intake:
             raise SubmissionRefusedError(RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
         self.require_open(client)
         self._require_expected(binding)
-        if len(statement) != (STATEMENT_BYTES if self._task.wire_mode is Mode.MASKED else 0):
+        is_masked = self._task.wire_mode is Mode.MASKED
+        if len(statement) != (STATEMENT_BYTES if is_masked else 0):
             raise SubmissionRefusedError(
                 RefusalReason.WRONG_BINDING, f"a statement has {STATEMENT_BYTES} bytes, and goes with a masked vector"
+            )
+        if len(salt) != (convert.SALT_BYTES if not is_masked and self._party == 1 else 0):
+            raise SubmissionRefusedError(
+                RefusalReason.WRONG_BINDING, f"a salt has {convert.SALT_BYTES} bytes, and goes with B's share alone"
             )
         self._started.add(client)
 
@@ -173,7 +178,7 @@ class Intake:
         self._expected.discard(client)
         self._changed.set()
 
-    def finish(self, client: str, binding: common_pb2.Binding, payload: Payload) -> None:
+    def finish(self, client: str, binding: common_pb2.Binding, payload: Payload, salt: bytes = b"") -> None:
         """Takes and keeps a complete upload. Raises SubmissionRefusedError; then the payload is still the caller's."""
         if self._closed:
             raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
@@ -181,8 +186,10 @@ class Intake:
             raise SubmissionRefusedError(
                 RefusalReason.WRONG_LENGTH, f"expected {self.payload_bytes} bytes, got {len(payload)}"
             )
-        announced = binding.digest_b if self._party else binding.digest_a
-        if not hmac.compare_digest(payload.digest(), announced):
+        digest, announced = payload.digest(), binding.digest_a
+        if self._party == 1:
+            digest, announced = convert.salted_digest(digest, salt), binding.digest_b
+        if not hmac.compare_digest(digest, announced):
             raise SubmissionRefusedError(RefusalReason.WRONG_DIGEST, "the bytes do not have the announced digest")
         self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
         self._no_longer_expected(client)

@@ -25,6 +25,7 @@ from protos.precad.v1 import common_pb2, peer_pb2
 from protos.transport import explain
 from protos.undecoded import decoded, stream_of_bytes
 from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.supervision import first_error_or_result
 
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
@@ -65,11 +66,12 @@ class PeerLink:
         handed over still leaves then, up to our own.
 
         Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on messages that do not belong
-        here, TaskRefusedError on what is no message.
+        here, TaskRefusedError on what is no message; and what reading a relay raises: nothing leaves behind a message
+        that has not left, so a round would wait for ever.
         """
         self._sending = asyncio.create_task(self._send_outbox())
         try:
-            return await self._take_in()
+            return await first_error_or_result(self._take_in(), guards=(self._sending,))
         except BaseException:
             self._fall_silent()
             raise

@@ -181,13 +181,14 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         intake.require_open(client)
         async with _place(self._view.uploads, client, intake.payload_bytes, intake) as place:
             header = await _header(parts)
-            intake.begin(client, header.binding, header.statement)
+            intake.begin(client, header.binding, header.statement, header.salt)
             async with (
                 intake.receiving(client, lambda: place.is_cut_off),
                 self._receive(header.chunk.data, parts, intake, place) as payload,
             ):
-                self._view.bytes_uploaded += len(payload) + header.binding.ByteSize() + len(header.statement)
-                intake.finish(client, header.binding, payload)
+                beside = header.binding.ByteSize() + len(header.statement) + len(header.salt)
+                self._view.bytes_uploaded += len(payload) + beside
+                intake.finish(client, header.binding, payload, header.salt)
                 if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
                     self._view.relay(intake.round, client, payload, header.statement)
 

@@ -99,6 +99,24 @@ def test_bad_records_are_nobody_else_s():
         np.testing.assert_allclose(update, alone, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"algorithm": "user-dp-fedavg"},
+        {"algorithm": "ins-dp-fedavg"},
+        {"algorithm": "local-dp"},
+        {"algorithm": "distributed-dp", "client_clip": 1000.0, "non_colluding": 2},
+    ],
+    ids=lambda changes: changes.get("algorithm", "precad"),
+)
+def test_a_client_uploads_whatever_its_records_are(changes):
+    """Of every algorithm that protects somebody: who falls silent tells both servers why."""
+    ours = trainer(**changes)
+    ours._records["carol"].features[0, 0, 3, 3] = np.inf
+    assert ours.train("carol", START).shape == (4810,)
+
+
 def test_bad_records_without_privacy_are_an_error_and_nobody_else_s():
     ours = trainer(algorithm="non-private", noise_multiplier=0.0)
     ours._records["carol"].features[:] = np.nan

@@ -190,8 +190,9 @@ async def upload_all_rounds(client: str, servers: tuple[ServerInProcess, ServerI
         encoded = uploads_of(task, invitation.round)[client]
         submission = make_submission(encoded, invitation, task=task, client=client)
         for party in submission.servers:
-            servers[party].intake.begin(client, submission.binding, submission.statement)
-            servers[party].intake.finish(client, submission.binding, MemoryPayload(submission.payloads[party]))
+            intake, payload, salt = servers[party].intake, submission.payloads[party], submission.salt_to(party)
+            intake.begin(client, submission.binding, submission.statement, salt)
+            intake.finish(client, submission.binding, MemoryPayload(payload), salt)
         if submission.statement:
             servers[0].link.relay(invitation.round, client, submission.payloads[0], submission.statement)
 

@@ -25,13 +25,16 @@ import pytest
 import structlog
 
 from clients.datasets import Records
+from clients.process import _Request
 from clients.submission import RoundInvitation, Submission
 from mpc import validation
 from mpc.correlations import AndBlock, BitBlock, CarryBlock
 from mpc.dealer import deal
 from mpc.errors import ParameterError
 from mpc.joint_coin import CoinShare
-from mpc.prg import Seed
+from mpc.local_step import Masked
+from mpc.prg import Seed, Stream
+from mpc.top_bits import LowWords
 from mpc.tuples import BatchShape, ServerTuples, equality_share_a
 from protos.identity import Identity, Role
 from protos.precad.v1 import common_pb2
@@ -215,7 +218,10 @@ IN_DEALT = {SECRET, *(array.tobytes() for array in (DEALT.squared_masks, DEALT.e
         (EQUALITY, {getattr(EQUALITY, name).to_bytes(16, "little") for name in EQUALITY.__slots__}),
         (CORRELATIONS, correlated()),
         (RoundInvitation("task", 3, 0, bytes(32), (SEED, SEED)), {SECRET}),
-        (Submission(common_pb2.Binding(client="alice"), (SECRET, SECRET)), {SECRET}),
+        (Submission(common_pb2.Binding(client="alice"), (SECRET, SECRET), SECRET, SECRET), {SECRET}),
+        (_Request("alice", np.zeros(2, np.float32), np.frombuffer(SECRET, np.float64)), {SECRET}),
+        (LowWords(WORDS, 30), {SECRET}),
+        (Masked(WORDS, Stream(SEED)), {SECRET}),
         (LOCK, {SECRET}),
         (validation.Validated(("alice",), (True,), WORDS), {SECRET}),
         (states.Locked(3, ("alice",), TUPLES, LOCK, INTAKE), {SECRET, *IN_DEALT}),

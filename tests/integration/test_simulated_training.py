@@ -179,8 +179,9 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
         encoded = trainer.train_round(invitation.round, servers[0].runner.parameters)
         submission = make_submission(encoded, invitation, task=task, client=client)
         for party in submission.servers:
-            servers[party].intake.begin(client, submission.binding, submission.statement)
-            servers[party].intake.finish(client, submission.binding, MemoryPayload(submission.payloads[party]))
+            intake, payload, salt = servers[party].intake, submission.payloads[party], submission.salt_to(party)
+            intake.begin(client, submission.binding, submission.statement, salt)
+            intake.finish(client, submission.binding, MemoryPayload(payload), salt)
         if submission.statement:
             servers[0].link.relay(invitation.round, client, submission.payloads[0], submission.statement)
 

@@ -19,7 +19,9 @@ import grpc
 import numpy as np
 import pytest
 
+from clients import session
 from clients.patience import until_admitted
+from clients.session import ClientSession, parts_of
 from clients.submission import Submission
 from mpc import joint_coin
 from mpc.ring import RingArray
@@ -98,6 +100,39 @@ async def finish(deployment: Deployment, clients: dict[str, LeashedClient]) -> l
     return accepted
 
 
+@asynchronous
+async def test_a_share_that_takes_long_to_upload_is_not_cut_off_by_the_seed_that_came_at_once(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the `shares` form A gets 16 bytes and B everything else. Everybody's line to B takes longer than B waits once
+    A has closed the round: all count all the same, long before the deadline."""
+    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.1)
+
+    async def slowly(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
+        async for part in parts_of(submission, server):
+            yield part
+            await asyncio.sleep(0.8 * server)
+
+    monkeypatch.setattr(session, "parts_of", slowly)
+    task = small_task(CLIENTS, mode="shares", rounds=1)
+    async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
+        clients = [
+            ClientSession(
+                client=name,
+                task=task,
+                addresses=deployment.addresses,
+                tls=pki.tls(name),
+                train=lambda parameters: vector(task.dim),
+            )
+            for name in CLIENTS
+        ]
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(client.run() for client in clients))
+            await deployment.finish()
+    for party in (0, 1):
+        assert [record["accepted"] for record in deployment.rounds(party)] == [sorted(CLIENTS)]
+
+
 # Broken off
 
 
@@ -163,7 +198,9 @@ async def parts_until(
     submission: Submission, n_chunks: int, party: int = 0
 ) -> AsyncIterator[aggregator_pb2.SubmitPart]:
     """The binding, by itself, and the first chunks."""
-    yield aggregator_pb2.SubmitPart(binding=submission.binding, statement=submission.statement)
+    yield aggregator_pb2.SubmitPart(
+        binding=submission.binding, statement=submission.statement, salt=submission.salt_to(party)
+    )
     for piece in itertools.islice(convert.pieces(submission.payloads[party]), n_chunks):
         yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
 

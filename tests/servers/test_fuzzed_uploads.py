@@ -158,7 +158,7 @@ def changes(draw: st.DrawFn) -> tuple[str, Any]:
         st.sampled_from(
             [
                 *("field", "clear", "drop", "repeat", "swap", "junk", "empty"),
-                *("cut", "flip", "extend", "binding", "apart", "break", "statement"),
+                *("cut", "flip", "extend", "binding", "apart", "break", "statement", "salt"),
             ]
         )
     )
@@ -203,12 +203,16 @@ def damaged(parts: Parts, change: tuple[str, Any]) -> Parts | None:
         parts[at].chunk.data = bytes(data)
     elif kind == "statement" and parts:
         parts[at].statement = bytes(argument[1] % 40)
+    elif kind == "salt" and parts:
+        parts[at].salt = bytes(argument[1] % 40)
     elif kind == "binding":
         for part in parts:
             part.ClearField("chunk")
         parts = parts[:1]
     elif kind == "apart" and parts:
-        parts[:1] = [chunk(binding=parts[0].binding, statement=parts[0].statement), chunk(chunk=parts[0].chunk)]
+        whole, header = parts[0].chunk, parts[0]
+        header.ClearField("chunk")
+        parts[:1] = [header, chunk(chunk=whole)]
     elif kind == "break":
         return None
     return parts

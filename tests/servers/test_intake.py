@@ -66,8 +66,12 @@ def state_of(intake: Intake) -> dict[str, Any]:
 
 
 def submit(intake: Intake, upload: Submission, party: int) -> None:
-    intake.begin(upload.binding.client, upload.binding, upload.statement)
-    intake.finish(upload.binding.client, upload.binding, MemoryPayload(upload.payloads[party]))
+    begin(intake, upload, party)
+    intake.finish(upload.binding.client, upload.binding, MemoryPayload(upload.payloads[party]), upload.salt_to(party))
+
+
+def begin(intake: Intake, upload: Submission, party: int) -> None:
+    intake.begin(upload.binding.client, upload.binding, upload.statement, upload.salt_to(party))
 
 
 async def fail(intake: Intake, client: str) -> None:
@@ -78,12 +82,12 @@ async def fail(intake: Intake, client: str) -> None:
 
 
 def refusal(
-    intake: Intake, client: str, binding: common_pb2.Binding, statement: bytes = bytes(32)
+    intake: Intake, client: str, binding: common_pb2.Binding, statement: bytes = bytes(32), salt: bytes = b""
 ) -> SubmissionRefusedError:
     """The error of a `begin` that must be refused and change nothing."""
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.begin(client, binding, statement)
+        intake.begin(client, binding, statement, salt)
     assert state_of(intake) == before
     return caught.value
 
@@ -260,6 +264,17 @@ def test_a_statement_goes_with_a_masked_vector(mode: str, n_bytes: int) -> None:
     assert error.reason is RefusalReason.WRONG_BINDING
 
 
+@pytest.mark.parametrize(
+    ("mode", "party", "n_bytes"),
+    [("masked", 0, 32), ("shares", 0, 32), ("shares", 1, 0), ("shares", 1, 31), ("shares", 1, 33)],
+)
+def test_a_salt_goes_with_the_share_of_b_alone(mode: str, party: int, n_bytes: int) -> None:
+    """A refuses one that should not have come: its client shows A what hides its update from A."""
+    upload = submission(mode=mode)
+    error = refusal(open_intake(mode, party), "alice", upload.binding, upload.statement, bytes(n_bytes))
+    assert error.reason is RefusalReason.WRONG_BINDING
+
+
 def test_b_takes_no_masked_vector_from_a_client() -> None:
     error = refusal(open_intake(party=1), "alice", submission().binding)
     assert error.reason is RefusalReason.WRONG_SERVER
@@ -311,11 +326,13 @@ async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
 def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
     """Even where the digest is right: 8d bytes, a seed and 8d bytes are what the three expect."""
     intake, payload, honest = open_intake(mode, party), bytes(n_bytes), submission(mode=mode)
-    binding = changed(honest.binding, **{("digest_a", "digest_b")[party]: convert.sha256(payload)})
-    intake.begin("alice", binding, honest.statement)
+    digest, salt = convert.sha256(payload), honest.salt_to(party)
+    digests = {"digest_a": digest} if party == 0 else {"digest_b": convert.salted_digest(digest, salt)}
+    binding = changed(honest.binding, **digests)
+    intake.begin("alice", binding, honest.statement, salt)
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", binding, MemoryPayload(payload))
+        intake.finish("alice", binding, MemoryPayload(payload), salt)
     assert caught.value.reason is RefusalReason.WRONG_LENGTH
     assert state_of(intake) == before
 
@@ -324,12 +341,21 @@ def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
 def test_other_bytes_than_announced_are_refused(mode: str, party: int) -> None:
     """One flipped bit."""
     intake, upload = open_intake(mode, party), submission(mode=mode)
-    intake.begin("alice", upload.binding, upload.statement)
+    begin(intake, upload, party)
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", upload.binding, MemoryPayload(flipped(upload.payloads[party])))
+        intake.finish("alice", upload.binding, MemoryPayload(flipped(upload.payloads[party])), upload.salt_to(party))
     assert caught.value.reason is RefusalReason.WRONG_DIGEST
     assert state_of(intake) == before
+
+
+def test_another_salt_than_the_binding_was_made_with_is_refused() -> None:
+    """The digest that A holds too binds B's share all the same."""
+    intake, upload = open_intake("shares", 1), submission(mode="shares")
+    begin(intake, upload, 1)
+    with pytest.raises(SubmissionRefusedError) as caught:
+        intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[1]), flipped(upload.salt))
+    assert caught.value.reason is RefusalReason.WRONG_DIGEST
 
 
 def test_a_refusal_shows_no_byte_of_the_upload() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator, Callable
 
@@ -222,6 +223,28 @@ async def test_a_peer_that_is_gone_wakes_the_round_that_waits_for_uploads() -> N
         await run_b
         assert waiting.is_set()
         assert b.closed_by_peer(1).is_set()
+
+
+class Unreadable:
+    """An upload in a file that the disk no longer gives back."""
+
+    def __len__(self) -> int:
+        return BIG
+
+    def __getitem__(self, part: slice) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@asynchronous
+async def test_a_relay_that_cannot_be_read_ends_the_link_instead_of_holding_up_the_round() -> None:
+    """Whoever waits until everything has left, as a round does, hears of it."""
+    async with running_pair() as (a, _, (run_a, _)):
+        a.relay(7, "alice", Unreadable(), b"")
+        a.close_round(7)
+        async with asyncio.timeout(2):
+            await a.flush()
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                await run_a
 
 
 @asynchronous

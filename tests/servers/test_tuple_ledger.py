@@ -227,7 +227,8 @@ def test_a_file_that_somebody_else_holds_hands_nothing_out(path: Path) -> None:
 async def test_a_round_whose_tuples_cannot_be_recorded_invites_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both whole servers, over TLS: the task ends with the reason, and no seed has left."""
+    """Both whole servers, over TLS: the task ends with the reason, and no seed has left. A client is not told how the
+    server's files and databases are called."""
     monkeypatch.setattr(TupleLedger.__init__, "__kwdefaults__", {"busy_timeout_s": 0.1})
     task, pki = small_task(("alice", "bob"), registration_timeout_s=0.5), Pki.create(tmp_path / "pki", ())
     task = task.model_copy(update={"min_clients": 0})
@@ -241,12 +242,13 @@ async def test_a_round_whose_tuples_cannot_be_recorded_invites_nobody(
     with contextlib.ExitStack() as stack:
         async with running(task, pki, tmp_path, noises=(no_noise, no_noise), on_state=hold) as deployment:
             sessions = deployment.aggregators[0]._view.sessions
-            events = [event.WhichOneof("event") async for event in events_of(sessions.enter("alice"))]
+            events = [event async for event in events_of(sessions.enter("alice"))]
             sessions.leave("alice")
             await sessions.notify()
             with pytest.raises(StoreError, match=r"nothing was recorded: database is locked"):
                 await deployment._runs[1]
-    assert events == ["goodbye"]
+    (last,) = events
+    assert last.goodbye.reason == "aggregator-a cannot read or write what it must; its log says more"
 
 
 def no_noise(std: float, dim: int) -> np.ndarray:

@@ -224,6 +224,7 @@ def submission_case(mode: str, **changes: Any) -> Json:
         "words": hex_words([0, 1, -1, 65536, -196608]),
         "mask_seeds": [seed("mask/a"), seed("mask/b")] if mode == "masked" else [],
         "seed": "" if mode == "masked" else seed("share"),
+        "salt": "" if mode == "masked" else random_bytes("salt", 32).hex(),
     }
 
 
@@ -270,8 +271,22 @@ def submission() -> Iterator[Case]:
     yield changed("a short statement", "statements have 32 bytes", {"statement": good["statement"][2:]})
     yield changed("no statement", "B would have nothing to go by", {"statement": ""})
     yield changed("a masked vector at B", "B takes masked vectors from A alone", {"party": 1})
-    of_shares = upload_case("shares", 0, ours.submission(submission_case("shares")))
-    yield Case("take", "a seed of 15 bytes", {**of_shares, "payload": of_shares["payload"][2:]}, "exactly 16 bytes")
+    yield from split_upload(ours.submission(submission_case("shares")))
+
+
+def split_upload(made: Json) -> Iterator[Case]:
+    """What goes wrong in the `shares` form alone. made: of alice."""
+    at_a, at_b = (upload_case("shares", party, made) for party in (0, 1))
+    yield Case("take", "a seed of 15 bytes", {**at_a, "payload": at_a["payload"][2:]}, "exactly 16 bytes")
+    yield Case("take", "a salt at server A", {**at_a, "salt": at_b["salt"]}, "A could test guesses of the update")
+    for name, why, salt in (
+        ("another salt", "digest_b is of this share under this salt", flipped(at_b["salt"])),
+        ("a short salt", "salts have 32 bytes", at_b["salt"][2:]),
+        ("no salt", "A could test guesses of the update", ""),
+    ):
+        yield Case("take", name, {**at_b, "salt": salt}, why)
+    bare = {**made["binding"], "digest_b": hashlib.sha256(bytes.fromhex(at_b["payload"])).hexdigest()}
+    yield Case("take", "a digest without a salt", {**at_b, "binding": bare}, "A could test guesses of the update")
 
 
 def relayed(made: Json) -> Iterator[Case]:
@@ -311,6 +326,7 @@ def upload_case(mode: str, party: int, made: Json) -> Json:
         "binding": made["binding"],
         "payload": made["payload_b" if party else "payload_a"],
         "statement": made["statement"],
+        "salt": given["salt"] if party == 1 else "",
     }
 
 

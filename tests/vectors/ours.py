@@ -19,7 +19,7 @@ from mpc.dealer import deal as deal_batch
 from mpc.engines import CPU
 from mpc.gates import make_gate
 from mpc.norm_bound import NormBound
-from mpc.prg import Label, Purpose, RandomBytes, Seed
+from mpc.prg import SEED_BYTES, Label, Purpose, RandomBytes, Seed
 from mpc.projection import RowStreams
 from mpc.sharing import Mode
 from mpc.tuples import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element
@@ -166,7 +166,7 @@ def submission(case: Json) -> Json:
         invitation,
         task=task,
         client=case["client"],
-        random_bytes=lambda n: bytes.fromhex(case["seed"]),
+        random_bytes=lambda n: bytes.fromhex(case["seed" if n == SEED_BYTES else "salt"]),
     )
     return {
         "payload_a": made.payloads[0].hex(),
@@ -189,9 +189,9 @@ def _intake(case: Json, party: int) -> Intake:
 
 
 def take(case: Json) -> Json:
-    intake, binding = _intake(case, case["party"]), binding_of(case["binding"])
-    intake.begin(case["certificate"], binding, bytes.fromhex(case["statement"]))
-    intake.finish(case["certificate"], binding, MemoryPayload(bytes.fromhex(case["payload"])))
+    intake, binding, salt = _intake(case, case["party"]), binding_of(case["binding"]), bytes.fromhex(case["salt"])
+    intake.begin(case["certificate"], binding, bytes.fromhex(case["statement"]), salt)
+    intake.finish(case["certificate"], binding, MemoryPayload(bytes.fromhex(case["payload"])), salt)
     return {"binding_digest": convert.binding_digest(binding).hex()}
 
 

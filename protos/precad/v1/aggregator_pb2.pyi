@@ -51,14 +51,16 @@ class ModelRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class SubmitPart(_message.Message):
-    __slots__ = ("binding", "chunk", "statement")
+    __slots__ = ("binding", "chunk", "statement", "salt")
     BINDING_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
     binding: _common_pb2.Binding
     chunk: _common_pb2.Chunk
     statement: bytes
-    def __init__(self, binding: _Optional[_Union[_common_pb2.Binding, _Mapping]] = ..., chunk: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ..., statement: _Optional[bytes] = ...) -> None: ...
+    salt: bytes
+    def __init__(self, binding: _Optional[_Union[_common_pb2.Binding, _Mapping]] = ..., chunk: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ..., statement: _Optional[bytes] = ..., salt: _Optional[bytes] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ()

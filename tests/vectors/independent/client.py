@@ -54,13 +54,15 @@ def statement(seed_of_b: bytes, task: str, round: int, slot: int, binding: dict[
 def submission(words: Sequence[int], invitation: dict[str, Any], task: dict[str, Any], client: str) -> dict[str, Any]:
     """Payloads, the binding that goes with both, and the statement, empty in the `shares` form.
 
-    invitation: task (its id), round, slot, model_digest, and mask_seeds (masked) or seed (shares).
+    invitation: task (its id), round, slot, model_digest, and mask_seeds (masked) or seed and salt (shares).
     """
     place = (invitation["task"], invitation["round"], invitation["slot"])
     if task["mode"] == "masked":
         payloads = (ring.to_bytes(mask(words, invitation["mask_seeds"], *place)), b"")
+        digest_b = digests.sha256(b"")
     else:
         payloads = (invitation["seed"], ring.to_bytes(split(words, invitation["seed"], *place)))
+        digest_b = digests.salted(digests.sha256(payloads[1]), invitation["salt"])
     binding = {
         "protocol_version": digests.VERSION,
         "task": invitation["task"],
@@ -71,7 +73,7 @@ def submission(words: Sequence[int], invitation: dict[str, Any], task: dict[str,
         "dim": task["dim"],
         "mode": task["mode"],
         "digest_a": digests.sha256(payloads[0]),
-        "digest_b": digests.sha256(payloads[1]),
+        "digest_b": digest_b,
     }
     word = statement(invitation["mask_seeds"][1], *place, binding) if task["mode"] == "masked" else b""
     return {"payloads": payloads, "binding": binding, "statement": word}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,6 +87,11 @@ def binding_digest(binding: Mapping[str, Any]) -> bytes:
         part = value if isinstance(value, bytes) else str(value).encode()
         hashed += number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part
     return sha256(hashed)
+
+
+def salted(digest: bytes, salt: bytes) -> bytes:
+    """What a binding says of the payload to B in the `shares` form, from the payload's SHA-256."""
+    return hmac.new(salt, digest, hashlib.sha256).digest()
 
 
 def coin_commitment(party: int, context: str, value: bytes) -> bytes:

@@ -24,6 +24,7 @@ def check(
     binding: Mapping[str, Any],
     payload: bytes,
     statement: bytes,
+    salt: bytes,
 ) -> bytes:
     """The binding's digest of an upload that is taken. expected: the round's binding without client and digests."""
     if party == 1 and expected["mode"] == "masked":
@@ -40,9 +41,12 @@ def check(
         raise RefusedError("wrong_binding")
     if len(statement) != (32 if expected["mode"] == "masked" else 0):
         raise RefusedError("wrong_binding")
+    if len(salt) != (32 if expected["mode"] == "shares" and party == 1 else 0):
+        raise RefusedError("wrong_binding")
     if len(payload) != upload_bytes(expected["mode"], party, expected["dim"]):
         raise RefusedError("wrong_length")
-    if digests.sha256(payload) != binding["digest_b" if party else "digest_a"]:
+    digest = digests.sha256(payload)
+    if (digests.salted(digest, salt) if party else digest) != binding["digest_b" if party else "digest_a"]:
         raise RefusedError("wrong_digest")
     return digests.binding_digest(binding)
 

@@ -112,6 +112,7 @@ def submission(case: Json) -> Json:
         "model_digest": bytes.fromhex(case["invitation"]["model_digest"]),
         "mask_seeds": tuple(map(bytes.fromhex, case["mask_seeds"])),
         "seed": bytes.fromhex(case["seed"]),
+        "salt": bytes.fromhex(case["salt"]),
     }
     made = client.submission(words(case["words"]), invitation, case["task"], case["client"])
     binding = made["binding"]
@@ -125,8 +126,8 @@ def submission(case: Json) -> Json:
 
 
 def take(case: Json) -> Json:
-    payload, statement = bytes.fromhex(case["payload"]), bytes.fromhex(case["statement"])
-    upload = (case["certificate"], _binding(case["binding"]), payload, statement)
+    beside = (bytes.fromhex(case[name]) for name in ("payload", "statement", "salt"))
+    upload = (case["certificate"], _binding(case["binding"]), *beside)
     return {"binding_digest": intake.check(case["party"], _expected(case), case["chosen"], *upload).hex()}
 
 
