@@ -14,7 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from protos.config_path import ConfigPath
 from protos.tls_files import TlsFiles
 
-DatasetName: TypeAlias = Literal["digits", "mnist", "fashion-mnist", "cifar10", "airline-tweets"]
+DatasetName: TypeAlias = Literal[
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "emnist-digits",
+    "emnist-letters",
+    "emnist-balanced",
+    "emnist-byclass",
+    "cifar10",
+    "airline-tweets",
+    "sentiment140",
+    "sentiment140-50k",
+]
 AttackName: TypeAlias = Literal[
     "none",
     "scaled",

@@ -26,7 +26,7 @@ def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records)
 
 
 def confidences(parameters: NDArray[np.float32], model_name: str, records: Records) -> NDArray[np.float64]:
-    """Softmax of the logits: one model's confidence in every class. Shape (n, N_CLASSES), rows sum to 1.
+    """Softmax of the logits: one model's confidence in every class. Shape (n, n_logits), rows sum to 1.
 
     Raises: as `accuracy`.
     """
@@ -45,7 +45,7 @@ def attack_success(parameters: NDArray[np.float32], model_name: str, wanted: Rec
 
 
 def _logits(parameters: NDArray[np.float32], model_name: str, records: Records) -> NDArray[np.float32]:
-    """Shape (n, N_CLASSES)."""
+    """Shape (n, n_logits)."""
     if len(records) == 0:
         raise ArgumentError("accuracy needs at least one record, got none")
     model = models.build(model_name).eval()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -37,9 +38,10 @@ def _mlp() -> nn.Module:
     )
 
 
-def _cnn() -> nn.Module:
+def _cnn(n_classes: int = N_CLASSES) -> nn.Module:
     """The small CNN of Opacus' MNIST example: d = 26 010. (batch, 1, 28, 28) -> logits (batch, 10).
 
+    With 26, 47 or 62 logits, for EMNIST: d = 26 538, 27 231 or 27 726.
     Source: pytorch/opacus, examples/mnist.py, class SampleConvNet.
     """
     return nn.Sequential(
@@ -52,7 +54,7 @@ def _cnn() -> nn.Module:
         nn.Flatten(),
         nn.Linear(32 * 4 * 4, 32),
         nn.ReLU(),
-        nn.Linear(32, N_CLASSES),
+        nn.Linear(32, n_classes),
     )
 
 
@@ -195,6 +197,7 @@ class Architecture:
     shape: tuple[int, ...]
     """Of one record's features."""
     is_text: bool = False
+    n_logits: int = N_CLASSES
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
@@ -204,6 +207,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "cnn-standardised": Architecture(_cnn_standardised, (1, 28, 28)),
         "cnn-half": Architecture(_cnn_half, (1, 28, 28)),
         "cnn-binary": Architecture(_cnn_binary, (1, 28, 28)),
+        "cnn-letters": Architecture(partial(_cnn, 26), (1, 28, 28), n_logits=26),
+        "cnn-balanced": Architecture(partial(_cnn, 47), (1, 28, 28), n_logits=47),
+        "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62),
         "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
         "cifar": Architecture(_cifar, (3, 32, 32)),
         "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
@@ -255,16 +261,16 @@ def _imported(path: str) -> Callable[[], object]:
     return make
 
 
-def require_fit(model: nn.Module, shape: tuple[int, ...], *, is_text: bool) -> None:
-    """Raise ModelInputError unless `model` gives N_CLASSES logits for a record of that shape."""
+def require_fit(model: nn.Module, shape: tuple[int, ...], *, is_text: bool, n_logits: int = N_CLASSES) -> None:
+    """Raise ModelInputError unless `model` gives so many logits for a record of that shape."""
     try:
         with torch.no_grad():
             logits = model(example(shape, is_text=is_text).unsqueeze(0))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ModelInputError(shape, str(error).splitlines()[0]) from None
-    if not isinstance(logits, Tensor) or logits.shape != (1, N_CLASSES):
+    if not isinstance(logits, Tensor) or logits.shape != (1, n_logits):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ModelInputError(shape, f"expected logits of shape (1, {N_CLASSES}), got {found}")
+        raise ModelInputError(shape, f"expected logits of shape (1, {n_logits}), got {found}")
 
 
 def dimension(name: str) -> int:

@@ -125,13 +125,15 @@ class Trainer:
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
-    """The clients' records. Raises DataError.
+    """The clients' records. Raises DataError, ModelInputError where the model does not take them.
 
     A client may hold another number of records than it declares. The declared one is a public constant, and one that
     must be exact would tell of a record whether it is there.
     """
     source = DataSource.of(config)
     split = source.load(side=models.image_side(task.model))
+    some, model = split.train, models.build(task.model)
+    models.require_fit(model, some.shape, is_text=some.is_text, n_logits=split.n_logits)
     found = source.records_of(split, list(task.clients), clients)
     for client, records in found.items():
         if len(records) != task.clients[client]:

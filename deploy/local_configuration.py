@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from clients import models
@@ -150,7 +149,8 @@ def load_split(source: DataSource, model: str) -> Split:
     try:
         built = models.build(model)
         refuse_record_mixing(built)
-        models.require_fit(built, split.train.shape, is_text=split.train.features.dtype == np.int64)
+        some = split.train
+        models.require_fit(built, some.shape, is_text=some.is_text, n_logits=split.n_logits)
     except (ModelInputError, RecordMixingLayerError) as error:
         raise ConfigError(f"task.model: {error} (client.dataset = {source.dataset!r})") from None
     return split

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from clients import evaluation, models
-from clients.datasets import N_CLASSES, DataSource
+from clients.datasets import DataSource
 from clients.errors import ClientError
 from deploy import config as configuration
 from deploy.config import Deployment
@@ -33,6 +33,7 @@ from dp.monte_carlo import monte_carlo_privacy
 from dp.task_privacy import task_privacy
 from protos import convert
 from protos.task import Task
+from servers.state_dir import ledger_path, open_ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class RunEvidence:
 class _Run:
     folder: RunFolder
     deployment: Deployment
-    participation: Counter[str]
+    charged: Counter[str]
+    """Rounds that each client has paid for."""
     rounds: int
     model_digest: str
     ended: str
@@ -78,8 +80,9 @@ def read_runs(paths: list[Path]) -> RunEvidence:
             raise ConfigError(f"--run: expected different runs, found model {digest[:12]} {n} times")
     task, client = first.task, first.client
     assert client is not None  # _read saw it
-    test = DataSource.of(client).load(side=models.image_side(task.model)).test
-    total, digests = np.zeros((len(test), N_CLASSES)), []
+    split = DataSource.of(client).load(side=models.image_side(task.model))
+    test = split.test
+    total, digests = np.zeros((len(test), split.n_logits)), []
     for run in runs:
         parameters = _parameters(run, task)
         digests.append(convert.sha256(convert.model_to_bytes(parameters)).hex())
@@ -134,14 +137,19 @@ def _read(path: Path) -> _Run:
     try:
         summary = json.loads(folder.summary.read_text())
         metrics = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-        participation = Counter(client for line in metrics for client in line["participants"])
-        return _Run(
-            folder, deployment, participation, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"])
-        )
+        charged = _charged(folder, deployment.task)
+        return _Run(folder, deployment, charged, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"]))
     except OSError as error:
         raise ConfigError(f"--run: expected the folder of a finished run, found {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError):
         raise ConfigError(f"--run: expected a summary and metrics as precad run writes them, found {path}") from None
+
+
+def _charged(folder: RunFolder, task: Task) -> Counter[str]:
+    """By A's ledger, which also holds the rounds that were given up after their charge. Raises OSError, DpError."""
+    ledger_path(folder.state_dir("a")).stat()  # opening would make one
+    with open_ledger(folder.state_dir("a"), task) as ledger:
+        return Counter(ledger.participation)
 
 
 def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:
@@ -169,9 +177,9 @@ _OF_THE_LAW: Final = ("dataset", "partition", "partition_seed", "shards_per_clie
 
 def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
     """What was read, and the privacy of all models together: one client's rounds in all runs, composed."""
-    together = sum((run.participation for run in runs), Counter[str]())
+    together = sum((run.charged for run in runs), Counter[str]())
     most = max(together.values(), default=0)
-    of_one = max((max(run.participation.values(), default=0) for run in runs), default=0)
+    of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)
     deployment = runs[0].deployment
     training = training_of(task)
     privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}

@@ -184,6 +184,10 @@ class Runs:
         self._save(simulation, seed)
         return self._summary(simulation, seed, metrics, time.perf_counter() - start)
 
+    def jobs(self, seeds: Sequence[int]) -> list[Callable[[], dict[str, Any]]]:
+        """`run` of each seed as something that can be pickled: a worker reads the data set itself."""
+        return [partial(_train_seed, self.plan.raw, self.folder.absolute(), seed) for seed in seeds]
+
     def _save(self, simulation: Simulation, seed: int) -> None:
         """In one step: a run that is killed here finds the old file or the new one."""
         now, rule = simulation.progress, simulation.federation.rule
@@ -295,7 +299,10 @@ def run_plan(
     Raises ConfigError, ArgumentError.
     """
     runs = Runs(plan, folder)
-    summaries = _one_by_one(runs, seeds, console) if workers is None else _side_by_side(runs, seeds, console, workers)
+    if workers is None:
+        summaries = _one_by_one(runs, seeds, console)
+    else:
+        summaries = side_by_side(runs.jobs(seeds), "seeds", console, workers)
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
@@ -321,10 +328,12 @@ def _one_by_one(runs: Runs, seeds: Sequence[int], console: Console) -> list[dict
     return summaries
 
 
-def _side_by_side(runs: Runs, seeds: Sequence[int], console: Console, workers: Workers) -> list[dict[str, Any]]:
-    jobs = [partial(_train_seed, runs.plan.raw, runs.folder.absolute(), seed) for seed in seeds]
+def side_by_side(
+    jobs: Sequence[Callable[[], dict[str, Any]]], what: str, console: Console, workers: Workers
+) -> list[dict[str, Any]]:
+    """The summaries of trainings, in their order; `what` names them on a terminal."""
     is_silent = not console.is_terminal
-    return list(track(workers.run(jobs), "seeds", len(jobs), console=console, transient=True, disable=is_silent))
+    return list(track(workers.run(jobs), what, len(jobs), console=console, transient=True, disable=is_silent))
 
 
 def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:

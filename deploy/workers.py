@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import joblib
 import torch
@@ -36,6 +36,11 @@ class Workers:
     """At once; 1 is this process."""
     ray: str | None = None
     """Address of a Ray cluster, or "local" for one that lasts as long as we do; none: processes of this machine."""
+
+    @classmethod
+    def asked_for(cls, number: int, ray: str | None) -> Self | None:
+        """Those of the command line; None where one process, this one, trains them all."""
+        return cls(number, ray) if number > 1 or ray is not None else None
 
     def run(self, jobs: Sequence[Callable[[], T]]) -> Iterator[T]:
         """What each job gives, in their order. Jobs can be pickled.

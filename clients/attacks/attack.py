@@ -62,8 +62,11 @@ class Attack:
     """The key in `ATTACKS`."""
     is_simulated_only: ClassVar[bool] = False
     """Whether it needs more than its own data: a deployment refuses it."""
-    follows_protocol: ClassVar[bool] = False
-    """Whether only its records are an attacker's, and the client adds its noise like an honest one."""
+
+    @property
+    def follows_protocol(self) -> bool:
+        """Whether only its records are an attacker's, and the client adds its noise like an honest one."""
+        return False
 
     def of_attacker(self, i: int) -> Self:
         """What the i-th malicious client of a simulation does, from 0 on, where they do not all do the same."""

@@ -33,14 +33,24 @@ class Backdoor(Attack):
     """Local gradient descent steps of a round."""
     rate: float = 0.02
     """Their learning rate."""
+    replaces: bool = True
+    """Whether it replaces the model. If not, it follows the protocol with its poisoned records, noise of its own
+    included; then the three fields before mean nothing."""
 
     def __post_init__(self) -> None:
         if isinstance(self.target, bool) or not isinstance(self.target, int) or not 0 <= self.target < N_CLASSES:
             raise ArgumentError(f"target must be a class in [0, {N_CLASSES - 1}], got {self.target}")
         require_positive_count("steps", self.steps)
+        if not isinstance(self.replaces, bool):
+            raise ArgumentError(f"replaces must be true or false, got {self.replaces}")
         for field, value in (("gamma", self.gamma), ("rate", self.rate)):
             if not 0 < value < math.inf:
                 raise ArgumentError(f"{field} must be positive and finite, got {value}")
+
+    @property
+    def follows_protocol(self) -> bool:
+        """See Attack."""
+        return not self.replaces
 
     def craft(self, known: Knowledge) -> Vector:
         """Model replacement by theta*."""

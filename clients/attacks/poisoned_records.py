@@ -32,7 +32,6 @@ class PoisonedRecords(Attack):
 
     name: ClassVar[str] = "poisoned-records"
     is_simulated_only: ClassVar[bool] = True
-    follows_protocol: ClassVar[bool] = True
 
     aim: str = LabelFlip.name
     """A key of `AIMS`."""
@@ -43,6 +42,11 @@ class PoisonedRecords(Attack):
         if self.aim not in AIMS:
             raise ArgumentError(f"aim must be one of {', '.join(AIMS)}, got {self.aim}")
         require_positive_count("records", self.records)
+
+    @property
+    def follows_protocol(self) -> bool:
+        """See Attack."""
+        return True
 
     def on_records(self, records: Records) -> Records:
         """All of them, then the k poisoned ones. Raises ArgumentError where fewer than k can be made."""

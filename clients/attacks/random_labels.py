@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from clients.attacks.attack import Attack
-from clients.datasets.records import N_CLASSES, Records
+from clients.datasets.records import N_CLASSES, Records, require_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class RandomLabels(Attack):
         return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:
-        """The same features; every label is wrong."""
+        """The same features; every label is wrong. Raises ArgumentError for data sets of more than ten classes."""
+        require_labels(records.labels, N_CLASSES)
         shift = np.random.default_rng(self.seed).integers(1, N_CLASSES, size=len(records))
         return Records(records.features, (records.labels + shift) % N_CLASSES)

@@ -30,6 +30,13 @@ def fashion_mnist() -> Path:
     return _root()
 
 
+def emnist(split: str) -> Path:
+    """Downloads EMNIST's archive and unpacks its idx files. The folder that holds `EMNIST/raw`. Raises
+    MissingDataError."""
+    _fetch("EMNIST", train=True, split=split)
+    return _root()
+
+
 def cifar10(*, train: bool) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """One half of CIFAR-10: images (n, 32, 32, 3) and labels (n,). Raises MissingDataError."""
     half = _fetch("CIFAR10", train=train)
@@ -41,7 +48,7 @@ def _root() -> Path:
     return data_folder() or cache / "precad"
 
 
-def _fetch(name: str, *, train: bool) -> Any:
+def _fetch(name: str, *, train: bool, split: str | None = None) -> Any:
     try:
         library = importlib.import_module("torchvision.datasets")
     except ImportError:
@@ -51,6 +58,7 @@ def _fetch(name: str, *, train: bool) -> Any:
     root = _root()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        return getattr(library, name)(str(root), train=train, download=True)
+        options = {} if split is None else {"split": split}
+        return getattr(library, name)(str(root), train=train, download=True, **options)
     except (OSError, RuntimeError) as error:
         raise MissingDataError(f"{name} could not be downloaded to {root}: {error}") from None

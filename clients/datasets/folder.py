@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,16 +38,35 @@ def find(name: str) -> Path | None:
 
 def read_verified(path: Path, sha256: str) -> bytes:
     """The file's content, unpacked if it is gzip. Raises CorruptDataError unless the content has that SHA-256."""
+    data = read_unpacked(path)
+    _require_sha256(path, hashlib.sha256(data).hexdigest(), sha256)
+    return data
+
+
+def read_unpacked(path: Path) -> bytes:
+    """The same of a file whose checksum nobody published. Raises CorruptDataError where it cannot be read."""
     try:
         data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
+        return gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
         raise CorruptDataError(path, f"it cannot be read ({error})") from None
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise CorruptDataError(path, f"expected content with SHA-256 {sha256[:16]}.., found {found[:16]}..")
-    return data
+
+
+def read_members(archive: Path, sha256: str, members: Sequence[str]) -> list[bytes]:
+    """Files of a zip archive, unpacked if they are gzip. Raises CorruptDataError unless it has that SHA-256."""
+    try:
+        with archive.open("rb") as file:
+            _require_sha256(archive, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
+            with zipfile.ZipFile(file) as packed:
+                found = ((name, packed.read(name)) for name in members)
+                return [gzip.decompress(data) if name.endswith(".gz") else data for name, data in found]
+    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+        raise CorruptDataError(archive, f"it cannot be read ({error})") from None
+
+
+def _require_sha256(path: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise CorruptDataError(path, f"expected content with SHA-256 {expected[:16]}.., found {found[:16]}..")
 
 
 def missing(dataset: str, files: str, *, can_download: bool = True) -> MissingDataError:

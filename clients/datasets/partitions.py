@@ -75,11 +75,15 @@ def by_user(users: NDArray[np.int64] | None, n_clients: int, *, seed: int) -> Pa
     Raises: ArgumentError where records have no user, or unless there is a user per client.
     """
     if users is None:
-        raise ArgumentError("partition 'user' needs a data set that knows its users, such as airline-tweets")
-    names = np.unique(users)
+        raise ArgumentError("partition 'user' needs a data set that knows its users: airline-tweets or sentiment140")
+    names, who = np.unique(users, return_inverse=True)
     _require_clients(n_clients, len(names), "clients of users")
-    groups = np.array_split(np.random.default_rng(seed).permutation(names), n_clients)
-    return tuple(np.flatnonzero(np.isin(users, group)) for group in groups)
+    client_of = np.empty(len(names), dtype=np.int64)
+    for client, group in enumerate(np.array_split(np.random.default_rng(seed).permutation(names), n_clients)):
+        client_of[np.searchsorted(names, group)] = client
+    owners = client_of[who]
+    ends = np.cumsum(np.bincount(owners, minlength=n_clients))
+    return tuple(np.split(np.argsort(owners, kind="stable"), ends[:-1]))  # one sort, however many users there are
 
 
 def _require_clients(n: int, limit: int, what: str = "n_clients") -> None:

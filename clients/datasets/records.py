@@ -13,9 +13,11 @@ from torch import Tensor
 
 from clients.errors import ArgumentError, DataError
 
-MAX_CLASSES: Final = 10
-"""Of every data set here; models have that many logits, and those beyond a data set's classes stay unused."""
-N_CLASSES: Final = MAX_CLASSES
+N_CLASSES: Final = 10
+"""Of every data set here but EMNIST's with letters; models have that many logits, and those beyond a data set's classes
+stay unused."""
+MAX_CLASSES: Final = 62
+"""Of EMNIST's digits, capital and small letters."""
 
 _PIXEL_MAX: Final = 255.0
 _IMAGE_AXES, _TOKEN_AXES = 4, 2
@@ -29,17 +31,16 @@ class Records:
     """Images (n, channels, side, side): float32 in [0, 1], or uint8, which stands for value / 255 and takes a quarter
     of the memory. Or texts (n, length): int64 tokens."""
     labels: NDArray[np.int64]
-    """Class of each record, in {0, .., N_CLASSES - 1}, shape (n,)."""
+    """Class of each record, in {0, .., MAX_CLASSES - 1}, shape (n,)."""
 
     def __post_init__(self) -> None:
-        is_text = self.features.ndim == _TOKEN_AXES and self.features.dtype == np.int64
-        if not (is_text or self.features.ndim == _IMAGE_AXES) or self.labels.shape != self.features.shape[:1]:
+        is_tokens = self.features.ndim == _TOKEN_AXES and self.is_text
+        if not (is_tokens or self.features.ndim == _IMAGE_AXES) or self.labels.shape != self.features.shape[:1]:
             raise ArgumentError(
                 "features must have shape (n, channels, side, side), or (n, length) if int64 tokens, and labels (n,); "
                 f"got {self.features.shape} and {self.labels.shape}"
             )
-        if np.any((self.labels < 0) | (self.labels >= N_CLASSES)):
-            raise ArgumentError(f"labels must be in [0, {N_CLASSES - 1}], got one outside")
+        require_labels(self.labels, MAX_CLASSES)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,6 +52,11 @@ class Records:
     def shape(self) -> tuple[int, ...]:
         """Of one record's features."""
         return self.features.shape[1:]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the features are tokens."""
+        return bool(self.features.dtype == np.int64)
 
     def take(self, indices: NDArray[np.int64]) -> Records:
         """The records at `indices`, in that order, copied."""
@@ -65,6 +71,12 @@ class Split:
     test: Records
     users: NDArray[np.int64] | None = None
     """Who each training record is from, where the data set knows; (n,)."""
+    n_logits: int = N_CLASSES
+    """That a model for these records has: as many as the data set has classes, N_CLASSES at least."""
+
+    def __post_init__(self) -> None:
+        for half in (self.train, self.test):
+            require_labels(half.labels, self.n_logits)
 
     def of_classes(self, classes: Sequence[int]) -> Split:
         """The records of these classes, labelled as they are. Raises DataError unless both halves have each of them,
@@ -74,7 +86,13 @@ class Split:
             raise DataError(f"classes: expected at least two of {known}, found {list(classes)}")
         train, test = (np.flatnonzero(np.isin(half.labels, classes)) for half in (self.train, self.test))
         users = None if self.users is None else self.users[train]
-        return Split(self.train.take(train), self.test.take(test), users)
+        return Split(self.train.take(train), self.test.take(test), users, self.n_logits)
+
+
+def require_labels(labels: NDArray[np.int64], n_classes: int) -> None:
+    """Raises ArgumentError unless all are in {0, .., n_classes - 1}."""
+    if np.any((labels < 0) | (labels >= n_classes)):
+        raise ArgumentError(f"labels must be in [0, {n_classes - 1}], got one outside")
 
 
 def joined(parts: Sequence[Records]) -> Records:
@@ -106,7 +124,7 @@ def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:
 
 def example_of(records: Records) -> Tensor:
     """The same for the shape that `records` have."""
-    return example(records.shape, is_text=records.features.dtype == np.int64)
+    return example(records.shape, is_text=records.is_text)
 
 
 def model_inputs(features: Tensor, dtype: torch.dtype) -> Tensor:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, get_args
+from functools import partial
+from types import MappingProxyType
+from typing import Final, Protocol, Self, get_args
 
 from clients.config import ClientConfig, DatasetName, PartitionName
 from clients.datasets import partitions
 from clients.datasets.digits import DIGITS_SIDE, digits
+from clients.datasets.extended_mnist import SPLITS, emnist
 from clients.datasets.idx import fashion_mnist, mnist
 from clients.datasets.mosaics import cifar10
 from clients.datasets.partitions import Parts
 from clients.datasets.records import Records, Split
+from clients.datasets.sentiment import sentiment140, sentiment140_50k
 from clients.datasets.tweets import airline_tweets
 from clients.errors import UnknownNameError
+
+
+class _Images(Protocol):
+    def __call__(self, *, may_download: bool) -> Split: ...
+
+
+_IMAGES: Final[Mapping[str, _Images]] = MappingProxyType(
+    {
+        "mnist": mnist,
+        "fashion-mnist": fashion_mnist,
+        "cifar10": cifar10,
+        **{f"emnist-{name}": partial(emnist, name) for name in SPLITS},
+    }
+)
+_TEXTS: Final[Mapping[str, Callable[[], Split]]] = MappingProxyType(
+    {"airline-tweets": airline_tweets, "sentiment140": sentiment140, "sentiment140-50k": sentiment140_50k}
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,17 +73,12 @@ class DataSource:
         return split.of_classes(self.classes) if self.classes else split
 
     def _whole(self, side: int | None) -> Split:
-        match self.dataset:
-            case "digits":
-                return digits(side=max(side or DIGITS_SIDE, DIGITS_SIDE))
-            case "mnist":
-                return mnist(may_download=self.may_download)
-            case "fashion-mnist":
-                return fashion_mnist(may_download=self.may_download)
-            case "cifar10":
-                return cifar10(may_download=self.may_download)
-            case "airline-tweets":
-                return airline_tweets()
+        if self.dataset == "digits":
+            return digits(side=max(side or DIGITS_SIDE, DIGITS_SIDE))
+        if self.dataset in _IMAGES:
+            return _IMAGES[self.dataset](may_download=self.may_download)
+        if self.dataset in _TEXTS:
+            return _TEXTS[self.dataset]()
         raise UnknownNameError("data set", self.dataset, known=list(get_args(DatasetName)))
 
     def parts(self, split: Split, n_clients: int) -> Parts:

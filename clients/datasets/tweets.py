@@ -1,4 +1,4 @@
-"""Tweets to American airlines with their authors, as hashed words."""
+"""Tweets to American airlines with their authors, as hashed words; and what other tweets are read by."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import csv
 import io
 import re
 import zlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clients.datasets.folder import find, missing, read_verified
 from clients.datasets.records import Records, Split
@@ -32,18 +35,35 @@ def airline_tweets() -> Split:
     path = find(FILE)
     if path is None:
         raise missing("airline-tweets", f"{FILE}(.gz)", can_download=False)
-    text = read_verified(path, SHA256).decode("utf-8")
-    try:
-        rows = [(int(row["user"]), int(row["label"]), row["text"]) for row in csv.DictReader(io.StringIO(text))]
-    except (KeyError, ValueError) as error:
-        raise CorruptDataError(path, f"expected columns user, label, text ({error})") from None
-    users = np.array([user for user, _, _ in rows])
-    everything = Records(np.array([tokens(tweet) for _, _, tweet in rows]), np.array([label for _, label, _ in rows]))
-    names = np.unique(users)
+    rows = columns(path, read_verified(path, SHA256).decode("utf-8"), ("user", "label", "text"))
+    users, labels = (np.array([int(row[i]) for row in rows]) for i in (0, 1))
+    return halves(Records(tokenised([row[2] for row in rows]), labels), users)
+
+
+def columns(path: Path, text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Those of a CSV file with a header, in the order of `names`. Raises CorruptDataError where one is missing."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if not set(names) <= set(reader.fieldnames or ()):
+        raise CorruptDataError(path, f"expected columns {', '.join(names)}, found {reader.fieldnames}")
+    return [tuple(row[name] for name in names) for row in reader]
+
+
+def halves(tweets: Records, users: NDArray[np.int64] | None) -> Split:
+    """A fifth of the users, always the same, kept aside; of the tweets, where nobody knows who wrote them."""
+    units = np.arange(len(tweets)) if users is None else users
+    names = np.unique(units)
     kept_aside = np.random.default_rng(_SPLIT_SEED).permutation(names)[: round(_TEST_SHARE * len(names))]
-    is_test = np.isin(users, kept_aside)
+    is_test = np.isin(units, kept_aside)
     train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-    return Split(everything.take(train), everything.take(test), users=users[train])
+    return Split(tweets.take(train), tweets.take(test), users=None if users is None else users[train])
+
+
+def tokenised(texts: Sequence[str]) -> NDArray[np.int64]:
+    """Tokens (n, 32)."""
+    found = np.zeros((len(texts), LENGTH), dtype=np.int64)
+    for row, text in zip(found, texts, strict=True):
+        row[:] = tokens(text)
+    return found
 
 
 def tokens(text: str) -> list[int]:

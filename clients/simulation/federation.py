@@ -169,6 +169,13 @@ class Federation:
             found.update(zip(group, trained, strict=True))
         return found
 
+    def differences(self, t: int, parameters: NDArray[np.float32], clients: Sequence[str]) -> dict[str, Vector]:
+        """theta_i - theta_t (d,) of each client after the settings' local steps, of everybody as if honest."""
+        trained = self.descend_all(
+            t, parameters, clients, steps=self.settings.local_steps, rate=self.settings.local_rate
+        )
+        return {client: found - parameters.astype(np.float64) for client, found in trained.items()}
+
     def groups(self, clients: Sequence[str]) -> Iterator[list[str]]:
         """The clients in order, so many at a time as their models have room for, some copies of each in float64."""
         size = max(1, self.engine.memory_bytes // (_COPIES * 8 * self.task.dim))

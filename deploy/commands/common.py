@@ -23,6 +23,13 @@ Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="D
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")]
 Threads = Annotated[int | None, typer.Option(help="Of PyTorch; its own choice unless given.", min=1)]
+WorkersNumber = Annotated[int, typer.Option("--workers", help="Trainings at once, a process each.", min=1)]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS", help='Spread them over a Ray cluster; "local" starts one here. precad[scale].'
+    ),
+]
 
 
 class AggregatorLetter(StrEnum):

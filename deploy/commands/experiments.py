@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy.commands.common import Device, ImagesName, Json, Threads, exit_codes, people
+from deploy.commands.common import Device, ImagesName, Json, RayAddress, Threads, WorkersNumber, exit_codes, people
 
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
 
@@ -62,6 +62,8 @@ def experiment_precad_mnist(
     model: Annotated[str, typer.Option(help="cnn takes the same pixels as they are, in [0, 1].")] = "cnn-standardised",
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +78,7 @@ def experiment_precad_mnist(
             model=model,
             device=device,
         )
-        train(module, experiment, "precad-mnist", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-mnist", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("precad-clients")
@@ -91,6 +93,8 @@ def experiment_precad_clients(
     dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +109,7 @@ def experiment_precad_clients(
             dataset=dataset.value,
             device=device,
         )
-        train(module, experiment, "precad-clients", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-clients", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("precad-backdoor")
@@ -126,6 +130,8 @@ def experiment_precad_backdoor(
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -141,7 +147,48 @@ def experiment_precad_backdoor(
             model=model,
             device=device,
         )
-        train(module, experiment, "precad-backdoor", output, threads=threads, as_json=as_json)
+        train(module, experiment, "precad-backdoor", output, threads=threads, workers=(workers, ray), as_json=as_json)
+
+
+@experiment_app.command("central-local-backdoor")
+def experiment_central_local_backdoor(
+    quick: ExperimentQuick = False,
+    seeds: Seeds = None,
+    attackers: Annotated[
+        list[int] | None, typer.Option("--attackers", help="K; instead of 20 and 100; repeat for several.", min=1)
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Budget of central DP, of a client.")] = 2.0,
+    rounds: Annotated[int | None, typer.Option(help="40 with --quick, else 200.", min=1)] = None,
+    dataset: PaperImages = ImagesName.MNIST,
+    model: Annotated[str, typer.Option(help="cnn has four times the parameters.")] = "cnn-half",
+    device: Device = "auto",
+    threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
+    output: ExperimentFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Naseri et al.: central DP, local DP and weaker defences against K backdoor attackers of 1000 clients."""
+    with exit_codes():
+        from deploy.experiments import central_local_backdoor as module
+
+        experiment = module.Experiment(
+            attackers=tuple(dict.fromkeys(attackers or module.ATTACKERS)),
+            budget=epsilon,
+            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
+            dataset=dataset.value,
+            model=model,
+            device=device,
+        )
+        train(
+            module,
+            experiment,
+            "central-local-backdoor",
+            output,
+            threads=threads,
+            workers=(workers, ray),
+            as_json=as_json,
+        )
 
 
 @experiment_app.command("ptr-mnist")
@@ -159,6 +206,8 @@ def experiment_ptr_mnist(
     dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Also DP-SGD, which trims nothing, as in Table 4.")] = False,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -177,7 +226,7 @@ def experiment_ptr_mnist(
             device=device,
             with_dpsgd=dpsgd,
         )
-        train(module, experiment, "ptr-mnist", output, threads=threads, as_json=as_json)
+        train(module, experiment, "ptr-mnist", output, threads=threads, workers=(workers, ray), as_json=as_json)
 
 
 @experiment_app.command("ptr-accounting")
@@ -212,17 +261,27 @@ def _size(module: Any, *, quick: bool, seeds: int | None, rounds: int | None) ->
     return {"seeds": seeds or (1 if quick else 3), "rounds": rounds or usual}
 
 
-def train(module: Any, experiment: Any, name: str, output: Path | None, *, threads: int | None, as_json: bool) -> None:
+def train(
+    module: Any,
+    experiment: Any,
+    name: str,
+    output: Path | None,
+    *,
+    threads: int | None,
+    workers: tuple[int, str | None],
+    as_json: bool,
+) -> None:
     """Runs an experiment of `deploy.experiments` that trains, and says what came out."""
     import torch
 
     from deploy.experiments import runner
     from deploy.localhost import default_output
+    from deploy.workers import Workers
 
     runner.require_matplotlib()
     if threads is not None:
         torch.set_num_threads(threads)
-    report = module.run(experiment, output or default_output(name), people)
+    report = module.run(experiment, output or default_output(name), people, Workers.asked_for(*workers))
     module.print_report(people, report)
     if as_json:
         sys.stdout.write(json.dumps(report) + "\n")

@@ -13,7 +13,17 @@ from typing import Annotated, Any
 import typer
 
 from deploy import config as configuration
-from deploy.commands.common import ConfigFile, Json, Output, Threads, exit_codes, people, say
+from deploy.commands.common import (
+    ConfigFile,
+    Json,
+    Output,
+    RayAddress,
+    Threads,
+    WorkersNumber,
+    exit_codes,
+    people,
+    say,
+)
 from deploy.errors import ConfigError
 from deploy.run_folder import RunFolder
 
@@ -49,11 +59,8 @@ def simulate(
     rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
     seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,
     threads: Threads = None,
-    workers: Annotated[int, typer.Option(help="Trainings at once, a process each.", min=1)] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help='Spread them over a Ray cluster; "local" starts one here. precad[scale].'),
-    ] = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Run folder; one of the same runs is gone on with.")
     ] = None,
@@ -73,8 +80,7 @@ def simulate(
         raw = demo_config() if config is None else configuration.read_toml(config)
         plan = simulation.resolve(raw, rounds=rounds)
         folder = output or default_output(f"{plan.task.name}-simulated")
-        side_by_side = Workers(workers, ray) if workers > 1 or ray is not None else None
-        summary = simulation.run_plan(plan, folder, range(seeds), people, side_by_side)
+        summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
         simulation.print_simulation(people, summary)
         say(f"as a page   precad report {folder}")
         if as_json:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands.common import Device, ImagesName, Json, Threads, exit_codes, people
+from deploy.commands.common import Device, ImagesName, Json, RayAddress, Threads, WorkersNumber, exit_codes, people
 from deploy.commands.experiments import ExperimentFolder, PaperImages, train
 
 xie_app = typer.Typer()
@@ -59,6 +59,8 @@ def experiment_userdp_certified(
     dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +78,15 @@ def experiment_userdp_certified(
             clipping=clipping,
             dirichlet_alpha=dirichlet_alpha,
         )
-        train(certified_accuracy, experiment, "userdp-certified", output, threads=threads, as_json=as_json)
+        train(
+            certified_accuracy,
+            experiment,
+            "userdp-certified",
+            output,
+            threads=threads,
+            workers=(workers, ray),
+            as_json=as_json,
+        )
 
 
 @xie_app.command("insdp-certified")
@@ -90,6 +100,8 @@ def experiment_insdp_certified(
     dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +117,15 @@ def experiment_insdp_certified(
             dataset=dataset.value,
             device=device,
         )
-        train(certified_accuracy, experiment, "insdp-certified", output, threads=threads, as_json=as_json)
+        train(
+            certified_accuracy,
+            experiment,
+            "insdp-certified",
+            output,
+            threads=threads,
+            workers=(workers, ray),
+            as_json=as_json,
+        )
 
 
 @xie_app.command("xie-attack-cost")
@@ -134,6 +154,8 @@ def experiment_xie_attack_cost(
     dataset: PaperImages = ImagesName.MNIST,
     device: Device = "auto",
     threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -154,4 +176,4 @@ def experiment_xie_attack_cost(
             device=device,
         )
         name = f"xie-attack-cost-{level.value}"
-        train(module, experiment, name, output, threads=threads, as_json=as_json)
+        train(module, experiment, name, output, threads=threads, workers=(workers, ray), as_json=as_json)

@@ -30,6 +30,7 @@ from deploy import simulate
 from deploy.certify_commands import Request, certify_runs
 from deploy.experiments import runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 from dp.accounting import PldAccountant
 from dp.certified_prediction import Method, Threat, Training, published_epsilon
 from protos.task import Task
@@ -98,13 +99,13 @@ def case_of(sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any],
     return Case(name=name, labels={"sigma": sigma}, config=config)
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then certificates and figure; the report. Goes on with what the folder holds.
 
     Raises: ConfigError, DataError.
     """
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     found = [_of_case(experiment, outcome, folder) for outcome in outcomes]
     curves = [row for case in found for row in case["curves"]]
     report: dict[str, Any] = {

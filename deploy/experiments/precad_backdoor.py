@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
-from deploy.experiments import runner
+from deploy.experiments import backdoors, runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 
 ROUNDS, QUICK_ROUNDS = 5000, 1000
 EVALUATE_EVERY: Final = 50
@@ -116,47 +117,32 @@ class Experiment:
         )
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in DEFENCES]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("precad-backdoor", experiment, folder)
     report |= {
         "attackers": experiment.numbers,
         "model": cases[0].config["task"]["model"],
         "attack": experiment.attack,
-        "cases": [_of_case(outcome) for outcome in outcomes],
+        "cases": [backdoors.of_case(outcome) for outcome in outcomes],
     }
     report["paragraph"] = paragraph(report)
     runner.write(folder, report, outcomes)
     for k in experiment.numbers:
-        runner.save_figure(lambda axes, k=k: _draw(axes, outcomes, k), folder / f"backdoor-k{k}.png")  # type: ignore[misc]
+        runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
     return report
-
-
-def _of_case(outcome: Outcome) -> dict[str, Any]:
-    return {
-        **outcome.case.labels,
-        "accuracy": outcome.over_seeds("accuracy_of_last_evaluations"),
-        "backdoor": outcome.over_seeds("attack_success_of_last_evaluations"),
-        "rejected": outcome.over_seeds("rejected"),
-        "diverged": outcome.diverged,
-    }
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
     """What came out, beside what the paper says."""
-    found = "; ".join(
-        f"{case['defence']}, K = {case['attackers']}: {_share(case['backdoor'])} at accuracy {_share(case['accuracy'])}"
-        + (f" ({case['diverged']} of {report['seeds']} runs diverged)" if case["diverged"] else "")
-        for case in report["cases"]
-    )
     is_whole = report["rounds"] == ROUNDS
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
     return (
         f"{report['attack']} on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, "
         f"sigma = {report['sigma']:g}, {report['rounds']} rounds ({whole}), {report['seeds']} seed(s). "
-        f"Backdoor accuracy, mean of the last five evaluations: {found}. "
+        f"Backdoor accuracy, mean of the last five evaluations: {backdoors.in_words(report)}. "
         f"{_verdict(report)}{PAPER.get(report['dataset'], '')}"
     ).rstrip()
 
@@ -177,30 +163,13 @@ def _verdict(report: Mapping[str, Any]) -> str:
     return "At K = 5: " + ", ".join(f"{what}: {'yes' if is_so else 'NO'}" for what, is_so in holds.items()) + ". "
 
 
-def _share(values: Mapping[str, float | None]) -> str:
-    if values["mean"] is None:
-        return "-"
-    spread = "" if values["min"] == values["max"] else f" ({values['min']:.3f} to {values['max']:.3f})"
-    return f"{values['mean']:.3f}{spread}"
-
-
 def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
-    for colour, defence in zip(runner.COLOURS, DEFENCES, strict=False):
-        labels = {"defence": defence.words, "attackers": k}
-        rows = [row for outcome in outcomes if outcome.case.labels == labels for row in outcome.rows]
-        for panel, measure in zip(axes, ("accuracy", "attack_success"), strict=True):
-            runner.draw_curves(panel, rows, measure, colour=colour, label=defence.words)
-    for panel, what in zip(axes, ("test accuracy", "backdoor accuracy"), strict=True):
-        panel.set(xlabel="epoch (200 rounds)", ylabel=what, title=f"K = {k} of {N_CLIENTS}", ylim=(-0.02, 1.02))
+    words = [defence.words for defence in DEFENCES]
+    title = f"K = {k} of {N_CLIENTS}"
+    backdoors.draw(axes, outcomes, k=k, defences=words, title=title, xlabel="epoch (200 rounds)")
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """For people."""
-    table = Table(title="PRECAD, Figures 4 and 5", title_justify="left")
-    for column in ("K", "defence", "accuracy", "backdoor accuracy", "rejected"):
-        table.add_column(column, justify="left" if column == "defence" else "right")
-    for case in report["cases"]:
-        rejected = f"{case['rejected']['mean']:.0f}"
-        shares = (_share(case["accuracy"]), _share(case["backdoor"]))
-        table.add_row(str(case["attackers"]), case["defence"], *shares, rejected)
-    runner.print_result(console, table, report)
+    rejected = {"rejected": lambda case: f"{case['rejected']['mean']:.0f}"}
+    backdoors.print_cases(console, report, title="PRECAD, Figures 4 and 5", extra=rejected)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from deploy.experiments import runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 
 ROUNDS, QUICK_ROUNDS, EVALUATE_EVERY = 5000, 200, 50
 NUMBERS: Final = (100, 200, 500, 1000)
@@ -77,11 +78,11 @@ class Experiment:
         )
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     methods = (*METHODS, BOTH_SERVERS)
     cases = [experiment.case(method, n) for n in experiment.numbers for method in methods]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     trained = [outcome for outcome in outcomes if outcome.case.labels["method"] != BOTH_SERVERS.words]
     report = runner.report_of("precad-clients", experiment, folder)
     report["cases"] = [_of_case(outcome) for outcome in outcomes]

@@ -22,6 +22,7 @@ from rich.table import Table
 from deploy.errors import ConfigError
 from deploy.experiments import runner
 from deploy.experiments.runner import EPOCH, Case, Outcome
+from deploy.workers import Workers
 from dp.accounting import PldAccountant, View, round_event
 from dp.precad_record import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
 
@@ -63,10 +64,10 @@ class Experiment:
         )
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("precad-mnist", experiment, folder)
     report |= {
         "clients": N_CLIENTS,

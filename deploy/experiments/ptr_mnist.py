@@ -40,6 +40,7 @@ from deploy.experiments.ptr_settings import (
     Method,
 )
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 from dp.accountants import RdpAccountant
 from dp.accounting import SampledGaussian
 from dp.ptr_privacy import eps_ptr_rounds
@@ -167,10 +168,10 @@ COLUMNS: Final[tuple[tuple[str, Method, Price], ...]] = (
 """Of the table, with the bound that says for how many rounds each trains."""
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
     cases = [experiment.case(corruption, method) for corruption in experiment.settings for method in experiment.methods]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console)
+    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     by_method = (outcomes[i :: len(experiment.methods)] for i in range(len(experiment.methods)))
     trained = list(zip(experiment.settings, *by_method, strict=True))
     report = runner.report_of("ptr-mnist", experiment, folder)

@@ -28,6 +28,7 @@ from rich.table import Table
 from clients.per_record import RecordEngine
 from deploy import simulate
 from deploy.errors import ConfigError
+from deploy.workers import Workers
 
 EPOCH: Final = 200
 """Rounds, with the paper's q = 0.1 and p = 0.05: each record is seen once, in expectation."""
@@ -111,26 +112,52 @@ def paper_config(
     }
 
 
-def run_cases(cases: Sequence[Case], *, seeds: int, folder: Path, console: Console) -> list[Outcome]:
-    """All trainings, those that the folder holds already left as they are. Raises ConfigError, ArgumentError."""
+def run_cases(
+    cases: Sequence[Case], *, seeds: int, folder: Path, console: Console, workers: Workers | None = None
+) -> list[Outcome]:
+    """All trainings, one after the other unless there are workers, to the same bits. Those that the folder already
+    holds are left as they are. Raises ConfigError, ArgumentError."""
+    if workers is not None:
+        return _side_by_side(cases, seeds, folder, console, workers)
     engines: dict[tuple[str, str, str], RecordEngine] = {}
     outcomes = []
     for case in cases:
-        plan = simulate.resolve(case.config)
-        runs = simulate.Runs(plan, folder / case.name)
+        runs = simulate.Runs(simulate.resolve(case.config), folder / case.name)
+        plan = runs.plan
         key = (plan.task.model, plan.client.dataset, plan.client.device)
         if key not in engines:
             engines[key] = plan.simulation(0).federation.engine
-        summaries, rows, seconds = [], [], []
+        summaries = []
         for seed in range(seeds):
             with simulate.progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
                 summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
-            lines = [json.loads(line) for line in (runs.folder / f"seed-{seed}.jsonl").read_text().splitlines()]
-            rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines, case.rounds_per_epoch)]
-            seconds += [line["seconds"] for line in lines]
-        ms = 1000 * statistics.median(seconds) if seconds else None
-        outcomes.append(Outcome(case=case, dim=plan.task.dim, runs=summaries, rows=rows, ms_per_round=ms))
+        outcomes.append(_outcome(case, plan.task.dim, runs.folder, summaries))
     return outcomes
+
+
+def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Console, workers: Workers) -> list[Outcome]:
+    """Every seed of every case is a job of its own."""
+    jobs, dims = [], []
+    for case in cases:
+        runs = simulate.Runs(simulate.resolve(case.config), (folder / case.name).absolute())
+        jobs += runs.jobs(range(seeds))
+        dims.append(runs.plan.task.dim)
+    done = simulate.side_by_side(jobs, "trainings", console, workers)
+    return [
+        _outcome(case, dim, folder / case.name, done[i * seeds : (i + 1) * seeds])
+        for i, (case, dim) in enumerate(zip(cases, dims, strict=True))
+    ]
+
+
+def _outcome(case: Case, dim: int, folder: Path, summaries: Sequence[Mapping[str, Any]]) -> Outcome:
+    rows, seconds = [], []
+    for summary in summaries:
+        seed = summary["seed"]
+        lines = [json.loads(line) for line in (folder / f"seed-{seed}.jsonl").read_text().splitlines()]
+        rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines, case.rounds_per_epoch)]
+        seconds += [line["seconds"] for line in lines]
+    ms = 1000 * statistics.median(seconds) if seconds else None
+    return Outcome(case=case, dim=dim, runs=summaries, rows=rows, ms_per_round=ms)
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]], rounds_per_epoch: float) -> list[dict[str, Any]]:

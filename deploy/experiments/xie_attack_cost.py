@@ -35,6 +35,7 @@ from deploy.experiments import insdp_certified, runner, userdp_certified, xie_at
 from deploy.experiments.attack_costs import Reached, attackers_for, bound_rows, cost_rows, lower_bounds
 from deploy.experiments.attack_levels import LEVELS, Level
 from deploy.experiments.runner import Case, Outcome
+from deploy.workers import Workers
 from dp.accounting import PldAccountant
 from dp.certified_prediction import Method, Training, published_epsilon
 from dp.monte_carlo import hoeffding_radius
@@ -116,7 +117,7 @@ class Experiment:
         return Case(name=name, labels={"sigma": sigma, "attack": attack or "none", "k": k}, config=config)
 
 
-def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any]:
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then bounds and figures; the report. Goes on with what the folder holds.
 
     Raises: ConfigError, DataError, ArgumentError.
@@ -130,8 +131,8 @@ def run(experiment: Experiment, folder: Path, console: Console) -> dict[str, Any
         for k in experiment.attackers
     ]
     outcomes = [
-        *runner.run_cases(clean, seeds=experiment.clean_seeds, folder=folder, console=console),
-        *runner.run_cases(attacked, seeds=experiment.seeds, folder=folder, console=console),
+        *runner.run_cases(clean, seeds=experiment.clean_seeds, folder=folder, console=console, workers=workers),
+        *runner.run_cases(attacked, seeds=experiment.seeds, folder=folder, console=console, workers=workers),
     ]
     cases = [
         _of_case(experiment, outcomes, folder, sigma, attack)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from clients import evaluation, models
 from clients.attacks import PixelBackdoor
 from clients.config import AttackName
-from clients.datasets import N_CLASSES, DataSource
+from clients.datasets import DataSource
 from clients.errors import MissingDataError
 from deploy.certify_commands import Request, certify_runs
 from deploy.errors import ConfigError
@@ -109,14 +109,15 @@ def uncertified(run: Run) -> str | None:
 def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
     """Mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
     source = replace(DataSource.of(run.client), may_download=False)  # a report asks nobody for anything
-    test = source.load(side=models.image_side(run.task.model)).test
+    split = source.load(side=models.image_side(run.task.model))
+    test = split.test
     if not run.is_simulation:
         try:
             evidence = read_runs([run.folder])
         except ConfigError as error:
             raise ConfigError(f"{run.folder}: {str(error).removeprefix('--run: ')}") from None
         return np.array(evidence.confidences), evidence.labels
-    total = np.zeros((len(test), N_CLASSES))
+    total = np.zeros((len(test), split.n_logits))
     for trained in run.trainings:
         parameters = _parameters(run.folder / f"seed-{trained.seed}.npz", trained, run.task.dim)
         total += evaluation.confidences(parameters, run.task.model, test)

@@ -13,7 +13,8 @@ from torch.func import functional_call
 from clients import models
 from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 
-NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-half", "cnn-binary", "cnn-rgb", "cifar", "lstm"]
+NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-half", "cnn-binary", "cnn-letters", "cnn-rgb", "cifar", "lstm"]
+FOR_EMNIST = {"cnn-letters": 26, "cnn-balanced": 47, "cnn-byclass": 62}
 
 
 def test_cnn_has_the_26010_parameters_of_the_opacus_example():
@@ -130,11 +131,19 @@ def test_mlp_dimension():
     assert models.dimension("mlp") == (64 * 64 + 64) + (64 * 10 + 10) == 4_810
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_takes_images_of_its_side_and_gives_ten_logits(name):
-    architecture = models.ARCHITECTURES[name]
-    assert models.build(name)(some_inputs(name, 3)).shape == (3, 10)
-    models.require_fit(models.build(name), architecture.shape, is_text=architecture.is_text)
+@pytest.mark.parametrize("name", sorted({*NAMES, *FOR_EMNIST}))
+def test_a_model_takes_images_of_its_side_and_gives_ten_logits_or_those_of_emnist(name):
+    architecture, n_logits = models.ARCHITECTURES[name], FOR_EMNIST.get(name, 10)
+    assert models.build(name)(some_inputs(name, 3)).shape == (3, n_logits)
+    models.require_fit(models.build(name), architecture.shape, is_text=architecture.is_text, n_logits=n_logits)
+    with pytest.raises(ModelInputError, match=rf"expected logits of shape \(1, 99\), got \(1, {n_logits}\)"):
+        models.require_fit(models.build(name), architecture.shape, is_text=architecture.is_text, n_logits=99)
+
+
+def test_emnist_s_cnns_are_the_cnn_with_more_outputs():
+    """33 parameters for each logit."""
+    for name, n_logits in FOR_EMNIST.items():
+        assert models.dimension(name) == 26_010 + 33 * (n_logits - 10)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -195,7 +204,7 @@ def test_building_leaves_the_global_generator_alone():
 def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(
         UnknownNameError,
-        match="unknown model 'resnet', expected one of cifar, cnn, cnn-binary, cnn-half, cnn-rgb, cnn-standard",
+        match="unknown model 'resnet', expected one of cifar, cnn, cnn-balanced, cnn-binary, cnn-byclass, cnn-half",
     ):
         models.build("resnet")
 

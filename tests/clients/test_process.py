@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from clients import datasets, models
 from clients.attacks import Honest, LabelFlip
 from clients.config import ClientConfig
-from clients.errors import MissingDataError, NonFiniteGradientError, ProtocolError
+from clients.errors import MissingDataError, ModelInputError, NonFiniteGradientError, ProtocolError
 from clients.process import Trainer, load_records
 from clients.session import ModelCache
 from protos.task import Task
@@ -141,6 +141,12 @@ def test_a_client_holds_as_many_records_as_it_likes():
     loaded = load_records(task(clients=sizes), config, ["bob", "dave"])
     assert {name: len(own) for name, own in loaded.items()} == {name: sizes[name] for name in ("bob", "dave")}
     assert len(load_records(task(), config, ["bob"])["bob"]) == sizes["bob"] != task().clients["bob"]
+
+
+def test_a_model_that_does_not_take_the_records_stops_the_process_before_it_starts():
+    config = ClientConfig.model_validate({"certificates": "x", "authority": "y"}, context={"base": Path("/")})
+    with pytest.raises(ModelInputError, match=r"expected logits of shape \(1, 10\), got \(1, 26\)"):
+        load_records(task(model="cnn-letters", dim=26_538), config, ["bob"])
 
 
 def test_a_data_set_that_is_not_there_stops_the_process_before_it_starts(monkeypatch):

@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from clients import models
 from clients.aggregation import RULES, AggregationRule, CoordinateMedian
-from clients.attacks import Attack, Knowledge
+from clients.attacks import Attack, Knowledge, PixelBackdoor
 from clients.datasets import Records, digits
 from clients.errors import ArgumentError, ExtensionError, UnknownNameError
 from clients.local_update import sample_records
@@ -240,6 +240,23 @@ def test_user_dp_fedavg_averages_clipped_local_trainings(engine: RecordEngine, c
     assert np.abs(got - two_rounds(round_of)).max() < 4 * STEP + 1e-5
 
 
+@pytest.mark.parametrize("bound", [None, 0.5])
+def test_fedavg_averages_local_trainings_and_norm_bounding_clipped_ones(
+    engine: RecordEngine, bound: float | None
+) -> None:
+    """Divided by q n; the rule's mean is over those who came."""
+
+    def round_of(theta: NDArray[np.float32], t: int) -> NDArray[np.float64]:
+        deltas = [local_sgd(theta, c, t, 4, 0.3) for c in chosen_in(t)]
+        if bound is None:
+            return sum(deltas) / (0.8 * 6)
+        return np.mean([delta * min(1.0, bound / np.linalg.norm(delta)) for delta in deltas], axis=0)
+
+    rule = {} if bound is None else {"aggregation": "norm-bounding", "aggregation_parameters": {"bound": bound}}
+    got = final(simulation(engine, task(), algorithm="fedavg", local_steps=4, local_rate=0.3, **rule))
+    assert_allclose(got, two_rounds(round_of), atol=1e-5)
+
+
 def test_user_dp_fedavg_trains_in_batches_as_pytorch_does(engine: RecordEngine) -> None:
     """Two passes of batches of 12, 12 and 6 of 30 records, and one step of a third; momentum and weight decay."""
 
@@ -294,6 +311,7 @@ def test_ins_dp_fedavg_averages_local_dp_sgd(engine: RecordEngine, momentum: flo
         ("user-dp-fedavg", {}, {"server"}, 50.0),
         ("ins-dp-fedavg", {"local_steps": 2}, {f"{c}/{v}" for c in chosen_in(0) for v in (0, 1)}, 2.0),
         ("non-private", {}, set(), 0.0),
+        ("fedavg", {}, set(), 0.0),
     ],
 )
 def test_who_adds_how_much_noise(
@@ -336,6 +354,7 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
     expected = {
         "precad": [epsilon_of(View.ONE_SERVER, 5), epsilon_of(View.CLIENTS_ONLY, 5)],
         "deployed": [epsilon_of(View.ONE_SERVER, 5), epsilon_of(View.CLIENTS_ONLY, 5)],
+        "fedavg": [None],
         "non-private": [None],  # of the record; a rule's own would follow
         "local-dp": [epsilon_of(View.ONE_SERVER, 5)],
         "distributed-dp": [epsilon_of(View.ONE_SERVER, 5)],
@@ -351,7 +370,9 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
         algorithm = simulation(engine, made, algorithm=name, **steps).algorithm
         found = algorithm.guarantees(rounds, participation)
         assert [guarantee.epsilon for guarantee in found] == epsilons, name
-        assert {g.unit for g in found} == ({"client"} if name in ("user-dp-fedavg", "central-dp") else {"record"})
+        assert {g.unit for g in found} == (
+            {"client"} if name in ("user-dp-fedavg", "central-dp", "fedavg") else {"record"}
+        )
 
 
 def test_a_guarantee_reads_as_what_it_is() -> None:
@@ -483,6 +504,36 @@ def test_local_dp_that_checks_nothing_takes_what_attackers_send(engine: RecordEn
     sent = -1000.0 * clipped_sum(start, sample_of("client-5", 0), 1.0) / made.divisor
     assert np.linalg.norm(running.progress.parameters - start - sent) < 1.01 * 5 * 0.5 / made.divisor
     assert np.linalg.norm(sent) > 100 * 5 * 0.5 / made.divisor
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"), [("ins-dp-fedavg", {"local_steps": 1}), ("local-dp", {"client_clipping": False})]
+)
+def test_attackers_who_follow_the_protocol_add_their_noise(
+    engine: RecordEngine, algorithm: str, changes: dict[str, Any]
+) -> None:
+    """With their poisoned records in place of their own, the training is that of honest clients who have such records;
+    attackers who replace the model add no noise."""
+    chosen, malicious = chosen_in(0), IDS[4:]
+    assert set(chosen) & set(malicious)
+    final_models = []
+    for replaces in (False, True):
+        draws = Recording(5)
+        attack = AttackSettings(kind="pixel-backdoor", clients=2, parameters={"replaces": replaces})
+        running = simulation(engine, task(rounds=1), randomness=draws, algorithm=algorithm, attack=attack, **changes)
+        final_models.append(final(running))
+        noisy = {source.partition("/")[0] for _, source, _ in draws.drawn}
+        assert noisy == set(chosen) - (set(malicious) if replaces else set())
+    poisoned = {c: PixelBackdoor().on_records(own) if c in malicious else own for c, own in RECORDS.items()}
+    twin = Simulation(
+        task=task(rounds=1),
+        settings=SimulationSettings(algorithm=algorithm, **changes),
+        records=poisoned,
+        test=SPLIT.test,
+        randomness=SeededRandomness(5),
+        engine=engine,
+    )
+    assert_array_equal(final_models[0], final(twin))
 
 
 class NotANumber(Attack):

@@ -10,12 +10,14 @@ import torch
 from typer.testing import CliRunner
 
 from clients import datasets, evaluation, models
+from deploy import config as configuration
 from deploy.cli import app
 from deploy.local_configuration import resolve
 from deploy.run_evidence import read_runs, training_of
 from deploy.run_folder import RunFolder
 from dp.accounting import PldAccountant, SampledGaussian, View, round_event
 from dp.certified_prediction import Method, Threat, certify
+from servers.state_dir import open_ledger
 
 TASK = {
     "name": "digits",
@@ -42,12 +44,14 @@ def make_run(root, seed, *, attacks=None, **task):
     root.mkdir()
     folder = RunFolder(root)
     raw = {"task": TASK | task, "client": {"attacks": attacks or {}}}
-    resolved, *_ = resolve(raw, folder)
+    resolved, deployment, _ = resolve(raw, folder)
     folder.write_config(resolved)
     parameters = models.initial_parameters("mlp", seed=seed) * 50
     torch.save(models.unflatten(torch.from_numpy(parameters), models.build("mlp")), folder.model)
     for t, participants in enumerate((["a"], ["a", "b"], [], ["a"])):
         folder.append_metrics({"round": t, "participants": participants, "model_digest": f"{seed}-{t}"})
+        with open_ledger(folder.state_dir("a"), deployment.task) as ledger:
+            ledger.charge(t, participants)
     folder.write_summary({"ended": "4 rounds done"})
     return root
 
@@ -116,8 +120,9 @@ def test_many_runs_prove_what_their_mean_and_radius_do(tmp_path):
 
 
 def test_a_budget_that_may_end_the_training_takes_the_sampling_away(tmp_path):
-    """When it ends depends on who was drawn; a budget that four rounds of one client cannot spend changes nothing."""
-    tight = read_runs([make_run(tmp_path / "tight", 1, epsilon_budget_one_server=0.2)])
+    """When it ends depends on who was drawn: a fourth round of one client would spend this one. One that no four rounds
+    of a client can spend changes nothing."""
+    tight = read_runs([make_run(tmp_path / "tight", 1, epsilon_budget_one_server=0.35)])
     assert tight.training.event.sampling_rate == 1
     assert not tight.provenance["sampling_claimed"]
     assert "q = 1 is accounted" in precad("certify", "--run", tmp_path / "tight", "--method", "pld").stderr
@@ -141,6 +146,15 @@ def test_the_plan_of_one_run_is_about_its_estimate(run):
     assert report["plan"]["lead"][0] > 0.9
 
 
+def test_a_round_that_was_given_up_after_its_charge_counts(run):
+    """In the privacy of the models, and not among the rounds that made them."""
+    task = configuration.load(run / "config.toml").task
+    with open_ledger(run / "a", task) as ledger:
+        ledger.charge(4, ["a", "b"])
+    found = read_runs([run]).provenance
+    assert (found["privacy_of_all_models"]["rounds_of_a_client"], found["rounds_realised"]) == (4, [4])
+
+
 def test_attacks_in_the_training_are_named(tmp_path):
     """Attackers are counted beside them."""
     make_run(tmp_path / "run", 1, attacks={"b": "scaled"})
@@ -154,6 +168,7 @@ def test_attacks_in_the_training_are_named(tmp_path):
         (lambda folder: (folder / "summary.json").unlink(), "expected the folder of a finished run"),
         (lambda folder: (folder / "metrics.jsonl").write_text(""), "expected a summary and metrics"),
         (lambda folder: (folder / "metrics.jsonl").write_text("{}"), "expected a summary and metrics"),
+        (lambda folder: (folder / "a" / "ledger.jsonl").unlink(), "expected the folder of a finished run"),
         (lambda folder: (folder / "model.pt").write_bytes(b"no model"), "expected parameters of the model 'mlp'"),
         (
             lambda folder: torch.save({"weight": torch.zeros(3)}, folder / "model.pt"),

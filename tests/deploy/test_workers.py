@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,34 @@ def test_workers_go_on_where_a_run_stopped(config: Path, tmp_path: Path, one_aft
         arguments = ("--rounds", rounds, "--seeds", 3, "--workers", 2, "--output", tmp_path / "halted")
         assert precad("simulate", config, *arguments).exit_code == 0
     assert models(tmp_path / "halted") == one_after_the_other
+
+
+def test_an_experiment_comes_to_the_same_with_workers(tmp_path: Path) -> None:
+    """Every evaluation and every model, to the bit, of trainings that this process has begun."""
+    pytest.importorskip("matplotlib")
+    arguments = ("experiment", "precad-backdoor", "--dataset", "digits", "--model", "mlp", "--attackers", 3)
+    small = (*arguments, "--seeds", 2, "--threads", 1)
+    for name, rounds, workers in (("alone", 3, 1), ("beside", 1, 1), ("beside", 3, 2)):
+        done = precad(*small, "--rounds", rounds, "--workers", workers, "--output", tmp_path / name)
+        assert done.exit_code == 0, done.output
+    alone, beside = (
+        {
+            path.relative_to(tmp_path / name): np.load(path)["parameters"].tobytes()
+            for path in (tmp_path / name).glob("*/seed-*.npz")
+        }
+        for name in ("alone", "beside")
+    )
+    assert len(alone) == 14
+    assert all(alone[path] != alone[path.with_name("seed-1.npz")] for path in alone if path.name == "seed-0.npz")
+    assert alone == beside
+    reports = [json.loads((tmp_path / name / "report.json").read_text()) for name in ("alone", "beside")]
+    assert [report.pop("output") for report in reports] == [str(tmp_path / "alone"), str(tmp_path / "beside")]
+    assert reports[0] == reports[1]
+    rows = []
+    for name in ("alone", "beside"):
+        with (tmp_path / name / "curves.csv").open(newline="") as file:
+            rows.append([row for row in csv.DictReader(file) if row["round"] != "1"])
+    assert rows[0] == rows[1]
 
 
 def test_an_error_in_a_worker_is_told_like_any_other(config: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from clients.simulation.algorithms.central_dp import CentralDp
 from clients.simulation.algorithms.central_record_dp import CentralRecordDp
 from clients.simulation.algorithms.deployed import Deployed
 from clients.simulation.algorithms.distributed_dp import DistributedDp
+from clients.simulation.algorithms.fed_avg import FedAvg
 from clients.simulation.algorithms.ins_dp_fedavg import InsDpFedAvg
 from clients.simulation.algorithms.local_dp import LocalDp
 from clients.simulation.algorithms.non_private import NonPrivate
@@ -22,6 +23,7 @@ __all__ = [
     "CentralRecordDp",
     "Deployed",
     "DistributedDp",
+    "FedAvg",
     "InsDpFedAvg",
     "LocalDp",
     "NonPrivate",
@@ -34,6 +36,7 @@ _KINDS: Final[tuple[type[Algorithm], ...]] = (
     Precad,
     Deployed,
     NonPrivate,
+    FedAvg,
     LocalDp,
     DistributedDp,
     CentralRecordDp,

@@ -26,13 +26,4 @@ class NonPrivate(PlainServer):
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """None."""
-        return [
-            Guarantee(
-                unit="record",
-                against="anybody",
-                epsilon=None,
-                delta=self.task.delta,
-                note="nothing is clipped or noised for it",
-            ),
-            *self.of_rule(rounds),
-        ]
+        return [self.nothing("record"), *self.of_rule(rounds)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -29,6 +30,11 @@ class PlainServer(Algorithm):
         else:
             total = self.federation.nominal_clients * self.federation.aggregate(t, updates)
         return (parameters.astype(np.float64) + self.step * total).astype(np.float32)
+
+    def nothing(self, unit: Literal["record", "client"]) -> Guarantee:
+        """Of an algorithm that protects nobody."""
+        why = "nothing is clipped or noised for it"
+        return Guarantee(unit=unit, against="anybody", epsilon=None, delta=self.task.delta, note=why)
 
     def of_rule(self, rounds: int) -> list[Guarantee]:
         """What the rule adds: of a whole client, against those who see the models only."""

@@ -38,10 +38,9 @@ class UserDpFedAvg(Algorithm):
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """The server's part is on the integer grid, with exact noise."""
-        task, federation, settings = self.task, self.federation, self.settings
+        task, federation = self.task, self.federation
         step = task.learning_rate / federation.nominal_clients
-        trained = federation.descend_all(t, parameters, chosen, steps=settings.local_steps, rate=settings.local_rate)
-        updates = {client: found - parameters.astype(np.float64) for client, found in trained.items()}
+        updates = federation.differences(t, parameters, chosen)
         updates = federation.attacked(t, parameters, updates, bound=self.clipping.known_bound, step=step)
         bound = self.clipping.bound(list(updates.values()))
         std = self.clipping.noise_multiplier * bound * float(2**task.frac_bits)
