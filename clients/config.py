@@ -33,6 +33,7 @@ AttackName: TypeAlias = Literal[
     "wrap",
     "label-flip",
     "random-labels",
+    "mirrored-labels",
     "sign-flip",
     "gradient-noise",
     "feature-noise",

@@ -25,6 +25,7 @@
     renyi_accounting   the best of many orders
     propose_test_release   little noise if that is safe
     ptr_privacy        what propose-test-release costs
+    ptr_loss           the same by loss distributions, for many rounds
     trimmed_aggregation   trimmed sums as the aggregation rules of a training
     trimmed_sum        a sum without its longest vectors
     rounded_laplace    exact round(scale * Lap(1)) on the integers

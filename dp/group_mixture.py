@@ -104,17 +104,13 @@ def _one_round(
     step = max(pair.step(visible * T, largest_step), (pair.loss(high) - pair.loss(low)) / _MOST_POINTS)
     if direction is Direction.ATTACKED_VS_BENIGN:
         lowest, highest = math.floor(pair.loss(low) / step), math.ceil(pair.loss(high) / step)
-        cuts = pair.inverse(step * np.arange(lowest, highest + 1, dtype=np.float64))
-        p, q_mass = pair.attacked_between(cuts), pair.benign_between(cuts)
-        dots = LossDistribution.connect_dots(step, lowest, p[1:], q_mass[1:], float(p[0]))
     else:
         # The loss is the other one's negative; it cannot exceed -ln of the weight of drawing nobody. With much noise it
         # hardly ever comes near: what lies beyond the 8.5th sigma, under 1e-17, counts as infinite.
         lowest = math.floor(-pair.loss(_N_SIGMAS * sigma) / step)
         highest = math.ceil(min(-log_weights[0], -pair.loss(low)) / step)
-        cuts = pair.inverse(-step * np.arange(lowest, highest + 1, dtype=np.float64))  # descending
-        p, q_mass = pair.benign_between(cuts[::-1])[::-1], pair.attacked_between(cuts[::-1])[::-1]
-        dots = LossDistribution.connect_dots(step, lowest, p[1:], q_mass[1:], float(p[0]))
+    is_reversed = direction is Direction.BENIGN_VS_ATTACKED
+    dots = LossDistribution.of_pair(pair, step, lowest, highest, is_reversed=is_reversed)
     return dots if visible == 1 else dots.mixed(visible)
 
 
@@ -188,11 +184,11 @@ class _Mixture:
         return cuts
 
     def benign_between(self, cuts: Array) -> Array:
-        """Q's mass below the first cut, between each two, and above the last. Shape (n + 1,)."""
+        """See MonotonePair."""
         return _normal_between(cuts / self.sigma)
 
     def attacked_between(self, cuts: Array) -> Array:
-        """P's mass likewise; what P is missing counts as above the last cut."""
+        """See MonotonePair; what P is missing counts as above the last cut."""
         mass = np.zeros(len(cuts) + 1)
         for k, weight in zip(self.k, np.exp(self.log_weights), strict=True):
             mass += weight * _normal_between((cuts - k) / self.sigma)

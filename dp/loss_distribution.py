@@ -15,7 +15,7 @@ milliseconds, and tests/dp/test_group_mixture.py holds the one against the other
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,22 @@ ROUNDING_PER_ROUND: Final = 1e-13
 """Added to delta for every round composed: what a transform of total mass one loses to float64."""
 
 _TAIL: Final = 1e-14  # mass that may be cut off a composed distribution, and is then counted as infinite loss
+
+
+class MonotonePair(Protocol):
+    """P, with the attack, beside Q, without: laws of one number x, in which the loss ln dP/dQ increases."""
+
+    def inverse(self, losses: Array) -> Array:
+        """The x of each loss; -inf at and below the infimum of the loss."""
+        ...
+
+    def attacked_between(self, cuts: Array) -> Array:
+        """P's mass below the first of the ascending cuts, between each two, and above the last: (n,) -> (n + 1,)."""
+        ...
+
+    def benign_between(self, cuts: Array) -> Array:
+        """Q's likewise."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,20 @@ class LossDistribution:
         mass[0] += p_below
         mass[-1] += q_scaled[-1]
         return cls(step, lowest, mass, float(p[-1] - q_scaled[-1]))
+
+    @classmethod
+    def of_pair(
+        cls, pair: MonotonePair, step: float, lowest: int, highest: int, *, is_reversed: bool
+    ) -> "LossDistribution":
+        """Loss of P from Q, on grid points lowest .. highest; if `is_reversed` of Q from P, which is its negative."""
+        losses = step * np.arange(lowest, highest + 1, dtype=np.float64)
+        if is_reversed:
+            cuts = pair.inverse(-losses)[::-1]
+            p, q = pair.benign_between(cuts)[::-1], pair.attacked_between(cuts)[::-1]
+        else:
+            cuts = pair.inverse(losses)
+            p, q = pair.attacked_between(cuts), pair.benign_between(cuts)
+        return cls.connect_dots(step, lowest, p[1:], q[1:], float(p[0]))
 
     def mixed(self, weight: float) -> "LossDistribution":
         """This loss with probability `weight`, seen to have happened, and no loss otherwise."""

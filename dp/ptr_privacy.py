@@ -9,7 +9,7 @@ vectors, tau and noise are divided by R. Neighbours differ in one vector. Two ca
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22, here [R], with the corrections of docs/privacy.md. All values are
-bounds.
+bounds. `dp.ptr_loss` has a smaller one for many rounds.
 """
 
 import math
@@ -60,7 +60,7 @@ def ptr_rdp(alpha: float, sigma1: float, tau: float, b: float, delta0: float) ->
     max( ln[(1-delta0) e^{(a-1) a/(2 sigma1^2)} + delta0 e^{(a-1) a/(2 sigma2^2)}]/(a-1), a/(2 sigma1^2) + eps_Lap(a) )
     """
     require_order(alpha)
-    _require(sigma1, tau, b, delta0)
+    require_ptr(sigma1, tau, b, delta0)
     exponent = (alpha - 1) * alpha / 2 / sigma1**2
     wrongly_passed = float(logsumexp([math.log1p(-delta0) + exponent, math.log(delta0) + exponent / tau**2]))
     return max(wrongly_passed / (alpha - 1), alpha / 2 / sigma1**2 + rdp_laplace(alpha, b))
@@ -77,7 +77,7 @@ def subsampled_ptr_rdp_closed(alpha: float, q: float, sigma1: float, tau: float,
     """
     alpha = integral("alpha", alpha, at_least=2)
     require_probability("q", q)
-    _require(sigma1, tau, b, delta0)
+    require_ptr(sigma1, tau, b, delta0)
     if q == 0:
         return 0.0
     j = np.arange(2, alpha + 1, dtype=np.float64)
@@ -93,7 +93,7 @@ def subsampled_ptr_rdp_closed(alpha: float, q: float, sigma1: float, tau: float,
 
 def subsampled_ptr_rdp_blackbox(alpha: float, q: float, sigma1: float, tau: float, b: float, delta0: float) -> float:
     """Poisson(q)-sampled, by the bound for any mechanism on `ptr_rdp`. Integer orders."""
-    _require(sigma1, tau, b, delta0)
+    require_ptr(sigma1, tau, b, delta0)
     return rdp_poisson_blackbox(alpha, q, lambda j: ptr_rdp(j, sigma1, tau, b, delta0))
 
 
@@ -109,7 +109,7 @@ def _violated(alpha: float, q: float, sigma1: float, tau: float, b: float, delta
     """
     require_order(alpha)
     require_probability("q", q)
-    _require(sigma1, tau, b, delta0)
+    require_ptr(sigma1, tau, b, delta0)
     sigma2 = tau * sigma1
     violated = []
     if sigma2 < 4:
@@ -213,7 +213,8 @@ def _require_deltas(b: float, sigma1: float, delta0: float, delta: float) -> Non
         raise ValueError(f"delta0 must be < delta = {delta}, got {delta0}")
 
 
-def _require(sigma1: float, tau: float, b: float, delta0: float) -> None:
+def require_ptr(sigma1: float, tau: float, b: float, delta0: float) -> None:
+    """sigma1 and b > 0, tau in (0, 1], delta0 in (0, 1/2). Raises: ValueError."""
     require_positive("sigma1", sigma1)
     if isinstance(tau, bool) or not 0 < tau <= 1:
         raise ValueError(f"tau must be in (0, 1], a share of R, got {tau}")

@@ -16,6 +16,7 @@ from clients.attacks.honest import Honest
 from clients.attacks.inner_product import InnerProductManipulation
 from clients.attacks.label_flip import LabelFlip
 from clients.attacks.min_max import MinMax
+from clients.attacks.mirrored_labels import MirroredLabels
 from clients.attacks.pixel_backdoor import PixelBackdoor
 from clients.attacks.poisoned_records import PoisonedRecords
 from clients.attacks.random_labels import RandomLabels
@@ -41,6 +42,7 @@ __all__ = [
     "LabelFlip",
     "MaximalDirection",
     "MinMax",
+    "MirroredLabels",
     "PixelBackdoor",
     "PoisonedRecords",
     "RandomLabels",
@@ -58,6 +60,7 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     WrapAround,
     LabelFlip,
     RandomLabels,
+    MirroredLabels,
     SignFlip,
     GradientNoise,
     FeatureNoise,

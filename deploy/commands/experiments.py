@@ -193,16 +193,17 @@ def experiment_central_local_backdoor(
 
 @experiment_app.command("ptr-mnist")
 def experiment_ptr_mnist(
-    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 2.33: minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 1.2: minutes.")] = False,
     seeds: Seeds = None,
     corruptions: Annotated[
-        list[str] | None, typer.Option("--corruption", help="Such as label-0.1; all seven unless given.")
+        list[str] | None, typer.Option("--corruption", help="Such as label-0.1 or sign-flip-0.1; Table 1's seven.")
     ] = None,
     epsilons: Annotated[
         list[float] | None, typer.Option("--epsilon", help="Instead of 3 and 5; repeat for several.")
     ] = None,
     dataset: PaperImages = ImagesName.MNIST,
     model: Annotated[str, typer.Option(help="cnn is the paper's; cnn-half takes a third of the time.")] = "cnn",
+    dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Also DP-SGD, which trims nothing, as in Table 4.")] = False,
     device: Device = "auto",
     threads: Threads = None,
     workers: WorkersNumber = 1,
@@ -213,8 +214,9 @@ def experiment_ptr_mnist(
     """The PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted MNIST, at equal proved epsilon."""
     with exit_codes():
         from deploy.experiments import ptr_mnist as module
+        from deploy.experiments import ptr_settings
 
-        usual = module.QUICK_CORRUPTIONS if quick else [corruption.name for corruption in module.CORRUPTIONS]
+        usual = ptr_settings.QUICK_CORRUPTIONS if quick else [found.name for found in ptr_settings.CORRUPTIONS]
         experiment = module.Experiment(
             corruptions=tuple(dict.fromkeys(corruptions or usual)),
             epsilons=tuple(dict.fromkeys(epsilons or (module.QUICK_EPSILONS if quick else module.EPSILONS))),
@@ -222,8 +224,22 @@ def experiment_ptr_mnist(
             dataset=dataset.value,
             model=model,
             device=device,
+            with_dpsgd=dpsgd,
         )
         train(module, experiment, "ptr-mnist", output, threads=threads, workers=(workers, ray), as_json=as_json)
+
+
+@experiment_app.command("ptr-accounting")
+def experiment_ptr_accounting(as_json: Json = False) -> None:
+    """Rounds that each mechanism of the PTR paper's Tables 1 to 4 has at their epsilons, proved and by Renyi."""
+    with exit_codes():
+        from deploy.experiments import ptr_accounting
+
+        report = ptr_accounting.ptr_accounting()
+        if as_json:
+            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
+        else:
+            ptr_accounting.print_ptr_accounting(people, report)
 
 
 @experiment_app.command("precad-noise")

@@ -2,14 +2,15 @@
 
 Table 1 of Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22, its seven settings of MNIST: of all records a share has wrong labels,
-noise N(0, 100) on every pixel, or N(0, 100) on its gradient in every round.
+noise N(0, 100) on every pixel, or N(0, 100) on its gradient in every round. If asked for, on MNIST, what the paper has
+on EMNIST: Table 3's corruptions, every label 9 less itself and gradients with flipped signs, and Table 4's DP-SGD.
 
 The paper trains on a server that holds the records, with a batch of 256. Here each record is a client of `precad
 simulate`, in a round with probability 256 / N, and the two mechanisms are its aggregation rules, so that what is proved
 for a client is proved for a record. The parameters are those of the paper's B.1.3. Each mechanism trains for as many
 rounds as its own proved bound allows within epsilon; an accuracy is the mean of the last five evaluations until then.
-The bound of Gaussian noise is by privacy loss distributions, that of PTR by Renyi divergences, all that is known here;
-the paper has those for both, so that a third column has the Gaussian training after the fewer rounds they allow.
+Both bounds are by privacy loss distributions. The paper has Renyi divergences for both, so that two more columns have
+the same trainings after the fewer rounds that those allow, if any.
 """
 
 from __future__ import annotations
@@ -24,75 +25,31 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from clients.aggregation import TsgdGaussian, TsgdPtr
+from clients.aggregation import TsgdGaussian
 from deploy.errors import ConfigError
 from deploy.experiments import runner
+from deploy.experiments.ptr_settings import (
+    CORRUPTIONS,
+    DPSGD,
+    GAUSSIAN,
+    METHODS,
+    PTR,
+    PTR_PARAMETERS,
+    TABLE_3,
+    Corruption,
+    Method,
+)
 from deploy.experiments.runner import Case, Outcome
 from deploy.workers import Workers
 from dp.accountants import RdpAccountant
 from dp.accounting import SampledGaussian
+from dp.ptr_privacy import eps_ptr_rounds
 
-EPSILONS, QUICK_EPSILONS = (3.0, 5.0), (2.33,)
+EPSILONS, QUICK_EPSILONS = (3.0, 5.0), (1.2,)
 BATCH: Final = 256
 RECORDS: Final[Mapping[str, int]] = {"mnist": 60_000, "fashion-mnist": 60_000, "digits": 1437}
 """N, to train on."""
 LEARNING_RATE, DELTA, EVALUATE_EVERY, LAST_EVALUATIONS = 0.15, 1e-5, 50, 5
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Method:
-    """A rule of `clients.aggregation`, and its parameters in the paper."""
-
-    words: str
-    rule: type[TsgdGaussian] | type[TsgdPtr]
-    parameters: Mapping[str, float]
-
-
-GAUSSIAN: Final = Method("TSGD + Gaussian", TsgdGaussian, {"clip": 1.0, "noise_multiplier": 0.7, "trim": 0.25})
-PTR: Final = Method(
-    "TSGD + PTR",
-    TsgdPtr,
-    {"clip": 1.0, "noise_multiplier": 1.1, "tau": 0.5, "laplace_scale": 1.0, "test_failure": 1e-8, "trim": 0.25},
-)
-METHODS: Final = (GAUSSIAN, PTR)
-
-
-@dataclass(frozen=True, slots=True)
-class Corruption:
-    """Which records are corrupted, and how."""
-
-    of: str
-    share: float
-    paper: Mapping[float, tuple[float, float]]
-    """Table 1: by epsilon, the accuracy with Gaussian noise and that with PTR."""
-
-    @property
-    def name(self) -> str:
-        """For `--corruption` and folders."""
-        return f"{self.of}-{self.share:g}"
-
-    def attack(self, n: int) -> dict[str, Any]:
-        """Of `[simulation]`, with n records; empty where all are clean."""
-        kind, parameters = _ATTACKS[self.of]
-        clients = round(self.share * n)
-        return {"attack": {"kind": kind, "clients": clients, "parameters": parameters}} if clients else {}
-
-
-_ATTACKS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
-    "label": ("random-labels", {}),
-    "feature": ("gaussian-features", {"std": 10.0}),
-    "gradient": ("gradient-noise", {"std": 10.0}),
-}
-CORRUPTIONS: Final = (
-    Corruption("label", 0.0, {3.0: (0.8753, 0.9143), 5.0: (0.8131, 0.928)}),
-    Corruption("label", 0.1, {3.0: (0.9015, 0.9329), 5.0: (0.8915, 0.94608)}),
-    Corruption("label", 0.2, {3.0: (0.9133, 0.92704), 5.0: (0.9247, 0.94084)}),
-    Corruption("feature", 0.1, {3.0: (0.8947, 0.9228), 5.0: (0.8653, 0.93388)}),
-    Corruption("feature", 0.2, {3.0: (0.9171, 0.9229), 5.0: (0.8699, 0.92864)}),
-    Corruption("gradient", 0.1, {3.0: (0.9027, 0.917), 5.0: (0.8841, 0.9168)}),
-    Corruption("gradient", 0.2, {3.0: (0.9113, 0.9145), 5.0: (0.887, 0.9031)}),
-)
-QUICK_CORRUPTIONS: Final = ("label-0", "gradient-0.2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +62,18 @@ class Experiment:
     seeds: int = 3
     model: str = "cnn"
     device: str = "auto"
+    with_dpsgd: bool = False
 
     def __post_init__(self) -> None:
-        names = [corruption.name for corruption in CORRUPTIONS]
+        names = [corruption.name for corruption in CORRUPTIONS + TABLE_3]
         for wanted in self.corruptions:
             if wanted not in names:
                 raise ConfigError(f"--corruption: expected one of {', '.join(names)}, found {wanted!r}")
         for epsilon in self.epsilons:
             if not 0 < epsilon < float("inf"):
                 raise ConfigError(f"--epsilon: expected a positive number, found {epsilon}")
-            for _, method, price in COLUMNS:
-                rounds = self.rounds(method, epsilon, price)
+            for method in METHODS:
+                rounds = self.rounds(method, epsilon)
                 if rounds < EVALUATE_EVERY:
                     raise ConfigError(
                         f"--epsilon: expected enough for {EVALUATE_EVERY} rounds of {method.words}, found {epsilon}, "
@@ -125,7 +83,12 @@ class Experiment:
     @property
     def settings(self) -> tuple[Corruption, ...]:
         """Rows of the table."""
-        return tuple(corruption for corruption in CORRUPTIONS if corruption.name in self.corruptions)
+        return tuple(corruption for corruption in CORRUPTIONS + TABLE_3 if corruption.name in self.corruptions)
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """What is trained."""
+        return (*METHODS, DPSGD) if self.with_dpsgd else METHODS
 
     def rounds(self, method: Method, epsilon: float, price: Price | None = None) -> int:
         """As many as are proved to cost at most epsilon; `price`: by another bound than the rule's own."""
@@ -158,7 +121,7 @@ class Experiment:
         }
         client = {"dataset": self.dataset, "partition": "iid", "device": self.device}
         return Case(
-            name=f"{method.rule.name}-{corruption.name}",
+            name=f"{method.name}-{corruption.name}",
             labels={"corruption": corruption.of, "share": corruption.share, "method": method.words},
             config={"task": task, "client": client, "simulation": simulation},
             rounds_per_epoch=1 / rate,
@@ -186,47 +149,60 @@ def proved_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
 
 @functools.cache
 def renyi_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
-    """The same for Gaussian noise by Renyi divergences."""
-    return RdpAccountant().epsilon(SampledGaussian(rate, method.parameters["noise_multiplier"]), rounds, DELTA)
+    """The same by Renyi divergences, as in the paper."""
+    parameters = method.parameters
+    if method.rule is TsgdGaussian:
+        return RdpAccountant().epsilon(SampledGaussian(rate, parameters["noise_multiplier"]), rounds, DELTA)
+    sigma1, tau, b, delta0 = (parameters[name] for name in PTR_PARAMETERS)
+    return eps_ptr_rounds(rate, sigma1, tau, b, delta0, rounds, DELTA)
 
 
 Price = Callable[[Method, int, float, int], float]
 COLUMNS: Final[tuple[tuple[str, Method, Price], ...]] = (
     ("gaussian", GAUSSIAN, proved_epsilon),
-    ("gaussian_renyi", GAUSSIAN, renyi_epsilon),
     ("ptr", PTR, proved_epsilon),
+    ("gaussian_renyi", GAUSSIAN, renyi_epsilon),
+    ("ptr_renyi", PTR, renyi_epsilon),
+    ("dpsgd", DPSGD, proved_epsilon),
 )
 """Of the table, with the bound that says for how many rounds each trains."""
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
-    cases = [experiment.case(corruption, method) for corruption in experiment.settings for method in METHODS]
+    cases = [experiment.case(corruption, method) for corruption in experiment.settings for method in experiment.methods]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
-    pairs = list(zip(experiment.settings, outcomes[::2], outcomes[1::2], strict=True))
+    by_method = (outcomes[i :: len(experiment.methods)] for i in range(len(experiment.methods)))
+    trained = list(zip(experiment.settings, *by_method, strict=True))
     report = runner.report_of("ptr-mnist", experiment, folder)
     report["cases"] = [
-        _row(experiment, corruption, pair, epsilon) for epsilon in experiment.epsilons for corruption, *pair in pairs
+        _row(experiment, corruption, found, epsilon)
+        for epsilon in experiment.epsilons
+        for corruption, *found in trained
     ]
     report["paragraph"] = paragraph(report)
     runner.write(folder, report, outcomes)
     n_kinds = len({corruption.of for corruption in experiment.settings})
-    runner.save_figure(lambda axes: _draw(axes, experiment, pairs), folder / "ptr-table-1.png", panels=n_kinds)
+    runner.save_figure(lambda axes: _draw(axes, experiment, trained), folder / "ptr-table-1.png", panels=n_kinds)
     return report
 
 
-def _row(experiment: Experiment, corruption: Corruption, pair: Sequence[Outcome], epsilon: float) -> dict[str, Any]:
-    """A row of the table at one epsilon."""
+def _row(experiment: Experiment, corruption: Corruption, outcomes: Sequence[Outcome], epsilon: float) -> dict[str, Any]:
+    """A row of the table at one epsilon. A column is None where epsilon is not for EVALUATE_EVERY rounds of it."""
     is_paper = (experiment.dataset, experiment.model) == ("mnist", "cnn") and epsilon in corruption.paper
     row: dict[str, Any] = {"corruption": corruption.of, "share": corruption.share, "epsilon": epsilon}
     for key, method, price in COLUMNS:
-        i, rounds = METHODS.index(method), experiment.rounds(method, epsilon, price)
-        outcome = pair[i]
+        rounds = experiment.rounds(method, epsilon, price)
+        if rounds < EVALUATE_EVERY or method not in experiment.methods:
+            row[key] = None
+            continue
+        i = experiment.methods.index(method)
+        outcome = outcomes[i]
         found = [_accuracy(outcome, seed, rounds) for seed in range(experiment.seeds)]
         row[key] = {
             "rounds": rounds,
             "accuracy": {"mean": statistics.fmean(found), "min": min(found), "max": max(found)},
-            "paper": corruption.paper[epsilon][i] if is_paper else None,
+            "paper": corruption.paper[epsilon][i] if is_paper and method in METHODS else None,
             "diverged": outcome.diverged,
         }
     return row
@@ -251,17 +227,14 @@ def paragraph(report: Mapping[str, Any]) -> str:
     for epsilon in dict.fromkeys(case["epsilon"] for case in report["cases"]):
         cases = [case for case in report["cases"] if case["epsilon"] == epsilon]
         first = cases[0]
-        rows = ", ".join(
-            f"{case['corruption']} {case['share']:g} {_accuracies(case)} ({_gain(case):+.3f})" for case in cases
-        )
+        rows = ", ".join(f"{case['corruption']} {case['share']:g} {_accuracies(case)}" for case in cases)
         said.append(
             f"At a proved epsilon of {epsilon:g}, {first['gaussian']['rounds']} rounds of {GAUSSIAN.words} and "
-            f"{first['ptr']['rounds']} of {PTR.words}, PTR is ahead in {_ahead(cases, 'gaussian')} of {len(cases)} "
-            "settings; by the paper's Renyi divergences for both, which allow the Gaussian "
-            f"{first['gaussian_renyi']['rounds']} rounds, in {_ahead(cases, 'gaussian_renyi')}. PTR against Gaussian "
-            f"(and after the fewer rounds): {rows}."
+            f"{first['ptr']['rounds']} of {PTR.words}, PTR is ahead in {_ahead(cases)} of {len(cases)} settings; "
+            f"{_by_renyi(cases)}. PTR against Gaussian: {rows}."
         )
-    diverged = sum(case[key]["diverged"] for case in report["cases"] for key in ("gaussian", "ptr"))
+    keys = ("gaussian", "ptr", "dpsgd")
+    diverged = sum(case[key]["diverged"] for case in report["cases"] for key in keys if case[key])
     return (
         f"Corrupted records of {report['dataset']}, model {report['model']}, {GAUSSIAN.words} against "
         f"{PTR.words}, a record a client, batches of {BATCH} in expectation, {report['seeds']} seed(s); accuracy: the "
@@ -272,29 +245,42 @@ def paragraph(report: Mapping[str, Any]) -> str:
     )
 
 
+def _by_renyi(cases: Sequence[Mapping[str, Any]]) -> str:
+    """The same comparison as the paper accounts it."""
+    rounds = [cases[0][key]["rounds"] if cases[0][key] else None for key in ("gaussian_renyi", "ptr_renyi")]
+    if None in rounds:
+        return f"the paper's Renyi divergences do not allow {EVALUATE_EVERY} rounds of both"
+    ahead = _ahead(cases, "_renyi")
+    return f"by the paper's Renyi divergences, which allow {rounds[0]} and {rounds[1]}, in {ahead}"
+
+
 def _accuracies(case: Mapping[str, Any]) -> str:
-    means = {key: f"{case[key]['accuracy']['mean']:.3f}" for key, *_ in COLUMNS}
-    return f"{means['ptr']} against {means['gaussian']} ({means['gaussian_renyi']})"
+    ptr, gaussian = (case[key]["accuracy"]["mean"] for key in ("ptr", "gaussian"))
+    beside = f", DP-SGD {case['dpsgd']['accuracy']['mean']:.3f}" if case["dpsgd"] else ""
+    return f"{ptr:.3f} against {gaussian:.3f} ({_gain(case):+.3f}{beside})"
 
 
-def _ahead(cases: Sequence[Mapping[str, Any]], column: str) -> int:
+def _ahead(cases: Sequence[Mapping[str, Any]], by: str = "") -> int:
     """In how many PTR is."""
-    return sum(_gain(case, column) > 0 for case in cases)
+    return sum(_gain(case, by) > 0 for case in cases)
 
 
-def _gain(case: Mapping[str, Any], column: str = "gaussian") -> float:
-    """Of PTR over Gaussian noise."""
-    gain: float = case["ptr"]["accuracy"]["mean"] - case[column]["accuracy"]["mean"]
+def _gain(case: Mapping[str, Any], by: str = "") -> float:
+    """Of PTR over Gaussian noise; `by`: "_renyi" for as many rounds as Renyi divergences allow."""
+    gain: float = case["ptr" + by]["accuracy"]["mean"] - case["gaussian" + by]["accuracy"]["mean"]
     return gain
 
 
-def _draw(axes: Any, experiment: Experiment, pairs: Sequence[tuple[Corruption, Outcome, Outcome]]) -> None:
-    """A panel for each kind of corruption: accuracy by proved epsilon, PTR solid, Gaussian noise dashed."""
+def _draw(axes: Any, experiment: Experiment, trained: Sequence[tuple[Any, ...]]) -> None:
+    """A panel for each kind of corruption: accuracy by proved epsilon, PTR solid, Gaussian noise dashed, DP-SGD dotted.
+
+    trained  a corruption, and the outcome of each method.
+    """
     n = RECORDS[experiment.dataset]
-    for panel, kind in zip(axes, dict.fromkeys(pair[0].of for pair in pairs), strict=True):
-        shown = [pair for pair in pairs if pair[0].of == kind]
+    for panel, kind in zip(axes, dict.fromkeys(setting[0].of for setting in trained), strict=True):
+        shown = [setting for setting in trained if setting[0].of == kind]
         for colour, (corruption, *outcomes) in zip(runner.COLOURS, shown, strict=False):
-            for method, style, outcome in zip(METHODS, ("--", "-"), outcomes, strict=True):
+            for method, style, outcome in zip(experiment.methods, ("--", "-", ":"), outcomes, strict=False):
                 rounds = sorted({row["round"] for row in outcome.rows})
                 means = [statistics.fmean(r["accuracy"] for r in outcome.rows if r["round"] == t) for t in rounds]
                 label = f"{method.words}, {corruption.share:.0%}"
@@ -306,8 +292,19 @@ def _draw(axes: Any, experiment: Experiment, pairs: Sequence[tuple[Corruption, O
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """For people."""
     table = Table(title="PTR, Table 1, MNIST", title_justify="left")
-    accuracies = (GAUSSIAN.words, "by Renyi", PTR.words)
-    for column in ("epsilon", "corruption", "share", *accuracies, "gain", "paper's gain"):
+    by_renyi = ("by Renyi: Gaussian", "PTR")
+    heads = (
+        "epsilon",
+        "corruption",
+        "share",
+        GAUSSIAN.words,
+        PTR.words,
+        "gain",
+        *by_renyi,
+        DPSGD.words,
+        "paper's gain",
+    )
+    for column in heads:
         table.add_column(column, justify="left" if column == "corruption" else "right")
     for case in report["cases"]:
         printed = [case[key]["paper"] for key in ("gaussian", "ptr")]
@@ -315,8 +312,12 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             f"{case['epsilon']:g}",
             case["corruption"],
             f"{case['share']:g}",
-            *(f"{case[key]['accuracy']['mean']:.4f}" for key, *_ in COLUMNS),
+            *(f"{case[key]['accuracy']['mean']:.4f}" for key in ("gaussian", "ptr")),
             f"{_gain(case):+.4f}",
+            *(
+                f"{case[key]['accuracy']['mean']:.4f}" if case[key] else "-"
+                for key in ("gaussian_renyi", "ptr_renyi", "dpsgd")
+            ),
             "-" if None in printed else f"{printed[1] - printed[0]:+.4f}",
         )
     runner.print_result(console, table, report)

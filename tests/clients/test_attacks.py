@@ -25,6 +25,7 @@ from clients.attacks import (
     LabelFlip,
     MaximalDirection,
     MinMax,
+    MirroredLabels,
     PixelBackdoor,
     PoisonedRecords,
     RandomLabels,
@@ -160,6 +161,14 @@ def test_random_flips_are_always_wrong_and_spread_evenly():
     assert counts[0] == 0
     assert np.abs(counts[1:] - 1000).max() < 180
     assert_array_equal(RandomLabels(seed=1).on_records(images(9000)).labels, flipped.labels)
+
+
+def test_mirrored_labels_are_nine_less_themselves():
+    """Each class is taught as another, and twice is once too many."""
+    mirrored = MirroredLabels().on_records(images())
+    assert (mirrored.labels + images().labels == 9).all()
+    assert mirrored.labels.dtype == images().labels.dtype
+    assert_array_equal(MirroredLabels().on_records(mirrored).labels, images().labels)
 
 
 @pytest.mark.parametrize(("dtype", "white"), [(np.float32, 1), (np.uint8, 255)])

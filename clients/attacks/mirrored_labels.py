@@ -1,0 +1,24 @@
+"""Targeted label flipping of every class: the first is taught to be the last, and so on inwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clients.attacks.attack import Attack
+from clients.datasets.records import N_CLASSES, Records
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredLabels(Attack):
+    """Labels every record of class y as 9 - y.
+
+    Source: Wang, Mahloujifar, Wang, Jia and Mittal, "Renyi Differential Privacy of Propose-Test-Release and
+    Applications to Private and Robust Machine Learning", NeurIPS '22, B.3, with EMNIST's 26 classes.
+    """
+
+    name: ClassVar[str] = "mirrored-labels"
+
+    def on_records(self, records: Records) -> Records:
+        """The same features; label y becomes 9 - y."""
+        return Records(records.features, N_CLASSES - 1 - records.labels)
