@@ -194,7 +194,8 @@ class TrimmedPtr:
 def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int64]:
     """Each row projected onto the ball of radius `clip` and rounded towards zero to steps of 2^-f: norms stay <= clip.
 
-    Shapes: (m, d) -> (m, d). Raises: ValueError for another shape, or a value that is not finite.
+    A row that is not finite is zero: an error would tell, with certainty, that it is there.
+    Shapes: (m, d) -> (m, d). Raises: ValueError for another shape.
     """
     if updates.ndim != 2:
         raise ValueError(f"updates must have shape (m, d), got {updates.shape}")
@@ -207,7 +208,7 @@ def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int6
 def _row_on_grid(row: Array, clip: float, frac_bits: int) -> NDArray[np.int64]:
     """One row of `clip_to_grid`, (d,)."""
     if not np.isfinite(row).all():
-        raise ValueError("updates must be finite, got nan or inf")
+        return np.zeros(row.shape, dtype=np.int64)
     norm = _norm(row)
     scale = math.ldexp(clip / norm if norm > clip else 1.0, frac_bits)
     whole: NDArray[np.int64] = (row * scale).astype(np.int64)  # towards zero

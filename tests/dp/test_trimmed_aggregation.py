@@ -163,8 +163,19 @@ def test_noise_is_the_operating_system_s_unless_a_stream_is_given(rule):
 def test_updates_are_checked(rule):
     with pytest.raises(ValueError, match=r"updates must have shape \(m, d\), got \(3,\)"):
         rule.aggregate(np.zeros(3))
-    with pytest.raises(ValueError, match="updates must be finite"):
-        rule.aggregate(np.array([[math.nan]]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rule", [gaussian(), ptr()])
+def test_an_update_that_is_not_finite_counts_as_zero(rule, bad):
+    """Under the same noise it is released as a zero is, and no error tells of it."""
+    updates = of_norms([0.1] * 3, 50)
+    released = []
+    for value in (0.0, bad):
+        updates[1] = 0.0
+        updates[1, 0] = value
+        released.append(rule.aggregate(updates, fixed_stream(4)).mean.tolist())
+    assert released[0] == released[1]
 
 
 @pytest.mark.parametrize(
