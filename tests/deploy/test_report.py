@@ -39,6 +39,7 @@ from deploy.reporting.write import Report
 from deploy.run_folder import RunFolder
 from dp.accounting import PldAccountant, View, round_event
 from protos.precad.v1 import control_pb2
+from servers.state_dir import open_ledger
 
 TASK: dict[str, Any] = {
     "name": "small",
@@ -72,13 +73,16 @@ def deployed(root: Path, **task: Any) -> Path:
     """A run folder as `precad run` leaves it."""
     root.mkdir()
     folder = RunFolder(root)
-    resolved, *_ = resolve({"task": TASK | task, "client": {"attacks": {"c": "scaled"}}}, folder)
+    resolved, deployment, _ = resolve({"task": TASK | task, "client": {"attacks": {"c": "scaled"}}}, folder)
     folder.write_config(resolved)
     parameters = models.initial_parameters("mlp", seed=1) * 50
     torch.save(models.unflatten(torch.from_numpy(parameters), models.build("mlp")), folder.model)
     lines = [round_metrics(_record(t), _record(t), accuracy=ROUNDS[t]["accuracy"]) for t in range(3)]
     for line in lines:
         folder.append_metrics(line)
+    with open_ledger(folder.state_dir("a"), deployment.task) as ledger:
+        for line in lines:
+            ledger.charge(line["round"], line["participants"])
     folder.write_summary(
         {
             "rounds": 3,

@@ -91,9 +91,8 @@ async def seeds_of_a_round(folder: Path, pki: Pki, addresses: dict[str, str]) ->
     return seeds
 
 
-@pytest.mark.parametrize(
-    "point", [POINTS[1], *(pytest.param(p, marks=pytest.mark.slow) for p in (POINTS[0], *POINTS[2:]))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
 def test_no_seed_reaches_a_client_twice(point: str, tmp_path: Path) -> None:
     """The same commands again go on with the task, in another round with other seeds, and one record holds both."""
     pki, addresses = (

@@ -117,7 +117,7 @@ def roles(tmp_path: Path) -> Iterator[dict[str, Child]]:
         children.close()
 
 
-@pytest.mark.parametrize("victim", SERVERS)
+@pytest.mark.parametrize("victim", [SERVERS[0], pytest.param(SERVERS[1], marks=SLOW), SERVERS[2]])
 def test_without_a_server_every_other_process_ends_with_code_4_and_a_reason(
     roles: dict[str, Child], victim: str
 ) -> None:
@@ -284,6 +284,7 @@ def test_an_interrupt_while_processes_start_leaves_none(start: Start, number: si
     assert "Traceback" not in stderr, stderr
 
 
+@pytest.mark.slow
 def test_a_runner_that_falls_behind_still_ends_well(start: Start) -> None:
     """The servers are done before the runner has looked at every round; it gets the last model all the same.
 

@@ -248,10 +248,7 @@ def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        name if name in ("precad", "user-dp-fedavg") else pytest.param(name, marks=pytest.mark.slow)
-        for name in ALGORITHMS
-    ],
+    [name if name == "precad" else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS],
 )
 def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
     """A dealer's and two aggregators' processes; the clients' sessions run the real client code over mutual TLS."""
