@@ -83,7 +83,7 @@ def test_rdp_is_above_pld(q, sigma, T, log10_delta):
         assert RdpAccountant().epsilon(event, T, 10**log10_delta) >= tight * (1 - 2e-3) - 2e-3
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(w=st.floats(0.01, 0.99), q=st.floats(0.01, 0.9), sigma=st.floats(0.6, 6.0), T=st.integers(1, 100))
 def test_two_stages_lie_between_nothing_and_one(w, q, sigma, T):
     """Visible selection helps a record at random, and never as much as sampling with rate w q would."""
@@ -113,7 +113,7 @@ def test_an_overflowing_limit_is_infinite():
     assert PrecadAccountant().epsilon(SampledGaussian(0.1, 0.01), 5, 1e-5) == math.inf
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(q=st.floats(0.01, 1.0), T=st.integers(1, 100), target=st.floats(0.2, 8.0))
 def test_calibrated_noise_meets_its_target_and_is_least(q, T, target):
     accountant = RdpAccountant("mironov", "opacus")
