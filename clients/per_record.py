@@ -89,14 +89,9 @@ class RecordEngine:
                     parameter.data = channels_last(parameter.data)
 
     @property
-    def n_layers(self) -> int:
-        """L, the number of modules with parameters of their own."""
-        return len(self._layers)
-
-    @property
     def layer_sizes(self) -> list[int]:
-        """Of each of them, the number of parameters, in the order of the flat vector; together d unless some are
-        shared."""
+        """Of each module with parameters of its own, their number, in the order of the flat vector; together d unless
+        some are shared."""
         return [sum(own.numel() for own in layer.parameters(recurse=False)) for layer in self._layers]
 
     def model_copy(self) -> nn.Module:

@@ -72,7 +72,7 @@ log = structlog.get_logger(__name__)
 LINGER_S = 10.0
 """How long the end of a task waits for the others to take note of it."""
 GOODBYE_S = 2.0
-"""The same when the task has failed."""
+"""The same when the task has failed, and at the start of a process whose task was over already."""
 
 REJOIN_GRACE_S = 2.0
 """How long a task that goes on waits for those clients that are not back yet, once there are enough."""
