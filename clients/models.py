@@ -98,11 +98,16 @@ def _cnn_standardised() -> nn.Module:
 
 
 class UnusedClasses(nn.Module):
-    """Brings the logits of the first classes to (batch, 10): the others get -10^4, of which softmax makes exactly 0."""
+    """Brings the logits of some classes to (batch, 10): the others get -10^4, of which softmax makes exactly 0."""
+
+    def __init__(self, *used: int) -> None:
+        """used: the class of each logit."""
+        super().__init__()
+        self._columns = [used.index(label) if label in used else len(used) for label in range(N_CLASSES)]
 
     def forward(self, logits: Tensor) -> Tensor:
         """(batch, n) -> (batch, 10)."""
-        return nn.functional.pad(logits, (0, N_CLASSES - logits.shape[1]), value=-1e4)
+        return nn.functional.pad(logits, (0, 1), value=-1e4)[:, self._columns]
 
 
 def _cnn_binary() -> nn.Module:
@@ -110,7 +115,7 @@ def _cnn_binary() -> nn.Module:
 
     For `client.classes = [0, 1]`; a record of another class would have a loss of 10^4.
     """
-    return nn.Sequential(*list(_cnn().children())[:-1], nn.Linear(32, 2), UnusedClasses())
+    return nn.Sequential(*list(_cnn().children())[:-1], nn.Linear(32, 2), UnusedClasses(0, 1))
 
 
 def _cnn_rgb() -> nn.Module:
@@ -152,6 +157,38 @@ def _cifar() -> nn.Module:
         nn.ReLU(),
         nn.Linear(64, N_CLASSES),
     )
+
+
+def _cnn_pooled() -> nn.Module:
+    """Four convolutions with average pooling, of Opacus' CIFAR-10 example: d = 131 466. (batch, 3, 32, 32) -> logits
+    (batch, 10).
+
+    Source: pytorch/opacus, examples/cifar10.py, function convnet; Xie et al., CCS '23, Sec. 6.1.1, train it.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),  # (batch, 32, 16, 16)
+        nn.Conv2d(32, 64, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),  # (batch, 64, 8, 8)
+        nn.Conv2d(64, 64, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),  # (batch, 64, 4, 4)
+        nn.Conv2d(64, 128, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(4),  # (batch, 128, 1, 1)
+        nn.Flatten(),
+        nn.Linear(128, N_CLASSES),
+    )
+
+
+def _cnn_pooled_binary() -> nn.Module:
+    """`cnn-pooled` with two outputs, for airplanes and birds: d = 130 434. (batch, 3, 32, 32) -> logits (batch, 10).
+
+    For `client.classes = [0, 2]`; a record of another class would have a loss of 10^4.
+    """
+    return nn.Sequential(*list(_cnn_pooled().children())[:-1], nn.Linear(128, 2), UnusedClasses(0, 2))
 
 
 class LstmClassifier(nn.Module):
@@ -212,6 +249,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62),
         "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
         "cifar": Architecture(_cifar, (3, 32, 32)),
+        "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32)),
+        "cnn-pooled-binary": Architecture(_cnn_pooled_binary, (3, 32, 32)),
         "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
     }
 )

@@ -34,6 +34,7 @@ from typing import Any, Final
 import numpy as np
 import tomli_w
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
@@ -49,7 +50,9 @@ from deploy.config import parse_section
 from deploy.errors import ConfigError
 from deploy.local_configuration import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
 from deploy.workers import Workers
+from protos import convert
 from protos.task import Task
+from servers.state_dir import load_initial_model
 
 NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
 """Sections of a deployment that a simulation has no use for."""
@@ -67,6 +70,8 @@ class Plan:
     client: ClientConfig
     split: Split
     records: dict[str, Records]
+    initial: NDArray[np.float32] | None = None
+    """In place of the task's initial model, (d,)."""
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
         """A training that has not begun. Raises ArgumentError."""
@@ -80,12 +85,13 @@ class Plan:
             device=self.client.device,
             memory_mb=self.client.memory_mb,
             engine=engine,
+            initial=self.initial,
         )
 
 
 def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     """The configuration with what it leaves out: the dimension, who has how many records. Raises ConfigError,
-    DataError.
+    DataError, SetupError.
 
     `rounds`: in place of the task's. `task.clients` may also be a number.
     """
@@ -108,6 +114,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     for name in config.attacks:
         if name not in valid.clients:
             raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
+    initial = _initial_of(settings, sections["simulation"], valid.dim)
     return Plan(
         raw={"task": valid.model_dump(exclude_none=True), "client": client, "simulation": sections["simulation"]},
         task=valid,
@@ -115,7 +122,26 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         client=config,
         split=split,
         records=records_of(split, source.parts(split, len(valid.clients)), list(valid.clients)),
+        initial=initial,
     )
+
+
+def _initial_of(settings: SimulationSettings, section: dict[str, Any], dim: int) -> NDArray[np.float32] | None:
+    """The public model that the settings name, (dim,). Its digest goes into the section, and where it lies in full.
+
+    Raises ConfigError, SetupError.
+    """
+    if settings.initial_model is None:
+        return None
+    path = Path(settings.initial_model).absolute()
+    initial = load_initial_model(path, dim)
+    found = convert.sha256(convert.model_to_bytes(initial)).hex()
+    if settings.initial_model_sha256 not in (None, found):
+        raise ConfigError(
+            f"simulation.initial_model: expected SHA-256 {settings.initial_model_sha256}, found {found} in {path}"
+        )
+    section |= {"initial_model": str(path), "initial_model_sha256": found}
+    return initial
 
 
 def _client_of(section: Mapping[str, Any]) -> ClientConfig:
@@ -266,7 +292,8 @@ def _require_same(plan: Plan, config: Path) -> None:
 
 
 def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Its sections with all defaults: a file from before there was a field says what that field's default says.
+    """Its sections with all defaults: a file from before there was a field says what that field's default says. Where
+    an initial model lies is left out: its digest says which it is.
 
     Raises ConfigError.
     """
@@ -275,7 +302,7 @@ def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
         _client_of(_section(resolved, "client")),
         parse_section(SimulationSettings, _section(resolved, "simulation"), "simulation", base=Path()),
     )
-    return [section.model_dump() for section in sections]
+    return [section.model_dump(exclude={"initial_model"}) for section in sections]
 
 
 def _mean_of_last(lines: Sequence[Mapping[str, Any]], measure: str) -> float | None:

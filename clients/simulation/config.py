@@ -70,7 +70,18 @@ class SimulationSettings(BaseModel):
     batching: Literal["round", "client"] = "round"
     """Whether the records of all chosen clients go through the model in one pass, or each client's in its own. The
     same up to float32 rounding; `client` gives the bits of a deployment with one client per process."""
+    initial_model: Annotated[str, Field(min_length=1)] | None = None
+    """A `.npy` file, from the working directory: the public model that training starts from, in place of the one that
+    `task.model_seed` draws. As in a deployment, it is flat float32, (d,)."""
+    initial_model_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Of its values as they travel; a run folder's configuration has it, so that another model is refused there."""
     attack: AttackSettings | None = None
+
+    @model_validator(mode="after")
+    def _check_initial_model(self) -> Self:
+        if self.initial_model_sha256 is not None and self.initial_model is None:
+            raise ValueError("initial_model_sha256 needs initial_model, found none")
+        return self
 
     @model_validator(mode="after")
     def _check_quantile(self) -> Self:

@@ -61,6 +61,15 @@ class ImagesName(StrEnum):
     FASHION_MNIST = "fashion-mnist"
 
 
+class PicturesName(StrEnum):
+    """The same, and CIFAR-10, which takes another model."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    FASHION_MNIST = "fashion-mnist"
+    CIFAR10 = "cifar10"
+
+
 def say(line: str) -> None:
     people.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deploy.commands.common import Device, ImagesName, Json, RayAddress, Threads, WorkersNumber, exit_codes, people
+from deploy.commands.common import (
+    Device,
+    ImagesName,
+    Json,
+    PicturesName,
+    RayAddress,
+    Threads,
+    WorkersNumber,
+    exit_codes,
+    people,
+)
 
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
 
@@ -39,15 +48,6 @@ ExperimentQuick = Annotated[bool, typer.Option("--quick", help="Fewer rounds and
 ExperimentFolder = Annotated[
     Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
 ]
-
-
-class BackdoorDataset(StrEnum):
-    """Data sets that a backdoor is known for."""
-
-    DIGITS = "digits"
-    MNIST = "mnist"
-    FASHION_MNIST = "fashion-mnist"
-    CIFAR10 = "cifar10"
 
 
 @experiment_app.command("precad-mnist")
@@ -123,8 +123,8 @@ def experiment_precad_backdoor(
     sigma: Sigma = 1.0,
     rounds: Rounds = None,
     dataset: Annotated[
-        BackdoorDataset, typer.Option(help="The pixel pattern; on cifar10 the semantic backdoor.")
-    ] = BackdoorDataset.MNIST,
+        PicturesName, typer.Option(help="The pixel pattern; on cifar10 the semantic backdoor.")
+    ] = PicturesName.MNIST,
     model: Annotated[
         str | None, typer.Option(help="In place of cnn-standardised and cifar; cnn-rgb is four times as fast as cifar.")
     ] = None,

@@ -5,21 +5,41 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deploy.commands.common import Device, ImagesName, Json, RayAddress, Threads, WorkersNumber, exit_codes, people
+from deploy.commands.common import (
+    Device,
+    ImagesName,
+    Json,
+    PicturesName,
+    RayAddress,
+    Threads,
+    WorkersNumber,
+    exit_codes,
+    people,
+)
 from deploy.commands.experiments import ExperimentFolder, PaperImages, train
 
 xie_app = typer.Typer()
 """Commands of `precad experiment`, which takes them in."""
 
-CertifiedQuick = Annotated[bool, typer.Option("--quick", help="Five trainings of each sigma: a few minutes.")]
+CertifiedQuick = Annotated[bool, typer.Option("--quick", help="Few trainings of each sigma: minutes.")]
 CertifiedSeeds = Annotated[
-    int | None, typer.Option(help="Trainings of each sigma; 5 with --quick, else 100; the paper has 1000.", min=1)
+    int | None,
+    typer.Option(help="Trainings of each sigma; with --quick 2 or 5, else 100; the paper has 1000.", min=1),
 ]
-CertifiedRounds = Annotated[int | None, typer.Option(help="In place of the paper's 3.", min=1)]
+CertifiedRounds = Annotated[int | None, typer.Option(help="In place of the paper's 3, or 1 on cifar10.", min=1)]
+CertifiedPictures = Annotated[PicturesName, typer.Option(help="Digits 0 and 1, or cifar10's airplanes and birds.")]
+PublicStart = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.npy",
+        help="Public model to start from; on cifar10, one is trained on its other classes unless this is given.",
+    ),
+]
 
 
 class AttackLevel(StrEnum):
@@ -47,7 +67,8 @@ def experiment_userdp_certified(
     quick: CertifiedQuick = False,
     seeds: CertifiedSeeds = None,
     sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.8 and 2.3; repeat for several.")
+        list[float] | None,
+        typer.Option("--sigma", help="Instead of 1, 1.8, 2.3; on cifar10 1.7, 3, 6. Repeat."),
     ] = None,
     rounds: CertifiedRounds = None,
     clipping: Annotated[
@@ -56,7 +77,8 @@ def experiment_userdp_certified(
     dirichlet_alpha: Annotated[
         float | None, typer.Option(help="Deal records by a Dirichlet distribution, not i.i.d.: Figure 3 has 1 and 0.5.")
     ] = None,
-    dataset: PaperImages = ImagesName.MNIST,
+    dataset: CertifiedPictures = PicturesName.MNIST,
+    public_start: PublicStart = None,
     device: Device = "auto",
     threads: Threads = None,
     workers: WorkersNumber = 1,
@@ -64,17 +86,18 @@ def experiment_userdp_certified(
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Xie et al.'s Table 4 and Figures 1 to 3: clean and certified accuracy of UserDP-FedAvg on the digits 0 and 1."""
+    """Xie et al.'s Tables 4, 5 and Figures 1 to 3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
     with exit_codes():
         from deploy.experiments import certified_accuracy
         from deploy.experiments import userdp_certified as module
 
         experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
+            sigmas=tuple(dict.fromkeys(sigmas or ())),
             seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            rounds=rounds or module.ROUNDS,
+            rounds=rounds,
             dataset=dataset.value,
             device=device,
+            public_start=public_start,
             clipping=clipping,
             dirichlet_alpha=dirichlet_alpha,
         )
@@ -94,10 +117,11 @@ def experiment_insdp_certified(
     quick: CertifiedQuick = False,
     seeds: CertifiedSeeds = None,
     sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 3, 5 and 10; repeat for several.")
+        list[float] | None, typer.Option("--sigma", help="Instead of 3, 5, 10; on cifar10 2, 4, 8. Repeat.")
     ] = None,
     rounds: CertifiedRounds = None,
-    dataset: PaperImages = ImagesName.MNIST,
+    dataset: CertifiedPictures = PicturesName.MNIST,
+    public_start: PublicStart = None,
     device: Device = "auto",
     threads: Threads = None,
     workers: WorkersNumber = 1,
@@ -105,17 +129,19 @@ def experiment_insdp_certified(
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Xie et al.'s Table 7 and Figures 5a, 8c: InsDP-FedAvg's accuracy, certified against poisoned records."""
+    """Xie et al.'s Tables 7, 8 and Figures 5a, 6a: InsDP-FedAvg's accuracy, certified against poisoned records."""
     with exit_codes():
         from deploy.experiments import certified_accuracy
         from deploy.experiments import insdp_certified as module
 
+        row = module.row_of(dataset.value)
         experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            rounds=rounds or module.ROUNDS,
+            sigmas=tuple(dict.fromkeys(sigmas or (row.quick_sigmas if quick else ()))),
+            seeds=seeds or (row.quick_seeds if quick else module.SEEDS),
+            rounds=rounds,
             dataset=dataset.value,
             device=device,
+            public_start=public_start,
         )
         train(
             certified_accuracy,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clients import evaluation
 from clients.datasets import Records
 from deploy.certify_commands import Request, cost_bounds
-from deploy.experiments.certified_accuracy import MODEL
+from deploy.experiments.two_classes import DIGITS
 from dp.accounting import Label
 from dp.certified_prediction import LABELS, Method, Threat, Training
 
@@ -35,7 +35,7 @@ class Reached:
         losses, successes = np.empty(seeds), np.empty(seeds)
         for seed in range(seeds):
             with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
-                confidences = evaluation.confidences(saved["parameters"], MODEL, wanted)
+                confidences = evaluation.confidences(saved["parameters"], DIGITS.model, wanted)
             of_label = confidences[np.arange(len(wanted)), wanted.labels]
             losses[seed] = -np.log(np.maximum(of_label, _TINY)).mean()
             successes[seed] = np.mean(confidences.argmax(axis=1) == wanted.labels)

@@ -15,7 +15,7 @@ GAMMA: Final = 50.0
 """Sec. 6.1.3."""
 _PIXELS: Final = 15
 """Of the triangle: a distributed backdoor has at most so many parts."""
-_STEPS: Final = 3 * userdp_certified.LOCAL_EPOCHS
+_STEPS: Final = 3 * userdp_certified.MNIST.local_epochs
 """An attacker's local epochs on every record as it is and stamped: three batches of at most 60."""
 
 
@@ -23,7 +23,7 @@ def _of_clients(attack: str, k: int) -> dict[str, Any]:
     """k clients; all their records are poisoned, and their updates scaled to the bound or beyond it."""
     parameters: dict[str, Any] = {"gamma": GAMMA}
     if attack != LabelFlip.name:
-        parameters |= {"steps": _STEPS, "rate": userdp_certified.LOCAL_RATE}
+        parameters |= {"steps": _STEPS, "rate": userdp_certified.MNIST.local_rate}
     if attack == DistributedBackdoor.name:
         parameters["parts"] = min(k, _PIXELS)
     return {"kind": attack, "clients": k, "parameters": parameters}

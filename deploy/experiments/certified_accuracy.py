@@ -1,4 +1,4 @@
-"""Certified accuracy of what Xie et al. train on two digits: what `userdp-certified` and `insdp-certified` share.
+"""Certified accuracy of what Xie et al. train on two classes: what `userdp-certified` and `insdp-certified` share.
 
 Each noise multiplier is trained from the same public model as many times as there are seeds; the mean confidences of
 these models stand for the expected ones. From the same confidences, certified accuracy by the number of attackers:
@@ -17,19 +17,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from clients import evaluation
-from clients.datasets import Records
 from deploy import simulate
 from deploy.certify_commands import Request, certify_runs
-from deploy.experiments import runner
+from deploy.experiments import public_start, runner
+from deploy.experiments.public_start import PublicStart
 from deploy.experiments.runner import Case, Outcome
+from deploy.experiments.two_classes import Pair, pair_of
 from deploy.workers import Workers
 from dp.accounting import PldAccountant
 from dp.certified_prediction import Method, Threat, Training, published_epsilon
@@ -39,8 +38,6 @@ PAPER_TRAININGS: Final = 1000
 """Sec. 6.1.5."""
 GOAL: Final = 0.02
 """Of the distance from the paper's accuracies."""
-CLASSES: Final = (0, 1)
-MODEL: Final = "cnn-binary"
 _EVIDENCES: Final[Mapping[str, str]] = {"radius": "with the radius", "estimate": "means as exact"}
 
 
@@ -55,7 +52,7 @@ class Setting:
     table: str
     """Of the paper, which has `accuracies`."""
     accuracies: Mapping[float, float]
-    """Clean accuracy by noise multiplier, after `rounds`."""
+    """Clean accuracy by noise multiplier, after `rounds`; none where the paper has nothing of the kind."""
     rounds: int
     delta: float
     unit: str
@@ -72,7 +69,7 @@ class Experiment(Protocol):
     @property
     def sigmas(self) -> Sequence[float]: ...
     @property
-    def rounds(self) -> int: ...
+    def rounds(self) -> int | None: ...
     @property
     def seeds(self) -> int:
         """Trainings of each sigma."""
@@ -80,21 +77,41 @@ class Experiment(Protocol):
 
     @property
     def dataset(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def public_start(self) -> Path | None: ...
 
+    def filled(self) -> Self:
+        """With sigmas and rounds."""
+        ...
+
+    def starting_from(self, model: Path) -> Self: ...
     def case(self, sigma: float) -> Case: ...
     def training(self, task: Task) -> Training:
         """Of the task that a case resolves to."""
         ...
 
 
-def case_of(sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any], simulation: Mapping[str, Any]) -> Case:
+E = TypeVar("E", bound=Experiment)
+
+
+def case_of(
+    sigma: float,
+    pair: Pair,
+    *,
+    task: Mapping[str, Any],
+    client: Mapping[str, Any],
+    simulation: Mapping[str, Any],
+    public_start: Path | None,
+) -> Case:
     """One noise multiplier, in its own folder; the server takes the average itself."""
     name = f"sigma-{sigma:g}"
-    common = {"name": name, "noise_multiplier": sigma, "learning_rate": 1.0, "model": MODEL}
+    common = {"name": name, "noise_multiplier": sigma, "learning_rate": 1.0, "model": pair.model}
     config = {
         "task": {**common, **task},
-        "client": {"classes": list(CLASSES), **client},
-        "simulation": dict(simulation),
+        "client": {"classes": list(pair.classes), **client},
+        "simulation": simulation | ({} if public_start is None else {"initial_model": str(public_start)}),
     }
     return Case(name=name, labels={"sigma": sigma}, config=config)
 
@@ -104,7 +121,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
     Raises: ConfigError, DataError.
     """
-    cases = [experiment.case(sigma) for sigma in experiment.sigmas]
+    start, experiment = started(experiment.filled(), folder, console, workers)
+    pair, cases = pair_of(experiment.dataset), [experiment.case(sigma) for sigma in experiment.sigmas]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     found = [_of_case(experiment, outcome, folder) for outcome in outcomes]
     curves = [row for case in found for row in case["curves"]]
@@ -112,14 +130,15 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "experiment": experiment.setting.command,
         "title": f"Xie et al., {experiment.setting.title}, {experiment.dataset}",
         "dataset": experiment.dataset,
-        "classes": list(CLASSES),
-        "model": MODEL,
+        "classes": list(pair.classes),
+        "model": pair.model,
+        "public_start": None if start is None else start.to_json(),
         "rounds": experiment.rounds,
         "seeds": experiment.seeds,
         "output": str(folder),
         "cases": [{name: value for name, value in case.items() if name != "curves"} for case in found],
     }
-    report["paragraph"] = paragraph(report, experiment.setting)
+    report["paragraph"] = paragraph(report, experiment.setting, start)
     runner.write(folder, report, outcomes)
     runner.write_rows(folder / "certified.csv", curves)
     for threat in Threat:
@@ -132,27 +151,33 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     return report
 
 
-def mean_confidences(folder: Path, seeds: int, test: Records) -> NDArray[np.float64]:
-    """Over the final models of a case's seeds, (n, 2)."""
-    total = np.zeros((len(test), len(CLASSES)))
-    for seed in range(seeds):
-        with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
-            total += evaluation.confidences(saved["parameters"], MODEL, test)[:, list(CLASSES)]
-    mean: NDArray[np.float64] = total / seeds
-    return mean
+def started(
+    experiment: E, folder: Path, console: Console, workers: Workers | None = None
+) -> tuple[PublicStart | None, E]:
+    """The public model that CIFAR-10's trainings start from, trained unless it is given; digits start from none.
+
+    Raises: ConfigError, DataError.
+    """
+    if experiment.public_start is not None:
+        return PublicStart(experiment.public_start), experiment
+    if experiment.dataset != "cifar10":
+        return None, experiment
+    pair = pair_of(experiment.dataset)
+    start = public_start.trained(pair, device=experiment.device, folder=folder, console=console, workers=workers)
+    return start, experiment.starting_from(start.path)
 
 
 def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str, Any]:
     sigma, seeds, setting = outcome.case.labels["sigma"], experiment.seeds, experiment.setting
     plan = simulate.resolve(outcome.case.config)
-    test, training = plan.split.test, experiment.training(plan.task)
-    confidences = mean_confidences(folder / outcome.case.name, seeds, test)
+    pair, test, training = pair_of(experiment.dataset), plan.split.test, experiment.training(plan.task)
+    confidences, labels = pair.mean_confidences(folder / outcome.case.name, seeds, test), pair.indices(test)
     accuracies = [run["accuracy"] for run in outcome.runs]
     curves, certified = [], {}
     for threat in Threat:
         certificates = certify_runs(
             confidences.tolist(),
-            test.labels.tolist(),
+            labels.tolist(),
             training,
             Request(delta=setting.delta, threat=threat),
             n_runs=seeds,
@@ -163,13 +188,12 @@ def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str
         certified[threat.value] = {
             evidence: {method.value: _most(rows, evidence, method) for method in Method} for evidence in _EVIDENCES
         }
-    is_paper = experiment.dataset == "mnist" and experiment.rounds == setting.rounds
     return {
         "sigma": sigma,
         "accuracy": outcome.over_seeds("accuracy"),
         "standard_error": statistics.stdev(accuracies) / math.sqrt(seeds) if seeds > 1 else None,
-        "accuracy_of_mean_confidence": float(np.mean(confidences.argmax(axis=1) == test.labels)),
-        "paper": setting.accuracies.get(sigma) if is_paper else None,
+        "accuracy_of_mean_confidence": float(np.mean(confidences.argmax(axis=1) == labels)),
+        "paper": setting.accuracies.get(sigma) if experiment.rounds == setting.rounds else None,
         "epsilon_published": published_epsilon(training, setting.delta),
         "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, setting.delta),
         "radius": certificates["run"]["radius"],
@@ -204,7 +228,7 @@ def _most(rows: Sequence[Mapping[str, Any]], evidence: str, method: Method) -> i
     return max(found, default=None)
 
 
-def paragraph(report: Mapping[str, Any], setting: Setting) -> str:
+def paragraph(report: Mapping[str, Any], setting: Setting, start: PublicStart | None) -> str:
     """What came out, beside what the paper says."""
     cases = report["cases"]
     accuracies = "; ".join(f"sigma = {case['sigma']:g}: {_clean(case, setting.table)}" for case in cases)
@@ -219,12 +243,13 @@ def paragraph(report: Mapping[str, Any], setting: Setting) -> str:
     )
     is_paper = "the" if report["rounds"] == setting.rounds else "not the"
     return (
-        f"{setting.algorithm} on {report['dataset']}, classes 0 and 1, {report['rounds']} rounds "
+        f"{setting.algorithm} on {report['dataset']}, {pair_of(report['dataset']).words}, {report['rounds']} rounds "
         f"({is_paper} paper's {setting.rounds}), {report['seeds']} training(s) of each sigma (the paper has "
         f"{PAPER_TRAININGS}). Clean accuracy, mean over the trainings: {accuracies}. Joining {setting.unit} that the "
         f"predictions of half of the test samples are certified against, from the same models: {tolerated}. With "
         "the radius the exact number is a bound, with probability 0.99 over the trainings; the published one rests on "
         f"an epsilon that is a reproduction, not a bound. Means as exact are an approximation. {setting.differs}"
+        + ("" if start is None else f" {start.words}")
     )
 
 

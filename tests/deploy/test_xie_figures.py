@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
     """Costs are by PyTorch, on stamped ones that shall be zeros; a second time, with the paper's C_bar, nothing is
     trained."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(userdp_certified, "LOCAL_EPOCHS", 1)
+    monkeypatch.setattr(userdp_certified, "MNIST", replace(userdp_certified.MNIST, local_epochs=1))
     monkeypatch.setattr(attack_levels, "_STEPS", 3)
     folder, arguments = tmp_path / "run", ("--level", "user", "--sigma", 2, "--sigma", 3, "--attackers", 20)
     report = small(folder, *arguments, "--attack", "triangle-backdoor")
