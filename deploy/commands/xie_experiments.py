@@ -203,3 +203,49 @@ def experiment_xie_attack_cost(
         )
         name = f"xie-attack-cost-{level.value}"
         train(module, experiment, name, output, threads=threads, workers=(workers, ray), as_json=as_json)
+
+
+@xie_app.command("xie-defences")
+def experiment_xie_defences(
+    quick: Annotated[bool, typer.Option("--quick", help="k = 10 only, few trainings: minutes.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="Trainings whose mean confidence predicts; 3 with --quick, else 20.", min=1)
+    ] = None,
+    rule_seeds: Annotated[
+        int | None, typer.Option(help="Trainings of each rule; 1 with --quick, else 5.", min=1)
+    ] = None,
+    sigma: Annotated[float | None, typer.Option(help="Instead of 1.8, or 2.3 on cifar10.")] = None,
+    attackers: Annotated[
+        list[int] | None, typer.Option("--attackers", help="k of 200; instead of 2, 3, 5, 10; repeat for several.")
+    ] = None,
+    attacks: Annotated[
+        list[str] | None, typer.Option("--attack", help="Such as stat-opt; all three unless given.")
+    ] = None,
+    rules: Annotated[list[str] | None, typer.Option("--rule", help="Such as krum; all seven unless given.")] = None,
+    rounds: CertifiedRounds = None,
+    dataset: CertifiedPictures = PicturesName.MNIST,
+    public_start: PublicStart = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
+    output: ExperimentFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Xie et al.'s Table 9: accuracy under attack of their certification, beside Krum and other aggregation rules."""
+    with exit_codes():
+        from deploy.experiments import xie_defences as module
+
+        experiment = module.Experiment(
+            dataset=dataset.value,
+            sigma=sigma,
+            attackers=tuple(dict.fromkeys(attackers or (module.QUICK_ATTACKERS if quick else module.ATTACKERS))),
+            attacks=tuple(dict.fromkeys(attacks or module.ATTACK_NAMES)),
+            rules=tuple(dict.fromkeys(rules or module.RULES)),
+            rounds=rounds,
+            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
+            rule_seeds=rule_seeds or (module.QUICK_RULE_SEEDS if quick else module.RULE_SEEDS),
+            device=device,
+            public_start=public_start,
+        )
+        train(module, experiment, "xie-defences", output, threads=threads, workers=(workers, ray), as_json=as_json)

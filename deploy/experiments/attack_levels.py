@@ -9,24 +9,34 @@ from typing import Any, Final
 
 from clients.attacks import DistributedBackdoor, LabelFlip, PoisonedRecords, TriangleBackdoor
 from deploy.experiments import insdp_certified, userdp_certified
+from deploy.experiments.two_classes import DIGITS, Pair
 from dp.certified_prediction import Threat
 
 GAMMA: Final = 50.0
 """Sec. 6.1.3."""
 _PIXELS: Final = 15
 """Of the triangle: a distributed backdoor has at most so many parts."""
-_STEPS: Final = 3 * userdp_certified.MNIST.local_epochs
-"""An attacker's local epochs on every record as it is and stamped: three batches of at most 60."""
 
 
-def _of_clients(attack: str, k: int) -> dict[str, Any]:
-    """k clients; all their records are poisoned, and their updates scaled to the bound or beyond it."""
+def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair) -> dict[str, Any]:
+    """k clients; all their records are poisoned, and their updates scaled to the bound or beyond it.
+
+    The second of the classes shall be taken for the first, which is 0 in either pair, the attacks' default. Whoever
+    stamps records trains on each as it is and stamped.
+    """
     parameters: dict[str, Any] = {"gamma": GAMMA}
     if attack != LabelFlip.name:
-        parameters |= {"steps": _STEPS, "rate": userdp_certified.MNIST.local_rate}
+        steps = row.local_epochs * row.stamped_batches_an_epoch
+        parameters |= {"steps": steps, "rate": row.local_rate}
+    elif pair is not DIGITS:
+        parameters["source"] = pair.classes[1]
     if attack == DistributedBackdoor.name:
         parameters["parts"] = min(k, _PIXELS)
     return {"kind": attack, "clients": k, "parameters": parameters}
+
+
+def _of_digits(attack: str, k: int) -> dict[str, Any]:
+    return of_clients(attack, k, userdp_certified.MNIST, DIGITS)
 
 
 def _of_records(attack: str, k: int) -> dict[str, Any]:
@@ -63,7 +73,7 @@ LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
             rounds=5,
             attackers=(2, 5, 10),
             attacks=(LabelFlip.name, TriangleBackdoor.name, DistributedBackdoor.name),
-            attack=_of_clients,
+            attack=_of_digits,
             threat=Threat.REPLACE,
             words="clients that attackers replace",
         ),

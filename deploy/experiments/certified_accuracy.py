@@ -61,7 +61,19 @@ class Setting:
     """From the paper: a sentence."""
 
 
-class Experiment(Protocol):
+class Starting(Protocol):
+    """What may begin with a public model."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def public_start(self) -> Path | None: ...
+    def starting_from(self, model: Path) -> Self: ...
+
+
+class Experiment(Starting, Protocol):
     """Trainings of several noise multipliers, and by what an attacker is accounted in them."""
 
     @property
@@ -75,25 +87,17 @@ class Experiment(Protocol):
         """Trainings of each sigma."""
         ...
 
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def public_start(self) -> Path | None: ...
-
     def filled(self) -> Self:
         """With sigmas and rounds."""
         ...
 
-    def starting_from(self, model: Path) -> Self: ...
     def case(self, sigma: float) -> Case: ...
     def training(self, task: Task) -> Training:
         """Of the task that a case resolves to."""
         ...
 
 
-E = TypeVar("E", bound=Experiment)
+E = TypeVar("E", bound=Starting)
 
 
 def case_of(
@@ -111,7 +115,7 @@ def case_of(
     config = {
         "task": {**common, **task},
         "client": {"classes": list(pair.classes), **client},
-        "simulation": simulation | ({} if public_start is None else {"initial_model": str(public_start)}),
+        "simulation": dict(simulation) | ({} if public_start is None else {"initial_model": str(public_start)}),
     }
     return Case(name=name, labels={"sigma": sigma}, config=config)
 

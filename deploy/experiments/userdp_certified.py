@@ -42,6 +42,8 @@ class Row:
     local_epochs: int
     batches_an_epoch: int
     """Of a client that has a 200th of the records."""
+    stamped_batches_an_epoch: int
+    """Of one that has each of them as it is and stamped."""
     local_batch: int
     local_rate: float
     client_clip: float
@@ -65,6 +67,7 @@ MNIST: Final = Row(
     client_rate=0.1,
     local_epochs=10,
     batches_an_epoch=2,  # 63 or 64 records
+    stamped_batches_an_epoch=3,
     local_batch=60,
     local_rate=0.02,
     client_clip=0.7,
@@ -77,6 +80,7 @@ CIFAR: Final = Row(
     client_rate=0.2,
     local_epochs=5,
     batches_an_epoch=1,  # 50 records
+    stamped_batches_an_epoch=2,
     local_batch=50,
     local_rate=0.05,
     client_clip=1.0,

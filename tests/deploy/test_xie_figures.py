@@ -20,7 +20,7 @@ from clients.models import build, unflatten
 from clients.simulation import Simulation
 from deploy import simulate
 from deploy.cli import app
-from deploy.experiments import attack_levels, insdp_certified, userdp_certified, xie_attack_cost
+from deploy.experiments import insdp_certified, userdp_certified, xie_attack_cost
 from deploy.experiments.attack_costs import lower_bounds
 from deploy.experiments.attack_levels import LEVELS
 from deploy.experiments.xie_attack_cost import TAUS
@@ -185,7 +185,6 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
     trained."""
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(userdp_certified, "MNIST", replace(userdp_certified.MNIST, local_epochs=1))
-    monkeypatch.setattr(attack_levels, "_STEPS", 3)
     folder, arguments = tmp_path / "run", ("--level", "user", "--sigma", 2, "--sigma", 3, "--attackers", 20)
     report = small(folder, *arguments, "--attack", "triangle-backdoor")
     wanted = TriangleBackdoor().success_records(DataSource(classes=(0, 1)).load(side=28).test)
