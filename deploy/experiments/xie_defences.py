@@ -39,6 +39,7 @@ from clients.aggregation import (
     TrimmedMean,
 )
 from clients.attacks import ATTACKS, LabelFlip, StatOpt, TriangleBackdoor
+from clients.datasets import Records
 from deploy import simulate
 from deploy.certify_commands import Request, certify_runs
 from deploy.errors import ConfigError
@@ -47,6 +48,7 @@ from deploy.experiments.attack_levels import of_clients
 from deploy.experiments.certified_accuracy import started
 from deploy.experiments.runner import Case, Outcome
 from deploy.experiments.two_classes import Pair, pair_of
+from deploy.simulate import Plan
 from deploy.workers import Workers
 from dp.accounting import PldAccountant
 from dp.certified_prediction import Method, Threat, published_epsilon
@@ -180,10 +182,11 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         *runner.run_cases(ours, seeds=experiment.seeds, folder=folder, console=console, workers=workers),
         *runner.run_cases(theirs, seeds=experiment.rule_seeds, folder=folder, console=console, workers=workers),
     ]
+    plan = simulate.resolve(ours[0].config)
     report = runner.report_of("xie-defences", replace(experiment, public_start=None), folder)
     report["public_start"] = None if start is None else start.to_json()
-    report["cases"] = [_of_case(outcome, folder, pair_of(experiment.dataset)) for outcome in outcomes]
-    report["certified"] = _certified(experiment, outcomes[0], folder)
+    report["cases"] = [_of_case(outcome, folder, plan, pair_of(experiment.dataset)) for outcome in outcomes]
+    report["certified"] = _certified(experiment, plan, folder / ours[0].name)
     report["paragraph"] = xie_defences_shown.paragraph(report, start)
     runner.write(folder, report, outcomes)
     runner.write_rows(folder / "defences.csv", report["cases"])
@@ -191,41 +194,55 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     return report
 
 
-def _of_case(outcome: Outcome, folder: Path, pair: Pair) -> dict[str, Any]:
+def _of_case(outcome: Outcome, folder: Path, plan: Plan, pair: Pair) -> dict[str, Any]:
     """Robust accuracy, and how often attackers got what they want; of the certification also by its mean prediction."""
-    accuracies = [run["accuracy"] for run in outcome.runs]
+    labels, seeds, of_case = outcome.case.labels, len(outcome.runs), folder / outcome.case.name
+    accuracies, attackers = [run["accuracy"] for run in outcome.runs], sorted(plan.task.clients)[-labels["k"] :]
     found = {
-        **outcome.case.labels,
-        "trainings": len(accuracies),
+        **labels,
+        "trainings": seeds,
+        "attackers_drawn": _drawn(of_case, seeds, attackers) if labels["k"] else 0.0,
         "accuracy": float(np.mean(accuracies)),
         "least": min(accuracies),
         "most": max(accuracies),
         "attack_success": outcome.over_seeds("attack_success")["mean"],
         "diverged": outcome.diverged,
     }
-    if outcome.case.labels["defence"] == CERTIFICATION:
-        test = simulate.resolve(outcome.case.config).split.test
-        predicted = pair.mean_confidences(folder / outcome.case.name, len(accuracies), test).argmax(axis=1)
-        found["accuracy_of_mean_confidence"] = float(np.mean(predicted == pair.indices(test)))
-        attack = outcome.case.labels["attack"]
-        wanted = None if attack == "none" else _wanted(outcome, test)
+    if labels["defence"] == CERTIFICATION:
+        test = plan.split.test
+        found["accuracy_of_mean_confidence"] = _share_right(pair, of_case, seeds, test)
+        wanted = _wanted(outcome.case, test)
         if wanted is not None:
-            reached = pair.mean_confidences(folder / outcome.case.name, len(accuracies), wanted).argmax(axis=1)
-            found["attack_success_of_mean_confidence"] = float(np.mean(reached == pair.indices(wanted)))
+            found["attack_success_of_mean_confidence"] = _share_right(pair, of_case, seeds, wanted)
     return found
 
 
-def _wanted(outcome: Outcome, test: Any) -> Any:
-    """What the attackers of a case aim at, None where that is nothing."""
-    attack = outcome.case.config["simulation"]["attack"]
-    return ATTACKS[attack["kind"]](**attack["parameters"]).success_records(test)
+def _drawn(folder: Path, seeds: int, attackers: Sequence[str]) -> float:
+    """How often a round of a training had one of them, mean over a case's trainings."""
+    total = 0
+    for seed in range(seeds):
+        with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
+            total += int(saved["participation"][np.isin(saved["clients"], attackers)].sum())
+    return total / seeds
 
 
-def _certified(experiment: Experiment, clean: Outcome, folder: Path) -> dict[str, Any]:
+def _share_right(pair: Pair, folder: Path, seeds: int, records: Records) -> float:
+    """Of the records whose label has the larger mean confidence."""
+    predicted = pair.mean_confidences(folder, seeds, records).argmax(axis=1)
+    return float(np.mean(predicted == pair.indices(records)))
+
+
+def _wanted(case: Case, test: Records) -> Records | None:
+    """What the attackers of a case aim at, None where there is no such thing."""
+    attack = case.config["simulation"].get("attack")
+    return None if attack is None else ATTACKS[attack["kind"]](**attack["parameters"]).success_records(test)
+
+
+def _certified(experiment: Experiment, plan: Plan, clean: Path) -> dict[str, Any]:
     """Of the trainings without attackers: certified accuracy against k replaced clients, by evidence and method."""
-    plan, pair, trained = simulate.resolve(clean.case.config), pair_of(experiment.dataset), experiment.trained()
-    test, training = plan.split.test, trained.training(plan.task)
-    confidences = pair.mean_confidences(folder / clean.case.name, experiment.seeds, test)
+    pair, test = pair_of(experiment.dataset), plan.split.test
+    training = experiment.trained().training(plan.task)
+    confidences = pair.mean_confidences(clean, experiment.seeds, test)
     delta = userdp_certified.DELTA
     found = certify_runs(
         confidences.tolist(),

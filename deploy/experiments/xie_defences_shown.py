@@ -78,13 +78,24 @@ def _draw(axes: Any, report: Mapping[str, Any]) -> None:
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """For people."""
     table = Table(title=f"Xie et al., robust accuracy by defence, {report['dataset']}", title_justify="left")
-    for column in ("attack", "k", "defence", "trainings", "robust accuracy", "least", "most", "attack success"):
+    for column in (
+        "attack",
+        "k",
+        "drawn",
+        "defence",
+        "trainings",
+        "robust accuracy",
+        "least",
+        "most",
+        "attack success",
+    ):
         table.add_column(column, justify="left" if column in ("attack", "defence") else "right")
     for case in report["cases"]:
         success = case.get("attack_success_of_mean_confidence", case["attack_success"])
         table.add_row(
             case["attack"],
             str(case["k"]),
+            f"{case['attackers_drawn']:.1f}",
             case["defence"] + (f" ({case['diverged']} diverged)" if case["diverged"] else ""),
             str(case["trainings"]),
             f"{_robust(case):.3f}",
@@ -93,3 +104,4 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             "-" if success is None else f"{success:.3f}",
         )
     runner.print_result(console, table, report)
+    console.print("drawn: attackers in the rounds of a training, mean over the trainings", highlight=False)

@@ -13,7 +13,10 @@ from torch.func import functional_call
 from clients import models
 from clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 
-NAMES = ["mlp", "cnn", "cnn-standardised", "cnn-half", "cnn-binary", "cnn-letters", "cnn-rgb", "cifar", "lstm"]
+NAMES = [
+    *("mlp", "cnn", "cnn-standardised", "cnn-half", "cnn-binary", "cnn-letters", "cnn-rgb", "cifar"),
+    *("cnn-pooled", "cnn-pooled-binary", "lstm"),
+]
 FOR_EMNIST = {"cnn-letters": 26, "cnn-balanced": 47, "cnn-byclass": 62}
 
 
@@ -31,16 +34,22 @@ def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
     torch.testing.assert_close(standardised(images), plain((images - 0.1307) / 0.3081))
 
 
-def test_the_binary_cnn_is_the_cnn_with_two_outputs():
-    """8 * 33 parameters fewer; the other classes have no confidence at all, and the loss is that of two logits."""
-    model, images = models.build("cnn-binary", seed=3), some_inputs("cnn-binary", 4)
-    assert models.dimension("cnn-binary") == 26_010 - 8 * 33
-    logits, labels = model(images), torch.tensor([0, 1, 1, 0])
-    assert not logits.softmax(dim=1)[:, 2:].any()
+@pytest.mark.parametrize(
+    ("name", "classes", "dimension"),
+    [("cnn-binary", (0, 1), 26_010 - 8 * 33), ("cnn-pooled-binary", (0, 2), 131_466 - 8 * 129)],
+)
+def test_a_binary_cnn_is_its_cnn_with_two_outputs(name, classes, dimension):
+    """Eight outputs fewer; the other classes have no confidence at all, and the loss is that of two logits."""
+    model, images = models.build(name, seed=3), some_inputs(name, 4)
+    assert models.dimension(name) == dimension
+    logits, is_second = model(images), torch.tensor([0, 1, 1, 0])
+    others = [label for label in range(10) if label not in classes]
+    assert not logits.softmax(dim=1)[:, others].any()
     two = model[:-1](images)
     assert two.shape == (4, 2)
     cross_entropy = torch.nn.functional.cross_entropy
-    torch.testing.assert_close(cross_entropy(logits, labels), cross_entropy(two, labels))
+    labels = torch.tensor(classes)[is_second]
+    torch.testing.assert_close(cross_entropy(logits, labels), cross_entropy(two, is_second))
 
 
 def some_inputs(name, n):
@@ -54,6 +63,7 @@ def some_inputs(name, n):
     ("name", "dimension"),
     [
         ("cnn-rgb", (16 * 3 * 64 + 16) + (32 * 16 * 16 + 32) + (32 * 800 + 32) + 330),
+        ("cnn-pooled", (32 * 27 + 32) + (64 * 32 * 9 + 64) + (64 * 64 * 9 + 64) + (128 * 64 * 9 + 128) + 1290),
         ("cifar", 122_570),  # as the tutorial's model.summary() prints
         ("lstm", 2000 * 32 + 256 * (32 + 1) + 256 * (64 + 1) + 2 * 256 * 64 + 650),
     ],
