@@ -247,7 +247,7 @@ def paragraph(report: Mapping[str, Any], setting: Setting, start: PublicStart | 
     )
     is_paper = "the" if report["rounds"] == setting.rounds else "not the"
     return (
-        f"{setting.algorithm} on {report['dataset']}, {pair_of(report['dataset']).words}, {report['rounds']} rounds "
+        f"{setting.algorithm} on {report['dataset']}, {pair_of(report['dataset']).words}, {report['rounds']} round(s) "
         f"({is_paper} paper's {setting.rounds}), {report['seeds']} training(s) of each sigma (the paper has "
         f"{PAPER_TRAININGS}). Clean accuracy, mean over the trainings: {accuracies}. Joining {setting.unit} that the "
         f"predictions of half of the test samples are certified against, from the same models: {tolerated}. With "
