@@ -127,10 +127,15 @@ class Experiment:
         """Of the paper's Table 2."""
         return userdp_certified.row_of(self.dataset)
 
+    @property
+    def noise_multiplier(self) -> float:
+        """Of the certification."""
+        return self.sigma or SIGMA["cifar10" if self.dataset == "cifar10" else "mnist"]
+
     def filled(self) -> Experiment:
         """With the data set's sigma and rounds in place of what is left out."""
-        sigma = self.sigma or SIGMA["cifar10" if self.dataset == "cifar10" else "mnist"]
-        return replace(self, sigma=sigma, rounds=self.rounds or self.row.rounds, attackers=sorted(self.attackers))
+        rounds, attackers = self.rounds or self.row.rounds, tuple(sorted(self.attackers))
+        return replace(self, sigma=self.noise_multiplier, rounds=rounds, attackers=attackers)
 
     def starting_from(self, model: Path) -> Experiment:
         """The same, from that public model."""
@@ -139,7 +144,7 @@ class Experiment:
     def trained(self) -> userdp_certified.Experiment:
         """What the certification trains."""
         return userdp_certified.Experiment(
-            sigmas=(self.sigma,) if self.sigma is not None else (),
+            sigmas=(self.noise_multiplier,),
             rounds=self.rounds,
             seeds=self.seeds,
             dataset=self.dataset,
@@ -148,12 +153,14 @@ class Experiment:
         )
 
     def case(self, defence: str, attack: str | None = None, k: int = 0) -> Case:
-        """The certification, or a rule, without an attack or with k attackers of that kind."""
-        of_paper = self.trained().case(self.sigma or SIGMA["mnist"])
-        name = f"{defence}-{'clean' if attack is None else f'{attack}-k{k}'}"
+        """The certification, or a rule, without an attack or with k attackers of that kind. Without, a rule is made for
+        as many as there are at most."""
+        of_paper, made_for = self.trained().case(self.noise_multiplier), k or max(self.attackers)
+        name = f"{defence}-{attack or 'clean'}"
         simulation = dict(of_paper.config["simulation"])
+        if attack is not None or defence != CERTIFICATION:
+            name += f"-k{made_for}"
         if defence != CERTIFICATION:
-            made_for = k or max(self.attackers)
             parameters = rule_parameters(defence, made_for, self.row.client_rate, userdp_certified.N_CLIENTS)
             simulation |= {"algorithm": "fedavg", "aggregation": defence, "aggregation_parameters": parameters}
         if attack is not None:
