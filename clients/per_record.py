@@ -94,6 +94,13 @@ class RecordEngine:
         some are shared."""
         return [sum(own.numel() for own in layer.parameters(recurse=False)) for layer in self._layers]
 
+    def require_layer_sizes(self, setting: str) -> list[int]:
+        """`layer_sizes` of a model whose layers share nothing. Raises ArgumentError, which names the setting that asks
+        for them."""
+        if sum(self.layer_sizes) != self.dim:
+            raise ArgumentError(f"{setting}: expected 'flat' for a model whose layers share parameters")
+        return self.layer_sizes
+
     def model_copy(self) -> nn.Module:
         """A new copy of the model, on the CPU in float32, that draws nothing and changes nothing in place."""
         return copy.deepcopy(self._template)

@@ -1,7 +1,7 @@
 """What a client computes in a round, by the task's algorithm, before any attack and before its encoding.
 
 precad            clip_C( -sum of clipped gradients )                                        PRECAD, Algorithm 2, 1-7
-user-dp-fedavg    clip_C( theta_i - theta ) after V steps of descent                         Xie et al., Algorithm 1
+user-dp-fedavg    clip_C( theta_i - theta ) after V steps of descent, or by layer            Xie et al., Algorithm 1
 ins-dp-fedavg     clip_C( theta_i - theta ) after V steps of DP-SGD                          Xie et al., Algorithm 3
 local-dp          clip_C( -sum of clipped gradients + N(0, (sigma R)^2) )                    PRECAD, Sec. 6.1, LDP
 distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^2 / tau)     PRECAD, Sec. 1, DDP
@@ -28,7 +28,7 @@ from clients.descent import descend
 from clients.errors import NonFiniteGradientError, NonFiniteModelError
 from clients.local_update import local_updates
 from clients.per_record import RecordEngine
-from clients.projection import project
+from clients.projection import project, project_layers
 from clients.record_clipping import Clipping, RecordClip
 from dp import rounded_gaussian
 from mpc import fixed_point
@@ -90,6 +90,12 @@ def round_updates(
             return _gradient_sums(task, parameters, participants, engine, record_clip(task), task.client_clip)
 
 
+def require_runnable(task: Task, engine: RecordEngine) -> None:
+    """Before the first round: this model can be clipped as the task says. Raises ArgumentError."""
+    if task.update_clipping == "per-layer":
+        engine.require_layer_sizes("task.update_clipping")
+
+
 def record_clip(task: Task) -> RecordClip:
     """R, as the task says."""
     return RecordClip(task.record_clip, Clipping(task.record_clipping))
@@ -142,7 +148,14 @@ def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engi
     with np.errstate(over="ignore", invalid="ignore"):
         update = trained - parameters.astype(np.float64)
         is_bounded = bool(np.linalg.norm(update) < math.inf)
-    return project(update, task.client_clip) if is_bounded else np.zeros(task.dim)
+    return _clipped(task, update, engine) if is_bounded else np.zeros(task.dim)
+
+
+def _clipped(task: Task, update: Vector, engine: RecordEngine) -> Vector:
+    """Within C, as a whole or layer by layer (d,)."""
+    if task.update_clipping == "per-layer":
+        return project_layers(update, task.client_clip, engine.layer_sizes)
+    return project(update, task.client_clip)
 
 
 def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:

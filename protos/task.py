@@ -46,10 +46,14 @@ OF_AN_ALGORITHM: Final[Mapping[str, tuple[AlgorithmName, ...]]] = MappingProxyTy
         "local_batch": ("user-dp-fedavg",),
         "local_momentum": ("user-dp-fedavg",),
         "local_weight_decay": ("user-dp-fedavg",),
+        "update_clipping": ("user-dp-fedavg",),
         "non_colluding": ("distributed-dp",),
     }
 )
 """Fields that mean something to these algorithms only."""
+ABSENT_AT_DEFAULT: Final = ("update_clipping",)
+"""Fields that came later than the algorithms that they are of. The canonical text has them where they are not at their
+default, so that tasks without them keep their digest."""
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
@@ -93,6 +97,9 @@ class Task(BaseModel):
     """v <- momentum v + gradient, theta <- theta - rate v."""
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """So many times theta is added to the gradient."""
+    update_clipping: Literal["flat", "per-layer"] = "flat"
+    """What a client clips to C: its whole update, or each of the L layers of it to C / sqrt(L), which keeps the whole
+    within C. Servers verify C alone."""
     non_colluding: Annotated[int, Field(ge=1)] = 1
     """tau: of every round's uploads, how many are of clients that follow the protocol and collude with nobody. A round
     with fewer uploads releases nothing."""
@@ -266,8 +273,12 @@ class Task(BaseModel):
         return self._digest
 
     def canonical(self) -> str:
-        """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only."""
-        left_out = {"algorithm", *OF_AN_ALGORITHM} if self.algorithm == "precad" else set[str]()
+        """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only, of
+        others without those that are `ABSENT_AT_DEFAULT`."""
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        left_out = {name for name in ABSENT_AT_DEFAULT if getattr(self, name) == defaults[name]}
+        if self.algorithm == "precad":
+            left_out = {"algorithm", *OF_AN_ALGORITHM}
         fields = self.model_dump(mode="json", exclude=left_out)
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

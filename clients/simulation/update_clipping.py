@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clients.errors import ArgumentError
 from clients.per_record import RecordEngine
-from clients.projection import project
+from clients.projection import project, project_layers
 from clients.simulation.config import SimulationSettings
 from dp.rounded_gaussian import MAX_STD
 from protos.task import Task
@@ -86,21 +86,17 @@ class UpdateClipping:
 
 
 class PerLayerClipping(UpdateClipping):
-    """Each of the L layers within S / sqrt(L), so that the whole is within S: L (S / sqrt(L))^2 = S^2.
-
-    Source: McMahan, Ramage, Talwar and Zhang, ICLR '18, Sec. 3 (per-layer clipping).
-    """
+    """Each of the L layers within S / sqrt(L), so that the whole is within S: `clients.projection.project_layers`."""
 
     name = "per-layer"
 
     def __init__(self, bound: float, noise_multiplier: float, *, layer_sizes: Sequence[int]) -> None:
         super().__init__(bound, noise_multiplier)
-        self._ends = np.cumsum(layer_sizes)[:-1]
+        self._layer_sizes = layer_sizes
 
     def clipped(self, update: Vector, bound: float) -> Vector:
         """See UpdateClipping."""
-        layers = np.split(update, self._ends)
-        return np.concatenate([project(layer, bound / math.sqrt(len(layers))) for layer in layers])
+        return project_layers(update, bound, self._layer_sizes)
 
 
 class QuantileClipping(UpdateClipping):
@@ -224,11 +220,7 @@ def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) 
         case "flat":
             found = UpdateClipping(start, z)
         case "per-layer":
-            if sum(engine.layer_sizes) != task.dim:
-                raise ArgumentError(
-                    "simulation.update_clipping: expected 'flat' for a model whose layers share parameters"
-                )
-            found = PerLayerClipping(start, z, layer_sizes=engine.layer_sizes)
+            found = PerLayerClipping(start, z, layer_sizes=engine.require_layer_sizes("simulation.update_clipping"))
         case "private-quantile":
             found = QuantileClipping(
                 start,

@@ -50,6 +50,7 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "local_momentum": 0.5,
     "local_weight_decay": 0.25,
     "non_colluding": 2,
+    "update_clipping": "per-layer",
 }
 """The same for the fields that mean nothing to `precad`."""
 
@@ -73,6 +74,16 @@ def test_the_digest_of_a_precad_task_is_what_it_was_before_there_were_other_algo
     fields = {name: getattr(task, name) for name in OTHER_VALUES if name != "algorithm"}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1\n" + text.encode()).digest()
+
+
+def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_field() -> None:
+    """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
+    task = small_task(algorithm="user-dp-fedavg", local_steps=2)
+    names = Task.model_fields.keys() - {"update_clipping"}
+    text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
+    assert task.digest() == hashlib.sha256(b"precad/v1\n" + text.encode()).digest()
+    by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
+    assert json.loads(by_layer.canonical()) == json.loads(text) | {"update_clipping": "per-layer"}
 
 
 def test_the_digest_covers_ids_and_counts_and_not_their_order() -> None:
@@ -148,6 +159,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("local_momentum", 1.0, "less than 1"),
     ("local_weight_decay", -0.1, "greater than or equal to 0"),
     ("non_colluding", 0, "greater than or equal to 1"),
+    ("update_clipping", "per_layer", "'flat' or 'per-layer'"),
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from clients.errors import ArgumentError
-from clients.round_update import Participant, round_updates
+from clients.round_update import Participant, require_runnable, round_updates
 from clients.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from clients.simulation.config import SimulationSettings
 from clients.simulation.federation import Federation, Vector
@@ -38,6 +38,7 @@ class Deployed(Algorithm):
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
         self._refuse_rule()
+        require_runnable(self.task, federation.engine)
         self._privacy = task_privacy(self.task)
         self._servers: TwoServers = self._make_servers()
 
