@@ -114,6 +114,8 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
 def supply_model_dimension(task: dict[str, Any]) -> None:
     """Writes `dim` into a `[task]` section. Raises ConfigError where it says another one than its model has."""
     dimension = models.parameter_count(_model(task.get("model", DEFAULT_MODEL)))
+    if task.get("update_clipping") == "private-quantile":
+        dimension += 1  # the learnt bound
     if task.setdefault("dim", dimension) != dimension:
         raise ConfigError(
             f"task.dim: expected {dimension}, the dimension of {task.get('model', DEFAULT_MODEL)!r}, "

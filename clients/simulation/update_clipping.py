@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,11 @@ from clients.per_record import RecordEngine
 from clients.projection import project, project_layers
 from clients.simulation.config import SimulationSettings
 from dp.rounded_gaussian import MAX_STD
+from protos import quantile as quantile_rule
+from protos.quantile import RANGE
 from protos.task import Task
 
 Vector = NDArray[np.float64]
-_RANGE: Final = 2.0**10
-"""How far a learnt bound may move from its start, either way. The rule is public, so keeping to it costs nothing."""
-_LEAST_SPLIT: Final = 1.2
-"""sigma_b is this many times z at least, unless it is given: then z' is at most 1.1 z."""
 
 
 class UpdateClipping:
@@ -135,7 +133,7 @@ class QuantileClipping(UpdateClipping):
 
         Raises ArgumentError unless 2 sigma_b > z: the count would need all of the round's budget, or more.
         """
-        sigma_b = max(expected_clients / 20, _LEAST_SPLIT * noise_multiplier) if count_noise is None else count_noise
+        sigma_b = quantile_rule.count_noise(expected_clients, noise_multiplier) if count_noise is None else count_noise
         if not 2 * sigma_b > noise_multiplier:
             raise ArgumentError(
                 "simulation.quantile_noise: expected more than half of task.noise_multiplier, "
@@ -153,7 +151,7 @@ class QuantileClipping(UpdateClipping):
     @property
     def largest_bound(self) -> float:
         """See UpdateClipping."""
-        return self.start * _RANGE
+        return self.start * RANGE
 
     def count(self, updates: Sequence[Vector]) -> int:
         """sum_i c_i."""
@@ -166,9 +164,9 @@ class QuantileClipping(UpdateClipping):
 
     def learn(self, noisy_count: int) -> None:
         """See the class."""
-        share = 0.5 + noisy_count / (2 * self._expected)
-        moved = math.log(self._bound / self.start) - self._rate * (share - self._quantile)
-        self._bound = self.start * math.exp(min(max(moved, -math.log(_RANGE)), math.log(_RANGE)))
+        now, how = math.log(self._bound / self.start), {"quantile": self._quantile, "rate": self._rate}
+        moved = quantile_rule.moved(now, noisy_count, expected_clients=self._expected, **how)
+        self._bound = self.start * math.exp(moved)
 
     def state(self) -> tuple[float, ...]:
         """S."""
@@ -176,7 +174,7 @@ class QuantileClipping(UpdateClipping):
 
     def restore(self, state: tuple[float, ...]) -> None:
         """See UpdateClipping."""
-        if len(state) != 1 or not self.start / (2 * _RANGE) <= state[0] <= self.start * 2 * _RANGE:
+        if len(state) != 1 or not self.start / (2 * RANGE) <= state[0] <= self.start * 2 * RANGE:
             raise ArgumentError(f"the state of {self.name} clipping must be one bound near {self.start:g}")
         (self._bound,) = state
 
@@ -204,13 +202,13 @@ class MedianClipping(UpdateClipping):
     @property
     def largest_bound(self) -> float:
         """See UpdateClipping."""
-        return self.start * _RANGE
+        return self.start * RANGE
 
     def bound(self, updates: Sequence[Vector]) -> float:
         """The median, within a factor of 2^10 of the task's bound; that bound for nobody."""
         norms = [float(np.linalg.norm(update)) for update in updates]
         median = float(np.median(norms)) if norms else self.start
-        return min(max(median, self.start / _RANGE), self.largest_bound)
+        return min(max(median, self.start / RANGE), self.largest_bound)
 
 
 def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) -> UpdateClipping:

@@ -165,8 +165,8 @@ def test_a_client_clips_each_layer_as_the_task_says(engine: RecordEngine) -> Non
 
 
 def test_the_servers_verify_the_whole_and_no_layer(engine: RecordEngine) -> None:
-    """A client that clips flat, in a task that says per layer, is within C and is accepted, though its first layer alone
-    is longer than C / sqrt(2); one step of the grid more than C is not. The servers run their real check."""
+    """A client that clips flat, in a task that says per layer, is within C and is accepted, though its first layer is
+    longer than C / sqrt(2); one step of the grid more than C is not. The servers run their real check."""
     made = task(algorithm="user-dp-fedavg", client_clip=1.0, update_clipping="per-layer")
     flat, beyond = np.zeros((2, DIM), dtype=np.int64)
     flat[0], beyond[0] = 2**16, 2**16 + 1
