@@ -185,7 +185,7 @@ def test_attacks_on_models_are_refused_where_uploads_are_none(engine: RecordEngi
     for kind, is_refused in (("alie", True), ("sign-flip", False)):
         settings_of = AttackSettings(kind=kind, clients=2)
         if is_refused:
-            with pytest.raises(ArgumentError, match="simulation.attack.kind: expected one that a deployment has"):
+            with pytest.raises(ArgumentError, match=r"simulation\.attack\.kind: expected one that a deployment has"):
                 simulation(engine, learning_task(), algorithm="deployed", attack=settings_of)
         else:
             running = simulation(engine, learning_task(), algorithm="deployed", attack=settings_of)
