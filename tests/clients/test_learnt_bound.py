@@ -88,8 +88,8 @@ def test_what_a_client_shares(engine: RecordEngine, ratio: float) -> None:
 def test_whatever_is_shared_is_within_c(
     norm: float, log_ratio: float, clip: float, multiplier: float, seed: int
 ) -> None:
-    """This norm is what the stated epsilon rests on at honest clients; at others the servers' check is. On integers, for
-    updates, bounds and splits of any size, also those that leave the update hardly any room."""
+    """Else the servers would reject honest clients, and so say what they hold. On integers, for updates, bounds and
+    splits of any size, also those that leave the update hardly any room."""
     made = task(
         algorithm="user-dp-fedavg",
         update_clipping="private-quantile",

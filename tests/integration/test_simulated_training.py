@@ -69,7 +69,9 @@ ALGORITHMS: dict[str, dict[str, object]] = {
     "user-dp-fedavg": LOCAL,
     "user-dp-fedavg, per-layer": {"algorithm": "user-dp-fedavg", "update_clipping": "per-layer", **LOCAL},
     "user-dp-fedavg, private-quantile": {
-        **{"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "dim": models.dimension("mlp") + 1},
+        "algorithm": "user-dp-fedavg",
+        "update_clipping": "private-quantile",
+        "dim": models.dimension("mlp") + 1,
         **LOCAL,
     },
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
