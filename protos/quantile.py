@@ -30,7 +30,9 @@ LARGEST_LOG_RATIO: Final = math.log(RANGE)
 """Of lambda, either way."""
 _LEAST_SPLIT: Final = 1.2
 """sigma_b is this many times z at least, unless it is given: then z' is at most 1.1 z."""
-_EXACT: Final = Context(prec=30, rounding=ROUND_HALF_EVEN)
+_EXACT: Final = Context(prec=40, rounding=ROUND_HALF_EVEN)
+"""So many digits of a float32's exponential decide how it is rounded to float64: one as close to a tie as that is among
+the 2^31 cases with a chance of 2^-48."""
 
 
 def count_noise(expected_clients: float, noise_multiplier: float) -> float:
@@ -78,8 +80,8 @@ class QuantileRule:
         return math.sqrt((self.clip - self.unit) * (self.clip + self.unit))
 
     def bound(self, log_ratio: float) -> float:
-        """S = C e^lambda. e^lambda is rounded to 30 decimal digits, correctly, and then to float64: `math.exp` differs
-        between machines, and servers whose models differ in a bit stop. Raises ValueError beyond the range."""
+        """S = C e^lambda, with the float64 nearest to e^lambda: `math.exp` differs between machines, and servers whose
+        models differ in a bit stop. Raises ValueError beyond the range."""
         if not abs(log_ratio) <= LARGEST_LOG_RATIO * (1 + 2.0**-20):  # lambda is stored in float32; refuses NaN too
             raise ValueError(f"the learnt bound must be within e^{LARGEST_LOG_RATIO:.3f} of its start")
         return self.clip * float(_EXACT.exp(Decimal(log_ratio)))
