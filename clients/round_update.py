@@ -138,7 +138,7 @@ def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engi
     if task.quantile_rule is not None:
         return _counted(task.quantile_rule, update, float(parameters[-1]), is_finite=is_finite)
     if task.update_clipping == "per-layer":
-        return project_layers(update, task.client_clip, engine.layer_sizes)
+        return project_layers(update, task.client_clip, engine.require_layer_sizes("task.update_clipping"))
     return project(update, task.client_clip)
 
 
