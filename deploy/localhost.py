@@ -36,6 +36,7 @@ from mpc.engines import require_engine
 from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role
+from protos.model_update import learnt_bound
 from protos.precad.v1 import control_pb2, control_pb2_grpc
 from protos.tls_files import TransportError
 from protos.transport import dial, require_free
@@ -322,6 +323,7 @@ class LocalRun:
             "clients": len(task.clients),
             "processes": len(self._children.all),
             "accuracy": round(self._accuracy(final), 4),
+            **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             "epsilon_one_server": metrics[-1]["epsilon_one_server"],
             "epsilon_clients_only": metrics[-1]["epsilon_clients_only"],
             **self._of_a_client(),

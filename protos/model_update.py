@@ -29,3 +29,8 @@ def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -
         count = float(fixed_point.decode(noisy_sum[-1:], task.frac_bits)[0])
         result[-1] = rule.next_log_ratio(float(parameters[-1]), count)
     return result
+
+
+def learnt_bound(parameters: NDArray[np.float32], task: Task) -> float | None:
+    """S, to which updates of the coming round are clipped; None where no bound is learnt. parameters: (d,)."""
+    return None if task.quantile_rule is None else task.quantile_rule.bound(float(parameters[-1]))

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -132,6 +133,10 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
     assert ("WARNING: task.algorithm is non-private" in done.stderr) == (algorithm == "non-private")
     assert (summary["accepted"], summary["rejected"]) == (sum(len(line["participants"]) for line in lines), 0)
 
+    if task.quantile_rule is not None:  # by another way to the exponential, from the servers' last vector
+        log_ratio = float(np.load(folder / "a" / "model.npy")[-1])
+        assert log_ratio != 0
+        assert summary["learnt_bound"] == pytest.approx(task.client_clip * math.exp(log_ratio), rel=1e-12)
     run = read_deployed(folder)
     text = " ".join([sentence(run, "none"), *(f"{g.what} {g.rests_on}" for g in guarantees_of(run, "none"))])
     assert ("nothing is guaranteed" in text) == (algorithm == "non-private")
