@@ -133,10 +133,10 @@ def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engi
     """theta_i - theta after V steps of descent, within C."""
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
-    update = _difference(task, parameters[: task.n_parameters], who, engine)
-    is_finite, update = update is not None, np.zeros(task.n_parameters) if update is None else update
+    found = _difference(task, parameters[: task.n_parameters], who, engine)
+    update = np.zeros(task.n_parameters) if found is None else found
     if task.quantile_rule is not None:
-        return _counted(task.quantile_rule, update, float(parameters[-1]), is_finite=is_finite)
+        return _counted(task.quantile_rule, update, float(parameters[-1]), is_finite=found is not None)
     if task.update_clipping == "per-layer":
         return project_layers(update, task.client_clip, engine.require_layer_sizes("task.update_clipping"))
     return project(update, task.client_clip)

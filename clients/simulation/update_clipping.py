@@ -164,8 +164,13 @@ class QuantileClipping(UpdateClipping):
 
     def learn(self, noisy_count: int) -> None:
         """See the class."""
-        now, how = math.log(self._bound / self.start), {"quantile": self._quantile, "rate": self._rate}
-        moved = quantile_rule.moved(now, noisy_count, expected_clients=self._expected, **how)
+        moved = quantile_rule.moved(
+            math.log(self._bound / self.start),
+            noisy_count,
+            expected_clients=self._expected,
+            quantile=self._quantile,
+            rate=self._rate,
+        )
         self._bound = self.start * math.exp(moved)
 
     def state(self) -> tuple[float, ...]:
