@@ -239,7 +239,7 @@ class Task(BaseModel):
                         f"{name} needs update_clipping = 'private-quantile', found {self.update_clipping!r}"
                     )
             return
-        if not 2 * rule.count_noise > self.noise_multiplier:
+        if not (2 * rule.count_noise > self.noise_multiplier and rule.unit < rule.clip):
             raise ValueError(
                 "quantile_noise: the count would need all of the round's budget, or more: expected more than half of "
                 f"noise_multiplier, {self.noise_multiplier / 2:g}, found {rule.count_noise:g}"

@@ -119,6 +119,10 @@ def test_the_model_is_all_but_the_last_number() -> None:
             "quantile_noise needs update_clipping",
         ),
         ({"quantile_noise": 1.0}, "quantile_noise: .* expected more than half of noise_multiplier, 1, found 1"),
+        (
+            {"quantile_noise": math.nextafter(1.0, 2.0), "client_clip": 1.0},
+            "quantile_noise: .* expected more than half of noise_multiplier, 1, found 1",
+        ),
         ({"quantile_noise": 1e8}, "quantile_noise: .* must be at least 1, found quantile_noise 1e[+]08"),
         ({"quantile": 1.0}, "less than 1"),
         ({"quantile_rate": 0.0}, "greater than 0"),
