@@ -120,8 +120,12 @@ def test_the_model_is_all_but_the_last_number() -> None:
         ),
         ({"quantile_noise": 1.0}, "quantile_noise: .* expected more than half of noise_multiplier, 1, found 1"),
         (
-            {"quantile_noise": math.nextafter(1.0, 2.0), "client_clip": 1.0},
-            "quantile_noise: .* expected more than half of noise_multiplier, 1, found 1",
+            {  # the next float64 above the half, where a rounds to C
+                "noise_multiplier": 7.088563172904598,
+                "quantile_noise": math.nextafter(7.088563172904598 / 2, 4.0),
+                "client_clip": 23.758621215820312,
+            },
+            "quantile_noise: .* expected more than half of noise_multiplier, 3.5",
         ),
         ({"quantile_noise": 1e8}, "quantile_noise: .* must be at least 1, found quantile_noise 1e[+]08"),
         ({"quantile": 1.0}, "less than 1"),
