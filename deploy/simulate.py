@@ -115,7 +115,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     for name in config.attacks:
         if name not in valid.clients:
             raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
-    initial = _initial_of(settings, sections["simulation"], valid.dim)
+    initial = _initial_of(settings, sections["simulation"], valid)
     return Plan(
         raw={"task": valid.model_dump(exclude_none=True), "client": client, "simulation": sections["simulation"]},
         task=valid,
@@ -127,15 +127,15 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     )
 
 
-def _initial_of(settings: SimulationSettings, section: dict[str, Any], dim: int) -> NDArray[np.float32] | None:
-    """The public model that the settings name, (dim,). Its digest goes into the section, and where it lies in full.
+def _initial_of(settings: SimulationSettings, section: dict[str, Any], task: Task) -> NDArray[np.float32] | None:
+    """The public model that the settings name, (d,). Its digest goes into the section, and where it lies in full.
 
     Raises ConfigError, SetupError.
     """
     if settings.initial_model is None:
         return None
     path = Path(settings.initial_model).absolute()
-    initial = load_initial_model(path, dim)
+    initial = load_initial_model(path, task)
     found = convert.sha256(convert.model_to_bytes(initial)).hex()
     if settings.initial_model_sha256 not in (None, found):
         raise ConfigError(
