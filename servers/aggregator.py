@@ -271,7 +271,8 @@ class Aggregator:
                     )
                     return await self._run_together(stack, state, tools, meeting, patience)
             except (PeerUnreachableError, ChannelClosedError) as error:
-                await asyncio.to_thread(state.refresh)
+                # in the MPC thread, so behind what it still writes down of what was given up
+                await asyncio.get_running_loop().run_in_executor(tools.mpc_thread, state.refresh)
                 if not patience.starts_or_goes_on():
                     if (why_over := await asyncio.to_thread(lambda: state.why_over)) is not None:
                         log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +23,12 @@ from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, ServerTuples
 from protos.tls_files import TransportError
+from servers import aggregator as process
 from servers.aggregator import Aggregator
-from servers.errors import PeerUnreachableError
+from servers.credentials import Credentials
+from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.peer import PeerLink
+from servers.task_state import TaskState
 from servers.tuple_source import TupleSource
 from tests.integration.harness import LeashedClient, Pki, asynchronous, free_addresses, running, small_task
 
@@ -92,3 +101,43 @@ async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
         await asyncio.gather(*(client.goodbye() for client in clients.values()))
         await deployment.finish()
         assert [record["accepted"] for record in deployment.rounds(1)] == [sorted(clients)]
+
+
+@asynchronous
+async def test_what_the_mpc_thread_still_writes_down_is_there_when_the_servers_meet_again(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link breaks while the other server's round is being taken over. Who meets says what the disk says: a hello
+    that is older would end the task when the servers go on from it."""
+    begun, may_end, told = threading.Event(), threading.Event(), list[int]()
+
+    async def nothing_more() -> None:
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_later(1.0, may_end.set)
+
+    async def send(_: object) -> None: ...
+
+    async def meet(_: object, state: TaskState, *__: Any, **___: Any) -> Any:
+        if begun.is_set():
+            told.append(state.standing.next_round)
+            may_end.set()
+            raise TaskRefusedError("enough")
+        return SimpleNamespace(link=PeerLink(0, send, nothing_more), agreement=SimpleNamespace(task_id="task-1"))
+
+    def level(state: TaskState, _: object) -> None:
+        begun.set()
+        assert may_end.wait(30)
+        state.store.reserve(7)
+
+    monkeypatch.setattr(process, "meet", meet)
+    monkeypatch.setattr(process, "level", level)
+    a = aggregator_a(pki, tmp_path)
+    a.config = a.config.model_copy(update={"connect_timeout_s": 30.0, "reconnect_timeout_s": 30.0})
+    with ThreadPoolExecutor(1) as mpc_thread:
+        tools = SimpleNamespace(mpc_thread=mpc_thread, credentials=Credentials.read(a.config, 0), peer_servicer=None)
+        async with AsyncExitStack() as stack:
+            state = TaskState.open(stack, a.config.state_dir, TASK, np.zeros(TASK.dim, dtype=np.float32))
+            with pytest.raises(TaskRefusedError, match="enough"):
+                await a._run_task(state, tools)  # type: ignore[arg-type] # has what is asked for
+    assert told == [8]
