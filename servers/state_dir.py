@@ -179,10 +179,10 @@ def _restore_records(
     if committed:
         _write_model(state_dir, parameters)
     path = state_dir / "rounds.jsonl"
-    written = path.read_text().splitlines() if path.exists() else []
-    known = {record.round: record for line in written if (record := _parsed(line)) is not None}
+    written = path.read_bytes() if path.exists() else b""
+    known = {record.round: record for line in written.splitlines() if (record := _parsed(line)) is not None}
     records = [known.get(round.number, record_of(round)) for round in committed]
-    if written != [_line(record).rstrip("\n") for record in records]:
+    if written != "".join(map(_line, records)).encode():
         temporary = path.with_suffix(".tmp")
         with open(temporary, "w", opener=private) as lines:
             lines.writelines(map(_line, records))
@@ -216,9 +216,9 @@ def _line(record: control_pb2.RoundRecord) -> str:
     return MessageToJson(record, preserving_proto_field_name=True, indent=None) + "\n"
 
 
-def _parsed(line: str) -> control_pb2.RoundRecord | None:
-    """None for the end of a line that a crash cut."""
+def _parsed(line: bytes) -> control_pb2.RoundRecord | None:
+    """None for what a crash left of a line."""
     try:
         return Parse(line, control_pb2.RoundRecord())
-    except ParseError:
+    except (ParseError, UnicodeDecodeError):
         return None
