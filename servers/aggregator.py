@@ -295,7 +295,7 @@ class Aggregator:
         link, task_id = meeting.link, meeting.agreement.task_id
         tuples = self._tuple_source(tools.credentials, task_id, state.burns)
         guards = (asyncio.create_task(stays(link)), asyncio.create_task(tuples.run()))
-        goodbye = common_pb2.Goodbye(finished=False)
+        goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
         try:
             level_now = asyncio.get_running_loop().run_in_executor(tools.mpc_thread, level, state, meeting)
             await first_error_or_result(_awaited(level_now), guards)

@@ -26,7 +26,7 @@ from protos.tls_files import TransportError
 from servers import aggregator as process
 from servers.aggregator import Aggregator
 from servers.credentials import Credentials
-from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError
 from servers.peer import PeerLink
 from servers.task_state import TaskState
 from servers.tuple_source import TupleSource
@@ -101,6 +101,25 @@ async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
         await asyncio.gather(*(client.goodbye() for client in clients.values()))
         await deployment.finish()
         assert [record["accepted"] for record in deployment.rounds(1)] == [sorted(clients)]
+
+
+@asynchronous
+async def test_a_server_that_is_stopped_says_so_to_the_others(pki: Pki, tmp_path: Path) -> None:
+    """Their last line says who ended the task, and why."""
+
+    def silence(std: float, dim: int) -> RingArray:
+        return np.zeros(dim, dtype=np.int64)
+
+    task = small_task(rounds=1)
+    async with running(task, pki, tmp_path, noises=(silence, silence), reconnect_timeout_s=0.0) as deployment:
+        client = LeashedClient("alice", deployment)
+        await client.join()
+        deployment.aggregators[0].stop()
+        dealer, a, b = await asyncio.gather(*deployment._runs, return_exceptions=True)
+        await client.leave()
+    assert isinstance(a, StoppedError)
+    assert str(dealer) == "aggregator-a ended the task: it was stopped"
+    assert str(b) == "the other aggregator ended the task: it was stopped"
 
 
 @asynchronous

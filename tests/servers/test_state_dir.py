@@ -97,7 +97,9 @@ def test_what_is_no_array_is_no_initial_model(content: bytes | None, tmp_path: P
         load_initial_model(path, TASK.dim)
 
 
-@pytest.mark.parametrize("damage", [b"\xff\xfe\xff", bytes(64), b'{"round": "1", "chosen": 7}', b'{"round"', b"[" * 5000])
+@pytest.mark.parametrize(
+    "damage", [b"\xff\xfe\xff", bytes(64), b'{"round": "1", "chosen": 7}', b'{"round"', b"[" * 5000]
+)
 def test_a_damaged_record_is_written_again_from_what_is_known(damage: bytes, tmp_path: Path) -> None:
     """What a crash of the system left in place of the last line; the line before it keeps its timings."""
     model = np.zeros(4, dtype=np.float32)
