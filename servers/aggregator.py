@@ -225,7 +225,7 @@ class Aggregator:
         return bound
 
     def _add_services(self, server: grpc.aio.Server, credentials: Credentials) -> PeerServicer:
-        peer_servicer = PeerServicer(credentials.peer, lambda: self._view.task_id)
+        peer_servicer = PeerServicer(credentials.peer, self._telemetry, lambda: self._view.task_id)
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(AggregatorServicer(self._view), server)
         control_pb2_grpc.add_ControlServicer_to_server(self._control, server)
         add_health(self._telemetry, server)

@@ -251,9 +251,9 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
     A newer link of the same task takes the older one's place: its holder has lost that one, which we may not know yet.
     """
 
-    def __init__(self, pinned: Source[Pins], task_id: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, pinned: Source[Pins], telemetry: Telemetry, task_id: Callable[[], str] = lambda: "") -> None:
         """task_id: of the task that both servers are in, empty before they have met."""
-        self._pinned, self._task_id = pinned, task_id
+        self._pinned, self._telemetry, self._task_id = pinned, telemetry, task_id
         self._linked: asyncio.Queue[tuple[PeerLink, common_pb2.Hello]] = asyncio.Queue()
         self._released: asyncio.Event | None = None
 
@@ -278,7 +278,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
         self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
     ) -> None:
         """Hands the stream to the aggregator, which compares parameters, and stays until it lets go."""
-        async with refusing("Link", context):
+        async with refusing("Link", context, self._telemetry):
             require_role(context, Role.AGGREGATOR_A)
             require_pinned(context, self._pinned.load().fingerprints)
             first = await anext(aiter(request_iterator), None)
@@ -290,7 +290,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
         released = self._released = asyncio.Event()
         inbox: _Inbox = asyncio.Queue()
         self._linked.put_nowait((PeerLink(1, context.write, _reader(inbox)), first.hello))
-        pump = asyncio.ensure_future(_pump(request_iterator, inbox))
+        pump = asyncio.ensure_future(_pump(request_iterator, inbox, self._telemetry))
         try:
             await released.wait()
         finally:
@@ -303,12 +303,13 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
 _Inbox: TypeAlias = "asyncio.Queue[peer_pb2.PeerMessage | TaskRefusedError | None]"
 
 
-async def _pump(messages: AsyncIterator[peer_pb2.PeerMessage], inbox: _Inbox) -> None:
+async def _pump(messages: AsyncIterator[peer_pb2.PeerMessage], inbox: _Inbox, telemetry: Telemetry) -> None:
     """Moves a stream into a queue, and its end too, however it comes."""
     try:
         async for message in messages:
             inbox.put_nowait(message)
     except DecodeError:
+        telemetry.undecodable("Link")
         inbox.put_nowait(TaskRefusedError(f"{Role.AGGREGATOR_A} sent bytes that are no PeerMessage"))
     finally:
         inbox.put_nowait(None)
@@ -354,7 +355,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     async def GetStatus(self, request: control_pb2.StatusRequest, context: Context) -> control_pb2.Status:  # noqa: N802
         """Whether we are up, and in which state."""
-        async with refusing("GetStatus", context):
+        async with refusing("GetStatus", context, self._view.telemetry):
             require_role(context, Role.OPERATOR)
         return self.status()
 
@@ -362,7 +363,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[control_pb2.ControlEvent]:
         """Records of all rounds, old and new, the state now and then, and the end."""
-        async with refusing("Watch", context):
+        async with refusing("Watch", context, self._view.telemetry):
             require_role(context, Role.OPERATOR)
         self.n_watchers += 1
         try:
