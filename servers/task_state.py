@@ -76,6 +76,7 @@ class TaskState:
     def refresh(self) -> None:
         """Takes in what is on disk. Raises SetupError when its parts do not belong together, StoreError."""
         self.committed = self.store.committed()
+        self.checkpoints.keep_only({round.number for round in self.committed})
         known = {*(round.number for round in self.committed), *(attempt.number for attempt in self.store.attempts())}
         if unknown := self.ledger.rounds - known:
             raise SetupError(f"state_dir: the ledger holds round {min(unknown)}, of which nothing else is known here")
