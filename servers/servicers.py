@@ -96,6 +96,11 @@ class TaskView:
     relay: Callable[[int, str, Payload, bytes], None] | None = None
     """Server A, `masked` form: passes an upload on to B, with the client's statement."""
 
+    def enter(self, state: str) -> None:
+        """The server is in another state now."""
+        self.state = state
+        self.telemetry.entered(state)
+
 
 def check_hello(hello: common_pb2.Hello, task: Task) -> None:
     """Raises ParametersDifferError, naming what differs."""

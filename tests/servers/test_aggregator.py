@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +21,8 @@ from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, ServerTuples
 from protos.tls_files import TransportError
-from servers import aggregator as process
+from servers import task_run
 from servers.aggregator import Aggregator
-from servers.credentials import Credentials
 from servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError
 from servers.peer import PeerLink
 from servers.task_state import TaskState
@@ -149,14 +146,10 @@ async def test_what_the_mpc_thread_still_writes_down_is_there_when_the_servers_m
         assert may_end.wait(30)
         state.store.reserve(7)
 
-    monkeypatch.setattr(process, "meet", meet)
-    monkeypatch.setattr(process, "level", level)
+    monkeypatch.setattr(task_run, "meet", meet)
+    monkeypatch.setattr(task_run, "level", level)
     a = aggregator_a(pki, tmp_path)
     a.config = a.config.model_copy(update={"connect_timeout_s": 30.0, "reconnect_timeout_s": 30.0})
-    with ThreadPoolExecutor(1) as mpc_thread:
-        tools = SimpleNamespace(mpc_thread=mpc_thread, credentials=Credentials.read(a.config, 0), peer_servicer=None)
-        async with AsyncExitStack() as stack:
-            state = TaskState.open(stack, a.config.state_dir, TASK, np.zeros(TASK.dim, dtype=np.float32))
-            with pytest.raises(TaskRefusedError, match="enough"):
-                await a._run_task(state, tools)  # type: ignore[arg-type] # has what is asked for
+    with pytest.raises(TaskRefusedError, match="enough"):
+        await a.run()
     assert told == [8]
