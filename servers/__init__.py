@@ -17,7 +17,8 @@ In reading order:
     resumption    what that standing is
     supervision   work that goes on only as long as its guards do
     drain         how a server leaves when it is asked to
-    servicers     gRPC in, values out: the client-facing, peer and control services
+    servicers     gRPC in, values out: the services for clients and for the other aggregator
+    control       the one for the operator
     admission     what a server takes on at once, and from whom
     connections   how many of each caller
     transfers     uploads and downloads under way: who gets a place, and who makes room

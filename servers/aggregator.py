@@ -31,6 +31,7 @@ from protos.transport import bind_server, stop_server
 from servers import memory
 from servers.admission import Admission, reserve_descriptors
 from servers.config import AggregatorConfig
+from servers.control import ControlServicer
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
 from servers.errors import Limit
@@ -42,7 +43,7 @@ from servers.operations.telemetry import Telemetry
 from servers.replicas import lead, while_leading
 from servers.revocation import Revocations
 from servers.round import NoiseSource
-from servers.servicers import AggregatorServicer, ControlServicer, PeerServicer, TaskView
+from servers.servicers import AggregatorServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
 from servers.spool import Spool
 from servers.state_dir import load_initial_model, restore_records, spool_path
