@@ -1,7 +1,7 @@
 """gRPC in, values out: the services of an aggregator for clients and for the other aggregator.
 
-The operator's is `servers.control`. Whoever calls is authenticated first (`protos.identity`), every request is checked against what it may be, and an error
-becomes a status by the one table in `servers.errors`.
+The operator's is `servers.control`. Whoever calls is authenticated first (`protos.identity`), every request is checked
+against what it may be, and an error becomes a status by the one table in `servers.errors`.
 
 Discussion: the services run on gRPC's asyncio server. Ten thousand clients that wait for their next invitation are ten
 thousand idle streams on one thread, where a thread pool would need a thread for each; what computes (MPC, noise, the
