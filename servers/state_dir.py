@@ -44,7 +44,10 @@ def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
     Changes nothing. A second task on the same records has to be accounted together with the first: that is for the
     operator to decide.
     """
-    existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
+    try:
+        existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
     if existing == state_dir:

@@ -44,7 +44,7 @@ from servers.round import NoiseSource, RoundRunner
 from servers.servicers import PeerServicer, TaskView
 from servers.state_dir import record_of, write_round
 from servers.states import RoundState
-from servers.supervision import first_error_or_result
+from servers.supervision import first_error_or_result, to_the_end
 from servers.task_state import TaskState
 from servers.tuple_source import TupleSource
 
@@ -287,7 +287,7 @@ class TaskRun:
         """Shows the new model and the round's record to operators, and writes both down for them."""
         self.view.parameters = parameters
         self.view.records.append(record)
-        await asyncio.to_thread(write_round, self.config.state_dir, record, parameters)
+        await to_the_end(write_round, self.config.state_dir, record, parameters)
         self.view.telemetry.committed(record)
         log.info(
             "round.committed",

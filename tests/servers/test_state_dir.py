@@ -111,3 +111,9 @@ def test_a_damaged_record_is_written_again_from_what_is_known(damage: bytes, tmp
         file.write(damage)
     for _ in range(2):
         assert restore_records(tmp_path, committed, model) == [first, record_of(committed[1])]
+
+
+def test_a_folder_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
+    """As one below somebody else's is, for a user that is not root."""
+    with pytest.raises(SetupError, match=r"^state_dir: expected a folder to write to, found .*: File name too long$"):
+        require_usable(tmp_path / ("x" * 300))
