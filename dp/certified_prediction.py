@@ -202,7 +202,8 @@ def certify(
         if delta is None:
             raise ValueError("delta must be given for the published method, got None")
         require_delta(delta)
-        K = xie_certified_k(FA, FB, published_epsilon(training, delta), delta)
+        epsilon = published_epsilon(training, delta)
+        K = xie_certified_k(FA, FB, epsilon, delta) if math.isfinite(epsilon) else 0.0
     return Certificate(int(min(certified_integer(K, threat), at_most)), threat, method)
 
 
