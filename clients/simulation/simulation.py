@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -103,6 +103,7 @@ class Simulation:
         """
         self.task, self.settings, self.test = task, settings, test
         self.attacks = {**(attacks or {}), **attacks_of(settings.attack, sorted(task.clients))}
+        require_simulated(self.attacks.values())
         model = models.build(task.model, seed=task.model_seed)
         if engine is None:
             memory = None if memory_mb is None else memory_mb * 2**20
@@ -248,6 +249,16 @@ def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[
             raise ExtensionError("attack", settings.kind, "it is no subclass of clients.attacks.Attack")
         attacks[client] = attack.of_attacker(i)
     return attacks
+
+
+def require_simulated(attacks: Iterable[Attack]) -> None:
+    """Raises ArgumentError for an attack on uploads: there are none here."""
+    for attack in attacks:
+        if attack.is_deployed_only:
+            raise ArgumentError(
+                f"attack {attack.name!r} forges uploads, which a simulation does not have: expected a deployment "
+                "(`precad run`, client.attacks)"
+            )
 
 
 def _registered_or_imported(what: str, name: str, known: Mapping[str, T]) -> T | object:
