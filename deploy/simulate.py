@@ -103,7 +103,9 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     supply_model_dimension(task)
     source = DataSource.of(config)
     split = load_split(source, task.get("model", DEFAULT_MODEL))
-    task["clients"] = declared_records(_ids(task.get("clients")), source, split)
+    ids = task.get("clients")
+    if not isinstance(ids, Mapping):  # of a table the numbers are declared, whatever the data set deals
+        task["clients"] = declared_records(_ids(ids), source, split)
     valid = parse_section(Task, task, "task", base=Path())
     for name in config.attacks:
         if name not in valid.clients:
@@ -131,14 +133,14 @@ def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _ids(clients: object) -> list[Any]:
-    """Ids of a number of clients, a list, or a table of declared numbers."""
+    """Ids of a number of clients, or a list of them. Raises ConfigError."""
     if isinstance(clients, int) and not isinstance(clients, bool):
         if not 2 <= clients <= 1_000_000:
             raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
         width = len(str(clients - 1))
         return [f"client-{i:0{width}}" for i in range(clients)]
-    if isinstance(clients, (list, Mapping)):
-        return list(clients)
+    if isinstance(clients, list):
+        return clients
     raise ConfigError(f"task.clients: expected a number, a list of ids or a table, found {clients!r}")
 
 
@@ -315,7 +317,7 @@ def run_plan(
         "output": str(folder),
         "seeds": summaries,
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return summary
 
 

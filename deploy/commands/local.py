@@ -72,6 +72,7 @@ def simulate(
 
         from deploy import simulate as simulation
         from deploy.demo import demo_config
+        from deploy.figures import to_json
         from deploy.localhost import default_output
         from deploy.workers import Workers
 
@@ -84,7 +85,7 @@ def simulate(
         simulation.print_simulation(people, summary)
         say(f"as a page   precad report {folder}")
         if as_json:
-            sys.stdout.write(json.dumps(summary) + "\n")
+            sys.stdout.write(to_json(summary) + "\n")
 
 
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:

@@ -70,6 +70,34 @@ def test_a_deployments_file_is_simulated(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["seeds"][0]["rounds"] == 2
 
 
+def test_declared_numbers_are_the_divisors(tmp_path: Path) -> None:
+    """Twice as many declared records, at twice the learning rate, are the same step: that of the records dealt."""
+    dealt = resolve(SMALL).task.clients
+    found = []
+    for name, factor in (("dealt", 1), ("doubled", 2)):
+        task = {**SMALL["task"], "clients": {c: factor * n for c, n in dealt.items()}, "learning_rate": factor * 1.0}
+        Runs(resolve({**SMALL, "task": task}), tmp_path / name).run(0)
+        with np.load(tmp_path / name / "seed-0.npz") as saved:
+            found.append(saved["parameters"])
+    Runs(resolve(SMALL), tmp_path / "number").run(0)
+    with np.load(tmp_path / "number" / "seed-0.npz") as saved:
+        found.append(saved["parameters"])
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+def test_an_infinite_epsilon_is_valid_json(tmp_path: Path) -> None:
+    """A delta that is below what float64 can prove: summary, standard output and report say it, and none breaks."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(tomli_w.dumps({**SMALL, "task": {**SMALL["task"], "delta": 1e-14}}))
+    done = precad("simulate", path, "--rounds", 2, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    for text in (done.stdout, (tmp_path / "run" / "summary.json").read_text()):
+        (run,) = json.loads(text, parse_constant=pytest.fail)["seeds"]
+        assert [guarantee["epsilon"] for guarantee in run["guarantees"]] == ["inf", "inf"]
+    assert precad("report", tmp_path / "run").exit_code == 0
+
+
 def test_every_round_has_a_line_and_every_seed_a_file(config: Path, tmp_path: Path) -> None:
     done = precad("simulate", config, "--seeds", 2, "--output", tmp_path / "run", "--json")
     assert done.exit_code == 0, done.output
