@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from clients.errors import ArgumentError
 from clients.simulation.federation import Federation
 from clients.simulation.guarantee import Guarantee
+from protos.task import Task
 
 Parameters = NDArray[np.float32]
+_BUDGETS: Final = tuple(name for name in Task.model_fields if name.startswith("epsilon_budget_"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,8 @@ class Algorithm(ABC):
     clips_updates: ClassVar[bool] = False
     """Whether `simulation.update_clipping` means something here."""
 
+    budgets: ClassVar[tuple[str, ...]] = ()
+    """Fields `epsilon_budget_..` of a task that end this training; others are refused."""
     is_of_any_task: ClassVar[bool] = False
     """Whether it runs what `task.algorithm` says. All others take the task's parameters as those of `precad`."""
 
@@ -53,6 +57,13 @@ class Algorithm(ABC):
                 f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
                 f"found {self.settings.update_clipping!r}"
             )
+
+        for budget in _BUDGETS:
+            if getattr(self.task, budget) is not None and budget not in self.budgets:
+                raise ArgumentError(
+                    f"task.{budget}: expected none with {self.name}, which no budget of that kind ends, "
+                    f"found {getattr(self.task, budget)}"
+                )
 
     @abstractmethod
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
