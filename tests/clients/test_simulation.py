@@ -375,6 +375,14 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
         )
 
 
+@pytest.mark.parametrize("algorithm", ["distributed-dp", "central-record-dp", "precad"])
+def test_what_has_no_encoding_is_not_accepted(engine: RecordEngine, algorithm: str) -> None:
+    """An update beyond the ring is in no sum, and counted in none."""
+    attack = AttackSettings(kind="scaled", clients=1, parameters={"gamma": 1e18})
+    done = simulation(engine, task(client_rate=1.0), algorithm=algorithm, attack=attack).run_round()
+    assert (done.n_chosen, done.n_accepted) == (6, 5)
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 @pytest.mark.parametrize("budget", ["one_server", "clients_only", "client"])
 def test_a_budget_that_nothing_keeps_is_refused(engine: RecordEngine, name: str, budget: str) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from clients.errors import ArgumentError
 from clients.simulation.federation import Federation
 from clients.simulation.guarantee import Guarantee
+from dp.accounting import PldAccountant, SampledGaussian, effective_noise_multiplier
 from protos.task import Task
 
 Parameters = NDArray[np.float32]
@@ -85,6 +86,19 @@ class Algorithm(ABC):
         """Goes on from a `state`. Raises ArgumentError for one that is not this algorithm's."""
         if state:
             raise ArgumentError(f"the algorithm {self.name!r} has no state, got {len(state)} numbers")
+
+    def _of_one_record(
+        self, participation: Mapping[str, int], *, against: str, note: str = "", steps_per_round: int = 1
+    ) -> Guarantee:
+        """Of a record of the client in most rounds, where one draw of N(0, (sigma R)^2) hides it in every step.
+
+        A step is a Gaussian release with Poisson sampling of rate p; what rounding to the grid adds is counted.
+        """
+        task = self.task
+        sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
+        steps = steps_per_round * max(participation.values(), default=0)
+        epsilon = PldAccountant().epsilon(SampledGaussian(task.record_rate, sigma), steps, task.delta)
+        return Guarantee(unit="record", against=against, epsilon=epsilon, delta=task.delta, note=note)
 
     def _refuse_rule(self) -> None:
         """For algorithms of which no server sees single updates, or whose server's rule is fixed."""
