@@ -74,6 +74,7 @@ def simulate(
         from deploy.demo import demo_config
         from deploy.figures import to_json
         from deploy.localhost import default_output
+        from deploy.simulation_shown import print_simulation
         from deploy.workers import Workers
 
         if threads is not None:
@@ -82,7 +83,7 @@ def simulate(
         plan = simulation.resolve(raw, rounds=rounds)
         folder = output or default_output(f"{plan.task.name}-simulated")
         summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
-        simulation.print_simulation(people, summary)
+        print_simulation(people, summary)
         say(f"as a page   precad report {folder}")
         if as_json:
             sys.stdout.write(to_json(summary) + "\n")

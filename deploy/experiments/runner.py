@@ -29,6 +29,7 @@ from clients.per_record import RecordEngine
 from deploy import simulate
 from deploy.errors import ConfigError
 from deploy.figures import plain
+from deploy.simulation_shown import progress_bar, side_by_side
 from deploy.workers import Workers
 
 EPOCH: Final = 200
@@ -130,7 +131,7 @@ def run_cases(
             engines[key] = plan.simulation(0).federation.engine
         summaries = []
         for seed in range(seeds):
-            with simulate.progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
+            with progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
                 summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
         outcomes.append(_outcome(case, plan.task.dim, runs.folder, summaries))
     return outcomes
@@ -143,7 +144,7 @@ def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Cons
         runs = simulate.Runs(simulate.resolve(case.config), (folder / case.name).absolute())
         jobs += runs.jobs(range(seeds))
         dims.append(runs.plan.task.dim)
-    done = simulate.side_by_side(jobs, "trainings", console, workers)
+    done = side_by_side(jobs, "trainings", console, workers)
     return [
         _outcome(case, dim, folder / case.name, done[i * seeds : (i + 1) * seeds])
         for i, (case, dim) in enumerate(zip(cases, dims, strict=True))
