@@ -221,6 +221,8 @@ class Runs:
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+        if len(lines) < rounds:
+            raise ConfigError(f"--output: expected {rounds} rounds in {metrics}, found {len(lines)}")
         metrics.write_text("".join(lines[:rounds]))  # rounds after the last save are trained again, to the same bits
 
     def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:

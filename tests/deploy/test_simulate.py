@@ -235,6 +235,12 @@ def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path
         broken = precad("simulate", config, "--output", tmp_path / "run")
         assert (broken.exit_code, "expected a resolved configuration" in broken.stderr) == (2, True), bad
     (tmp_path / "run" / "config.toml").write_text(good)
+    metrics = tmp_path / "run" / "seed-0.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text("".join(whole.splitlines(keepends=True)[:4]))
+    cut = precad("simulate", config, "--output", tmp_path / "run")
+    assert (cut.exit_code, "expected 6 rounds in" in cut.stderr) == (2, True)
+    metrics.write_text(whole)
     (tmp_path / "run" / "seed-0.npz").write_bytes(b"PK damaged")
     damaged = precad("simulate", config, "--output", tmp_path / "run")
     assert damaged.exit_code == 2
