@@ -37,7 +37,6 @@ class Algorithm(ABC):
     """The key in `ALGORITHMS`."""
     clips_updates: ClassVar[bool] = False
     """Whether `simulation.update_clipping` means something here."""
-
     budgets: ClassVar[tuple[str, ...]] = ()
     """Fields `epsilon_budget_..` of a task that end this training; others are refused."""
     is_of_any_task: ClassVar[bool] = False
@@ -58,7 +57,6 @@ class Algorithm(ABC):
                 f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
                 f"found {self.settings.update_clipping!r}"
             )
-
         for budget in _BUDGETS:
             if getattr(self.task, budget) is not None and budget not in self.budgets:
                 raise ArgumentError(

@@ -34,7 +34,8 @@ class Deployed(Algorithm):
 
     name: ClassVar[str] = "deployed"
     budgets: ClassVar[tuple[str, ...]] = (
-        *("epsilon_budget_one_server", "epsilon_budget_clients_only"),
+        "epsilon_budget_one_server",
+        "epsilon_budget_clients_only",
         "epsilon_budget_client",
     )
     is_of_any_task: ClassVar[bool] = True
