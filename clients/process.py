@@ -22,7 +22,7 @@ from clients.datasets import DataSource, Records, example_of
 from clients.encoding import encode_update
 from clients.errors import ClientError, StoppedError
 from clients.per_record import RecordEngine
-from clients.round_update import Participant, StepNoise, record_clip, round_updates, secure_noise
+from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
 from clients.session import ClientSession, ModelCache
 from mpc.prg import RandomBytes
 from mpc.ring import RingArray
@@ -69,6 +69,7 @@ class Trainer:
         some = next(iter(records.values()))
         memory = None if memory_mb is None else memory_mb * 2**20
         self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)
+        require_runnable(task, self._engine)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()

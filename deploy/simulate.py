@@ -48,6 +48,7 @@ from deploy.local_configuration import DEFAULT_MODEL, declared_records, load_spl
 from deploy.simulation_shown import progress_bar, side_by_side
 from deploy.whole_file import write_whole
 from deploy.workers import Workers
+from protos.model_update import learnt_bound
 from protos.task import Task
 
 NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
@@ -238,6 +239,7 @@ class Runs:
             "diverged_in_round": None if diverged is None else diverged.round,
             "accuracy": simulation.accuracy(),
             "accuracy_of_last_evaluations": _mean_of_last(due, "accuracy"),
+            "learnt_bound": learnt_bound(simulation.progress.parameters, simulation.task),
             "attack_success": simulation.attack_success(),
             "attack_success_of_last_evaluations": _mean_of_last(due, "attack_success"),
             "rejected": sum(len(line["rejected"]) for line in lines),

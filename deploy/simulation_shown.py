@@ -59,6 +59,8 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
             f"seed {run['seed']}",
             f"test accuracy {run['accuracy']:.3f}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
         )
+        if run["learnt_bound"] is not None:
+            table.add_row("", f"updates clipped to {run['learnt_bound']:.4g} in the end, a bound that was learnt")
         if run["rejected_clients"]:
             table.add_row("", f"rejected {run['rejected']} times: {', '.join(run['rejected_clients'])}")
         for guarantee in run["guarantees"]:

@@ -123,7 +123,7 @@ class Simulation:
         self._ids = sorted(task.clients)
         aims = (attack.success_records(test) for attack in self.attacks.values())
         self._success = next((wanted for wanted in aims if wanted is not None), None)
-        self.progress = Progress(models.flatten(model) if initial is None else initial.copy())
+        self.progress = Progress(models.initial_vector(task) if initial is None else initial.copy())
         self.diverged: DivergedError | None = None
         """Why `run` ended before its time, if it did."""
 
@@ -170,11 +170,16 @@ class Simulation:
 
     def accuracy(self) -> float:
         """Of the model as it is, on the test records."""
-        return evaluation.accuracy(self.progress.parameters, self.task.model, self.test)
+        return evaluation.accuracy(self._model, self.task.model, self.test)
 
     def attack_success(self) -> float | None:
         """See RoundMetrics."""
-        return evaluation.attack_success(self.progress.parameters, self.task.model, self._success)
+        return evaluation.attack_success(self._model, self.task.model, self._success)
+
+    @property
+    def _model(self) -> NDArray[np.float32]:
+        """What of the progress is the model, without a bound that is learnt."""
+        return self.progress.parameters[: self.task.n_parameters]
 
     def guarantees(self) -> list[Guarantee]:
         """After the rounds so far."""
