@@ -251,7 +251,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
         f"(the paper has {PAPER_TRAININGS}). Cost: {cost}; k counts {level.words}. {found}. Bounds from J with its "
         f"radius hold for all of the run together with probability {1 - report['psi']:g} over the trainings; from the "
         "mean as if it were J they are approximations, and the published formula is a reproduction, not a bound. "
-        f"Bounds that a measured cost is surely below: {beaten}. The paper says that costs and bounds fall with k and "
+        "Bounds that a measured cost is below, each with its radius, which a true bound escapes with probability "
+        f"{1 - 2 * report['psi']:g} at least: {beaten}. The paper says that costs and bounds fall with k and "
         "rise as epsilon falls, that the bounds are tight for few attackers, and that under DP the kind of attack "
         "makes little difference."
     )
