@@ -31,7 +31,7 @@ class MethodName(StrEnum):
 
 def account(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="Take what is not given from its task.")
+        Path | None, typer.Argument(metavar="CONFIG", help="Take what is not given from its task.")
     ] = None,
     sigma: Annotated[float | None, typer.Option(help="Each server's noise over the record clip.")] = None,
     client_rate: Annotated[

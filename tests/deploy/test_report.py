@@ -13,6 +13,7 @@ import math
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
@@ -513,7 +514,23 @@ def test_without_matplotlib_there_is_a_page_and_a_word(run: Path, monkeypatch: p
     assert (run / "report.html").exists()
 
 
+def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
+    """The page's bytes are those of this process, whose texts are UTF-8, in a locale that has ASCII alone."""
+    here, there = tmp_path / "here.html", tmp_path / "there.html"
+    assert precad("report", run, "--output", here).exit_code == 0
+    ascii_only = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"}
+    command = [sys.executable, "-m", "deploy.cli", "report", run, "--output", there]
+    subprocess.run(command, env=ascii_only, check=True, capture_output=True, timeout=120)
+    assert there.read_bytes() == here.read_bytes()
+
+
 # -- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_not_there_is_named_as_the_run(tmp_path: Path) -> None:
+    done = precad("report", tmp_path / "none")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("precad: RUN: expected the folder of precad demo, run or simulate")
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,16 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
             "client.certificates: expected the certificate of 'hospital-1', found one of precad://client/hospital-2",
         ),
     ],
-    ids=["no pin", "open key", "short token", "no model", "swapped pins", "a client's lost pin", "its swapped pins", "another client"],
+    ids=[
+        "no pin",
+        "open key",
+        "short token",
+        "no model",
+        "swapped pins",
+        "a client's lost pin",
+        "its swapped pins",
+        "another client",
+    ],
 )
 def test_what_a_start_would_refuse_is_refused(organisations, role, spoil, fault) -> None:
     spoil(organisations.folder(role))
