@@ -398,6 +398,8 @@ def test_lines_say_whose_they_are(lines: list[dict[str, Any]], pki: Pki, tmp_pat
         [(AGGREGATORS[i], 0), (AGGREGATORS[1 - i], 0)] for i in (0, 1)
     ]
     assert all({line["task"]} == tasks for line in committed)
+    finished = {line["role"]: line.get("reason") for line in lines if line["event"].endswith(".finished")}
+    assert finished == {**dict.fromkeys(AGGREGATORS, "1 rounds done"), Role.DEALER: None}
     assert TOKEN not in repr(lines)
 
 
