@@ -118,7 +118,11 @@ def experiment_precad_backdoor(
     seeds: Seeds = None,
     attackers: Annotated[
         list[int] | None,
-        typer.Option("--attackers", help="K; instead of 5 and 10, or 1 and 3 on CIFAR-10; repeat for several.", min=1),
+        typer.Option(
+            "--attackers",
+            help="K; instead of 5 and 10, or 1 and 3 on CIFAR-10 (5, or 3, with --quick); repeat for several.",
+            min=1,
+        ),
     ] = None,
     sigma: Sigma = 1.0,
     rounds: Rounds = None,
@@ -139,8 +143,9 @@ def experiment_precad_backdoor(
     with exit_codes():
         from deploy.experiments import precad_backdoor as module
 
+        quick_attackers = module.QUICK_ATTACKERS.get(dataset.value, module.QUICK_ATTACKERS["mnist"])
         experiment = module.Experiment(
-            attackers=tuple(dict.fromkeys(attackers or ())),
+            attackers=tuple(dict.fromkeys(attackers or (quick_attackers if quick else ()))),
             sigma=sigma,
             **_size(module, quick=quick, seeds=seeds, rounds=rounds),
             dataset=dataset.value,
