@@ -156,10 +156,8 @@ class Runs:
             elif any(path != half_written for path in folder.iterdir()):
                 raise ConfigError(f"--output: expected a new or empty folder, found files in {folder}")
             resolved = tomli_w.dumps(plan.raw)
-            if (
-                not config.exists() or config.read_text(encoding="utf-8") != resolved
-            ):  # as it is, workers beside us may read it
-                half_written.write_text(resolved, encoding="utf-8")
+            if not config.exists() or config.read_text() != resolved:  # as it is, workers beside us may read it
+                half_written.write_text(resolved)
                 os.replace(half_written, config)
         except OSError as error:
             raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
@@ -176,7 +174,7 @@ class Runs:
         metrics = self.folder / f"seed-{seed}.jsonl"
         self._resume(simulation, seed, metrics)
         start = time.perf_counter()
-        with metrics.open("a", encoding="utf-8") as file:
+        with metrics.open("a") as file:
             for done in simulation.run():
                 file.write(json.dumps(done.to_json()) + "\n")
                 on_round(done)
@@ -221,13 +219,11 @@ class Runs:
                         simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
-        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.exists() else []
-        metrics.write_text(
-            "".join(lines[:rounds]), encoding="utf-8"
-        )  # rounds after the last save are trained again, to the same bits
+        lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+        metrics.write_text("".join(lines[:rounds]))  # rounds after the last save are trained again, to the same bits
 
     def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
-        lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
         rounds, diverged = simulation.progress.rounds, simulation.diverged
         every = self.plan.settings.evaluate_every
         due = [line for line in lines if (line["round"] + 1) % every == 0 or line["round"] + 1 == rounds]
@@ -252,7 +248,7 @@ class Runs:
 def _require_same(plan: Plan, config: Path) -> None:
     """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds."""
     try:
-        found = tomllib.loads(config.read_text(encoding="utf-8"))
+        found = tomllib.loads(config.read_text())
         rounds = int(found["task"]["rounds"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # broken TOML and UTF-8 are ValueErrors
         raise ConfigError(f"--output: expected a resolved configuration, found {config}: {error}") from None
@@ -319,7 +315,7 @@ def run_plan(
         "output": str(folder),
         "seeds": summaries,
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 
 
