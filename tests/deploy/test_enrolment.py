@@ -215,7 +215,7 @@ def test_the_token_does_not_leave_for_another_endpoint(authority: Path, tmp_path
         with pytest.raises(pki.PkiError, match="expected https://"):
             await enrol(url.replace("https", "http"), tmp_path / "new", ALICE, "secret", pin(authority))
         await runner.cleanup()
-        with pytest.raises(PeerUnreachableError, match="no enrolment at .*: nothing listens there"):
+        with pytest.raises(PeerUnreachableError, match=r"no enrolment at .*: nothing listens there"):
             await enrol(url, tmp_path / "new", ALICE, "secret", pin(authority))
 
     asyncio.run(scenario())
