@@ -95,6 +95,27 @@ def test_a_quick_backdoor_is_one_k_of_fewer_rounds(
     assert [(one.numbers, one.rounds) for one in asked] == [(k, rounds)]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "model"),
+    [(["--quick"], "cnn-half"), (["--quick", "--model", "cnn"], "cnn"), (["--epsilon", 1.2], "cnn")],
+    ids=["quick", "quick, and named", "not quick"],
+)
+def test_a_quick_ptr_trains_the_smaller_model(
+    arguments: list[object], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    asked: list[ptr_mnist.Experiment] = []
+
+    def run(experiment: ptr_mnist.Experiment, *_: object) -> dict[str, Any]:
+        asked.append(experiment)
+        raise ConfigError("not trained here")
+
+    monkeypatch.setattr(ptr_mnist, "proved_epsilon", lambda method, n, rate, rounds: rounds / 1000)  # accounting is slow
+    monkeypatch.setattr(ptr_mnist, "run", run)
+    assert experiment("ptr-mnist", *arguments, "--output", tmp_path / "run").exit_code == 2
+    assert [(one.model, one.epsilons) for one in asked] == [(model, (1.2,))]
+
+
 def test_the_backdoors_setting_is_the_papers() -> None:
     """Sec. 6.3 and Appendix E: C bounds PRECAD and local DP, nothing bounds clients without privacy."""
     setting = precad_backdoor.Experiment()
