@@ -110,7 +110,7 @@ def test_a_quick_ptr_trains_the_smaller_model(
         asked.append(experiment)
         raise ConfigError("not trained here")
 
-    monkeypatch.setattr(ptr_mnist, "proved_epsilon", lambda method, n, rate, rounds: rounds / 1000)  # accounting is slow
+    monkeypatch.setattr(ptr_mnist, "proved_epsilon", lambda method, n, rate, rounds: rounds / 1000)
     monkeypatch.setattr(ptr_mnist, "run", run)
     assert experiment("ptr-mnist", *arguments, "--output", tmp_path / "run").exit_code == 2
     assert [(one.model, one.epsilons) for one in asked] == [(model, (1.2,))]
