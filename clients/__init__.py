@@ -8,7 +8,8 @@ In reading order:
     layer_gradients  what a record's gradient is, layer by layer
     record_clipping  what a record adds to its client's sum
     projection       the ball that an update must be in
-    submission       line 8: what each server receives
+    encoding         line 8: the update as integers
+    submission       line 8: what each server receives of them
     round_update     what a client computes by the task's algorithm, PRECAD or another
     descent          several local steps
     model_stack      several clients' local steps at once

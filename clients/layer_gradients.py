@@ -18,6 +18,8 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
+from clients.errors import ArgumentError
+
 Segments = Sequence[slice]
 """For each client, its records within the batch, one at least; together the whole batch, in order."""
 
@@ -234,3 +236,14 @@ def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return (
         (name, layer) for name, layer in model.named_modules() if any(True for _ in layer.parameters(recurse=False))
     )
+
+
+def require_layer_sizes(model: nn.Module, setting: str) -> list[int]:
+    """Of each module with parameters of its own, their number, in the order of the flat vector; together d.
+
+    Raises ArgumentError, which names the setting that asks for layers, where some parameters belong to several.
+    """
+    sizes = [sum(own.numel() for own in layer.parameters(recurse=False)) for _, layer in owners(model)]
+    if sum(sizes) != sum(parameter.numel() for parameter in model.parameters()):
+        raise ArgumentError(f"{setting}: expected 'flat' for a model whose layers share parameters")
+    return sizes

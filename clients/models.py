@@ -21,6 +21,7 @@ from clients.datasets.records import N_CLASSES, example
 from clients.datasets.tweets import LENGTH, VOCABULARY
 from clients.errors import DimensionError, ExtensionError, ModelImportError, ModelInputError, UnknownNameError
 from clients.extension import imported
+from protos.task import Task
 
 
 def _mlp() -> nn.Module:
@@ -286,6 +287,13 @@ def parameter_count(model: nn.Module) -> int:
 def initial_parameters(name: str, *, seed: int) -> NDArray[np.float32]:
     """theta_0 as a flat vector (d,): what both servers start from, given the same public seed."""
     return flatten(build(name, seed=seed))
+
+
+def initial_vector(task: Task) -> NDArray[np.float32]:
+    """What both servers of a task start from: its initial model, and 0 for a bound that is learnt. Of shape (d,) if
+    d is of the task's model."""
+    parameters = initial_parameters(task.model, seed=task.model_seed)
+    return np.pad(parameters, (0, task.dim - task.n_parameters))
 
 
 def flatten(model: nn.Module) -> NDArray[np.float32]:

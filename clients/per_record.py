@@ -33,7 +33,7 @@ from clients.errors import (
     RecordMixingLayerError,
     UnknownNameError,
 )
-from clients.layer_gradients import LayerGradients, Rows, Segments, handles, owners
+from clients.layer_gradients import LayerGradients, Rows, Segments, handles, owners, require_layer_sizes
 from clients.models import parameter_count, unflatten
 from clients.one_pass import Tape, one_pass
 from clients.record_clipping import RecordClip, clipped_sums
@@ -78,7 +78,6 @@ class RecordEngine:
         self._template, self.probe_records = _quiet_copy(model), _probe_records(example)
         self.path, self.bytes_per_record = _probe(self._template, self.probe_records)
         self._model = copy.deepcopy(self._template).to(self.device, dtype)
-        self._layers = [layer for _, layer in owners(self._model)]
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
         self._n_tile = max(1, self.memory_bytes // self.bytes_per_record)
@@ -88,11 +87,9 @@ class RecordEngine:
                 if parameter.dim() == _IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
 
-    @property
-    def layer_sizes(self) -> list[int]:
-        """Of each module with parameters of its own, their number, in the order of the flat vector; together d unless
-        some are shared."""
-        return [sum(own.numel() for own in layer.parameters(recurse=False)) for layer in self._layers]
+    def require_layer_sizes(self, setting: str) -> list[int]:
+        """`clients.layer_gradients.require_layer_sizes` of its model."""
+        return require_layer_sizes(self._model, setting)
 
     def model_copy(self) -> nn.Module:
         """A new copy of the model, on the CPU in float32, that draws nothing and changes nothing in place."""

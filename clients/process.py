@@ -19,11 +19,11 @@ from clients import models
 from clients.attacks import ATTACKS, Attack
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, example_of
+from clients.encoding import encode_update
 from clients.errors import ClientError, StoppedError
 from clients.per_record import RecordEngine
-from clients.round_update import Participant, StepNoise, record_clip, round_updates, secure_noise
+from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
 from clients.session import ClientSession, ModelCache
-from clients.submission import encode_update
 from mpc.prg import RandomBytes
 from mpc.ring import RingArray
 from protos.task import Task
@@ -69,6 +69,7 @@ class Trainer:
         some = next(iter(records.values()))
         memory = None if memory_mb is None else memory_mb * 2**20
         self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)
+        require_runnable(task, self._engine)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()
@@ -149,10 +150,11 @@ class ClientProcess:
         self._stop = asyncio.Event()
         if task.algorithm == "non-private":
             log.warning("client.not_private", algorithm=task.algorithm)
+        attacks = {client: ATTACKS[config.attacks.get(client, "none")]() for client in clients}
         self._trainer = Trainer(
             task=task,
             records=load_records(task, config, clients),
-            attacks={client: ATTACKS[config.attacks.get(client, "none")]() for client in clients},
+            attacks=attacks,
             device=config.device,
             memory_mb=config.memory_mb,
         )
@@ -165,6 +167,7 @@ class ClientProcess:
                 tls=config.tls(client),
                 pins=config.pins,
                 train=functools.partial(self._trainer.train, client),
+                attack=attacks[client],
                 connect_timeout_s=config.connect_timeout_s,
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,

@@ -1,6 +1,7 @@
 """The projection onto a ball: Algorithm 2, line 7, and whatever else must be no longer than a bound."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,20 @@ def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
     if norm <= bound * (1 - _ROUNDING_SLACK / 2):
         return vector.copy()
     return vector * (bound * (1 - _ROUNDING_SLACK) / norm)
+
+
+def project_layers(vector: NDArray[np.float64], bound: float, layer_sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Each of the L layers of v (d,) projected onto the ball of radius C / sqrt(L), so that the whole is in that of
+    radius C = `bound`: L (C / sqrt(L))^2 = C^2. The slack of `project` covers the rounding of C / sqrt(L).
+
+    layer_sizes: of the layers, in the order of v; together d.
+    Raises: ArgumentError as `project`, or for other sizes.
+    Source: McMahan, Ramage, Talwar and Zhang, ICLR '18, Sec. 3 (per-layer clipping).
+    """
+    if sum(layer_sizes) != len(vector):
+        raise ArgumentError(f"layer_sizes: expected {len(vector)} in all, got {sum(layer_sizes)}")
+    layers = np.split(vector, np.cumsum(layer_sizes)[:-1])
+    return np.concatenate([project(layer, bound / math.sqrt(len(layers))) for layer in layers])
 
 
 def _norm(vector: NDArray[np.float64]) -> float:

@@ -2,6 +2,7 @@
 
 precad            clip_C( -sum of clipped gradients )                                        PRECAD, Algorithm 2, 1-7
 user-dp-fedavg    clip_C( theta_i - theta ) after V steps of descent                         Xie et al., Algorithm 1
+  or              each layer within C / sqrt(L); or within a learnt bound, and a count       `protos.quantile`
 ins-dp-fedavg     clip_C( theta_i - theta ) after V steps of DP-SGD                          Xie et al., Algorithm 3
 local-dp          clip_C( -sum of clipped gradients + N(0, (sigma R)^2) )                    PRECAD, Sec. 6.1, LDP
 distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^2 / tau)     PRECAD, Sec. 1, DDP
@@ -25,15 +26,16 @@ from numpy.typing import NDArray
 
 from clients.datasets import Records
 from clients.descent import descend
-from clients.errors import NonFiniteGradientError, NonFiniteModelError
+from clients.errors import ArgumentError, NonFiniteGradientError, NonFiniteModelError
 from clients.local_update import local_updates
 from clients.per_record import RecordEngine
-from clients.projection import project
+from clients.projection import project, project_layers
 from clients.record_clipping import Clipping, RecordClip
 from dp import rounded_gaussian
 from mpc import fixed_point
 from mpc.prg import RandomBytes
 from mpc.ring import RingArray
+from protos.quantile import QuantileRule
 from protos.task import Task
 
 Vector = NDArray[np.float64]
@@ -90,6 +92,12 @@ def round_updates(
             return _gradient_sums(task, parameters, participants, engine, record_clip(task), task.client_clip)
 
 
+def require_runnable(task: Task, engine: RecordEngine) -> None:
+    """Before the first round: this model can be clipped as the task says. Raises ArgumentError."""
+    if task.update_clipping == "per-layer":
+        engine.require_layer_sizes("task.update_clipping")
+
+
 def record_clip(task: Task) -> RecordClip:
     """R, as the task says."""
     return RecordClip(task.record_clip, Clipping(task.record_clipping))
@@ -122,10 +130,21 @@ def _gradient_sums(
 
 
 def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
-    """clip_C( theta_i - theta ) after V steps of descent; zero where they lead to numbers that are not finite, so that
-    staying away does not say what no upload may."""
+    """theta_i - theta after V steps of descent, within C."""
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
+    found = _difference(task, parameters[: task.n_parameters], who, engine)
+    update = np.zeros(task.n_parameters) if found is None else found
+    if task.quantile_rule is not None:
+        return _counted(task.quantile_rule, update, float(parameters[-1]), is_finite=found is not None)
+    if task.update_clipping == "per-layer":
+        return project_layers(update, task.client_clip, engine.require_layer_sizes("task.update_clipping"))
+    return project(update, task.client_clip)
+
+
+def _difference(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector | None:
+    """theta_i - theta; None where descent leads to numbers that are not finite. An error would not do: staying away
+    says what no upload may."""
     try:
         trained = descend(
             parameters,
@@ -138,11 +157,24 @@ def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engi
             random_bytes=who.random_bytes,
         )
     except NonFiniteGradientError:
-        return np.zeros(task.dim)
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
         update = trained - parameters.astype(np.float64)
-        is_bounded = bool(np.linalg.norm(update) < math.inf)
-    return project(update, task.client_clip) if is_bounded else np.zeros(task.dim)
+        return update if np.linalg.norm(update) < math.inf else None
+
+
+def _counted(rule: QuantileRule, update: Vector, log_ratio: float, *, is_finite: bool) -> Vector:
+    """( r / S clip_S(u), a c ), of norm at most C; `protos.quantile`. What was not finite counts as too long.
+
+    log_ratio: lambda. Raises ArgumentError where it is out of range, which depends on no record.
+    """
+    try:
+        bound = rule.bound(log_ratio)
+    except ValueError as error:
+        raise ArgumentError(f"model: {error}, found lambda = {log_ratio:g}") from None
+    is_within = is_finite and bool(np.linalg.norm(update) <= bound)
+    scaled = project(project(update, bound) * (rule.room / bound), rule.room)
+    return np.append(scaled, rule.unit if is_within else -rule.unit)
 
 
 def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:

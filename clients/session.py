@@ -14,13 +14,14 @@ import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import grpc
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from clients.attacks import Attack, Honest
 from clients.errors import ProtocolError, ServerBusyError, ServerUnreachableError, TaskEndedError, TaskRefusedError
 from clients.links import AGGREGATORS, Links
 from clients.patience import Patience, retry_after_s, until_admitted
@@ -44,6 +45,9 @@ WORTH_ASKING_AGAIN = frozenset(
         grpc.StatusCode.ALREADY_EXISTS,  # it has not noticed yet that our last stream broke
     }
 )
+
+
+HONEST: Final = Honest()
 
 
 class ModelCache:
@@ -85,14 +89,17 @@ class ClientSession:
         addresses: tuple[str, str],
         tls: TlsFiles,
         train: Train,
+        attack: Attack = HONEST,
         pins: tuple[Path | None, Path | None] = (None, None),
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
     ) -> None:
-        """addresses, pins: of A and B; with a pin file, its certificates alone are trusted."""
+        """addresses, pins: of A and B; with a pin file, its certificates alone are trusted. attack: what it does to its
+        uploads; what else it does is in `train`."""
         self.client, self.task = client, task
         self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
+        self._attack = attack
         self._cache = cache or ModelCache()
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._log = log.bind(client=client)
@@ -203,9 +210,10 @@ class ClientSession:
         )
         encoded = await asyncio.to_thread(self._train, parameters)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
+        await asyncio.sleep(self._attack.delay_s(self.task.submit_timeout_s))
         for server in submission.servers:
-            upload = functools.partial(_submit, stubs[server], submission, server)
-            await until_admitted(upload, ends_at - time.monotonic())
+            ours = self._attack.on_upload(submission, server)
+            await until_admitted(functools.partial(_submit, stubs[server], ours, server), ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _download(

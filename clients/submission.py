@@ -1,6 +1,6 @@
-"""Algorithm 2, line 8: from a clipped update to what each server receives.
+"""Algorithm 2, line 8: from an encoded update to what each server receives.
 
-encode (f bits, toward zero) -> mask, or split -> bytes for A, bytes for B, and the binding that ties them together
+mask, or split -> bytes for A, bytes for B, and the binding that ties them together
 
 In the `masked` form B gets no call: its statement travels with the upload to A.
 """
@@ -11,29 +11,14 @@ import functools
 import os
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from clients.attacks import Attack
 from clients.errors import ProtocolError
-from mpc import fixed_point, ring, sharing
+from mpc import ring, sharing
 from mpc.prg import Label, RandomBytes, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
 from protos import convert
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from protos.task import Task
-
-
-def encode_update(update: NDArray[np.float64], attack: Attack, task: Task) -> RingArray:
-    """The integers that a client shares of its update (d,): an honest one's norm is certain to be within the bound.
-
-    Raises: ArgumentError; MpcError where what an attacker made does not fit the ring.
-    """
-    if attack.name == "none":
-        threshold = task.norm_bound.threshold
-        return fixed_point.encode_within(update, squared_norm_threshold=threshold, frac_bits=task.frac_bits)
-    return attack.on_encoded(fixed_point.encode(update, task.frac_bits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
     _require_usable_server(config, role)
     require_gate(task.gate)
     require_usable(config.state_dir, has_database=url_of(config.database_url) is not None)
-    initial = load_initial_model(config.initial_model, task.dim)
+    initial = load_initial_model(config.initial_model, task)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [

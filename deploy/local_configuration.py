@@ -14,6 +14,7 @@ from clients import models
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Split
 from clients.errors import ArgumentError, ModelInputError, RecordMixingLayerError, UnknownNameError
+from clients.layer_gradients import require_layer_sizes
 from clients.per_record import refuse_record_mixing
 from deploy.config import Deployment, parse, parse_section
 from deploy.errors import ConfigError
@@ -112,13 +113,20 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
 
 
 def supply_model_dimension(task: dict[str, Any]) -> None:
-    """Writes `dim` into a `[task]` section. Raises ConfigError where it says another one than its model has."""
-    dimension = models.parameter_count(_model(task.get("model", DEFAULT_MODEL)))
+    """Writes `dim` into a `[task]` section. Raises ConfigError where it says another one than its model has, or clips
+    what the model has not."""
+    name, clipping = task.get("model", DEFAULT_MODEL), task.get("update_clipping")
+    model = _model(name)
+    if clipping == "per-layer":
+        try:
+            require_layer_sizes(model, "task.update_clipping")
+        except ArgumentError as error:
+            raise ConfigError(str(error)) from None
+    n_learnt = int(clipping == "private-quantile")
+    dimension = models.parameter_count(model) + n_learnt
     if task.setdefault("dim", dimension) != dimension:
-        raise ConfigError(
-            f"task.dim: expected {dimension}, the dimension of {task.get('model', DEFAULT_MODEL)!r}, "
-            f"found {task['dim']!r}"
-        )
+        beside = " and a learnt bound" if n_learnt else ""
+        raise ConfigError(f"task.dim: expected {dimension}, the dimension of {name!r}{beside}, found {task['dim']!r}")
 
 
 def _model(name: object) -> torch.nn.Module:

@@ -36,6 +36,7 @@ from mpc.engines import require_engine
 from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role
+from protos.model_update import learnt_bound
 from protos.precad.v1 import control_pb2, control_pb2_grpc
 from protos.tls_files import TransportError
 from protos.transport import dial, require_free
@@ -96,7 +97,7 @@ class LocalRun:
                 pki.issue(self.folder.pki, Identity(role, role.value))
         for client in task.clients:
             pki.issue(self.folder.pki, Identity(Role.CLIENT, client))
-        np.save(self.folder.initial_model, models.initial_parameters(task.model, seed=task.model_seed))
+        np.save(self.folder.initial_model, models.initial_vector(task))
         self.folder.write_config(resolved)
         self._open_operations()
         self._test = split.test
@@ -305,7 +306,8 @@ class LocalRun:
         return convert.model_from_bytes(data, self.deployment.task.dim) if data else None
 
     def _accuracy(self, parameters: NDArray[np.float32]) -> float:
-        return evaluation.accuracy(parameters, self.deployment.task.model, self._test)
+        task = self.deployment.task
+        return evaluation.accuracy(parameters[: task.n_parameters], task.model, self._test)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -314,13 +316,14 @@ class LocalRun:
         task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
         if final is None or not metrics:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=FAILURE)
-        state_dict = models.unflatten(torch.from_numpy(final), models.build(task.model))
+        state_dict = models.unflatten(torch.from_numpy(final[: task.n_parameters]), models.build(task.model))
         torch.save(state_dict, self.folder.model)
         summary: dict[str, Any] = {
             "rounds": len(metrics),
             "clients": len(task.clients),
             "processes": len(self._children.all),
             "accuracy": round(self._accuracy(final), 4),
+            **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             "epsilon_one_server": metrics[-1]["epsilon_one_server"],
             "epsilon_clients_only": metrics[-1]["epsilon_clients_only"],
             **self._of_a_client(),

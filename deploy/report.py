@@ -21,7 +21,9 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_column(overflow="fold")
     if task.algorithm != "precad":
         table.add_row("algorithm", task.algorithm)
-    table.add_row("model", f"{task.model}, {task.dim} parameters, test accuracy {summary['accuracy']:.3f}")
+    table.add_row("model", f"{task.model}, {task.n_parameters} parameters, test accuracy {summary['accuracy']:.3f}")
+    if "learnt_bound" in summary:
+        table.add_row("clipping", f"updates to {summary['learnt_bound']:.4g} in the end, a bound that was learnt")
     table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
     counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
     table.add_row("uploads", counts)

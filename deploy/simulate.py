@@ -49,6 +49,7 @@ from deploy.config import parse_section
 from deploy.errors import ConfigError
 from deploy.local_configuration import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
 from deploy.workers import Workers
+from protos.model_update import learnt_bound
 from protos.task import Task
 
 NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
@@ -235,6 +236,7 @@ class Runs:
             "diverged_in_round": None if diverged is None else diverged.round,
             "accuracy": simulation.accuracy(),
             "accuracy_of_last_evaluations": _mean_of_last(due, "accuracy"),
+            "learnt_bound": learnt_bound(simulation.progress.parameters, simulation.task),
             "attack_success": simulation.attack_success(),
             "attack_success_of_last_evaluations": _mean_of_last(due, "attack_success"),
             "rejected": sum(len(line["rejected"]) for line in lines),
@@ -377,6 +379,8 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
             f"seed {run['seed']}",
             f"test accuracy {run['accuracy']:.3f}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
         )
+        if run["learnt_bound"] is not None:
+            table.add_row("", f"updates clipped to {run['learnt_bound']:.4g} in the end, a bound that was learnt")
         if run["rejected_clients"]:
             table.add_row("", f"rejected {run['rejected']} times: {', '.join(run['rejected_clients'])}")
         for guarantee in run["guarantees"]:

@@ -7,8 +7,12 @@ each. On a cluster the run folder lies on storage that all of its machines share
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +30,8 @@ T = TypeVar("T")
 RAY = "ray"
 _FOUND_BY_RAY = ("local", "auto")
 ANSWER_S = 10.0
+LOOK_S = 1.0
+"""How often a worker looks whether the process that started it is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Workers:
 
         The first error of a job is raised, and ends the others. Raises ConfigError without Ray, or a cluster.
         """
-        threads = torch.get_num_threads()
+        threads, parent = torch.get_num_threads(), None if self.ray is not None else os.getpid()
         with _cluster(self.ray) if self.ray is not None else nullcontext():
             side_by_side = joblib.Parallel(
                 n_jobs=self.number,
@@ -55,13 +61,27 @@ class Workers:
                 return_as="generator" if self.ray is None else "list",  # Ray gives all at the end
                 batch_size=1,
             )
-            yield from side_by_side(joblib.delayed(_with_threads)(threads, job) for job in jobs)
+            yield from side_by_side(joblib.delayed(_in_worker)(threads, parent, job) for job in jobs)
 
 
-def _with_threads(threads: int, job: Callable[[], T]) -> T:
-    """As many threads of PyTorch as whoever asked has: sums are theirs, bit for bit."""
+def _in_worker(threads: int, parent: int | None, job: Callable[[], T]) -> T:
+    """threads: of PyTorch, as many as whoever asked has: sums are theirs, bit for bit. parent: whose death ends us."""
     torch.set_num_threads(threads)
+    if parent is not None:
+        _end_with(parent)
     return job()
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its parent, however that died. A worker would go on to the end of its training."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watch-parent", daemon=True).start()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 precad/v1/  .proto files and generated stubs (made by `make protos`, checked for freshness by a test)
 task        a task's public parameters and their digest
 model_update what an opened sum does to the model
+quantile    a bound of updates that is learnt with noise
 identity    who a certificate says that its holder is
 tls_files   the files of TLS: what a process shows and whom it trusts
 private_key keys in PEM, in the clear or encrypted

@@ -13,11 +13,24 @@ from protos.task import Task
 def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -> NDArray[np.float32]:
     """theta + eta / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
 
+    Where the bound of updates is learnt, the sum is S / r times too small, and the last number of the vector is moved
+    by the rule of `protos.quantile`.
     Computed elementwise in float64 and rounded once to float32, so two machines get the same bits.
     Source: PRECAD, equation (2), with the divisor made independent of who took part.
     """
-    result = np.empty_like(parameters)
+    result, rule = np.empty_like(parameters), task.quantile_rule
+    factor = task.learning_rate / task.divisor
+    if rule is not None:
+        factor *= rule.bound(float(parameters[-1])) / rule.room
     for tile in ring.tiles(task.dim):
-        step = fixed_point.decode(noisy_sum[tile], task.frac_bits) * (task.learning_rate / task.divisor)
+        step = fixed_point.decode(noisy_sum[tile], task.frac_bits) * factor
         result[tile] = parameters[tile].astype(np.float64) + step
+    if rule is not None:
+        count = float(fixed_point.decode(noisy_sum[-1:], task.frac_bits)[0])
+        result[-1] = rule.next_log_ratio(float(parameters[-1]), count)
     return result
+
+
+def learnt_bound(parameters: NDArray[np.float32], task: Task) -> float | None:
+    """S, to which updates of the coming round are clipped; None where no bound is learnt. parameters: (d,)."""
+    return None if task.quantile_rule is None else task.quantile_rule.bound(float(parameters[-1]))

@@ -21,6 +21,7 @@ from mpc.errors import ParameterError
 from mpc.norm_bound import NormBound
 from mpc.sharing import Mode
 from protos.identity import Identity, IdentityError, Role
+from protos.quantile import QuantileRule, count_noise
 
 PROTOCOL_VERSION = "precad/v1"
 MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
@@ -46,10 +47,18 @@ OF_AN_ALGORITHM: Final[Mapping[str, tuple[AlgorithmName, ...]]] = MappingProxyTy
         "local_batch": ("user-dp-fedavg",),
         "local_momentum": ("user-dp-fedavg",),
         "local_weight_decay": ("user-dp-fedavg",),
+        "update_clipping": ("user-dp-fedavg",),
+        "quantile": ("user-dp-fedavg",),
+        "quantile_rate": ("user-dp-fedavg",),
+        "quantile_noise": ("user-dp-fedavg",),
         "non_colluding": ("distributed-dp",),
     }
 )
 """Fields that mean something to these algorithms only."""
+_OF_QUANTILE: Final = ("quantile", "quantile_rate", "quantile_noise")
+ABSENT_AT_DEFAULT: Final = ("update_clipping", *_OF_QUANTILE)
+"""Fields that came later than the algorithms that they are of. The canonical text has them where they are not at their
+default, so that tasks without them keep their digest."""
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
@@ -93,6 +102,17 @@ class Task(BaseModel):
     """v <- momentum v + gradient, theta <- theta - rate v."""
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """So many times theta is added to the gradient."""
+    update_clipping: Literal["flat", "per-layer", "private-quantile"] = "flat"
+    """What a client clips to C: its whole update, or each of the L layers of it to C / sqrt(L), which keeps the whole
+    within C. `private-quantile`: the whole update, to a bound S that starts at C and follows a quantile of the norms,
+    learnt with noise; C bounds what is uploaded (`protos.quantile`). Servers verify C alone."""
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """`private-quantile`: the share of updates that the bound shall leave as they are."""
+    quantile_rate: Positive = 0.2
+    """`private-quantile`: how fast the bound follows, geometrically."""
+    quantile_noise: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """`private-quantile`: sigma_b, half of each server's noise on the count of updates within the bound. None: q n / 20
+    or 1.2 sigma, whichever is more."""
     non_colluding: Annotated[int, Field(ge=1)] = 1
     """tau: of every round's uploads, how many are of clients that follow the protocol and collude with nobody. A round
     with fewer uploads releases nothing."""
@@ -103,7 +123,7 @@ class Task(BaseModel):
     model: Annotated[str, Field(min_length=1)] = "mlp"
     """Architecture, by name, or `package.module:factory` of the user's own (`clients.models`)."""
     dim: Annotated[int, Field(ge=1)]
-    """d: the number of the model's parameters."""
+    """d: the number of the model's parameters, and one more for a bound that is learnt (`private-quantile`)."""
     model_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the public initial model. Protects nobody."""
     mode: Literal["masked", "shares"] = "masked"
@@ -170,6 +190,7 @@ class Task(BaseModel):
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
         self._check_fields_of_algorithms()
+        self._check_quantile()
         return self
 
     def _check_noise(self) -> None:
@@ -207,6 +228,51 @@ class Task(BaseModel):
         for name in budgets:
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}: {self.algorithm} proves nothing that it could limit, expected none")
+
+    def _check_quantile(self) -> None:
+        """What of the noise budget is the count's, where there is one. Raises ValueError."""
+        rule = self.quantile_rule
+        if rule is None:
+            for name in _OF_QUANTILE:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"{name} needs update_clipping = 'private-quantile', found {self.update_clipping!r}"
+                    )
+            return
+        if not (2 * rule.count_noise > self.noise_multiplier and rule.unit < rule.clip):
+            raise ValueError(
+                "quantile_noise: the count would need all of the round's budget, or more: expected more than half of "
+                f"noise_multiplier, {self.noise_multiplier / 2:g}, found {rule.count_noise:g}"
+            )
+        if not rule.unit > 0:
+            raise ValueError(
+                "quantile_noise: client_clip * noise_multiplier / (2 quantile_noise) * 2^frac_bits, what counts a "
+                f"client, must be at least 1, found quantile_noise {rule.count_noise:g}"
+            )
+        if self.dim < 2:
+            raise ValueError(f"dim must be at least 2, the last one being the learnt bound, got {self.dim}")
+
+    @property
+    def quantile_rule(self) -> QuantileRule | None:
+        """How the bound of updates is learnt; None where it is not."""
+        if self.update_clipping != "private-quantile":
+            return None
+        expected = self.client_rate * len(self.clients)
+        given, default = self.quantile_noise, count_noise(expected, self.noise_multiplier)
+        return QuantileRule(
+            clip=self.client_clip,
+            frac_bits=self.frac_bits,
+            noise_multiplier=self.noise_multiplier,
+            count_noise=default if given is None else given,
+            expected_clients=expected,
+            quantile=self.quantile,
+            rate=self.quantile_rate,
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """Of the model: its parameters are so many first numbers of the task's vector, which has d."""
+        return self.dim - (self.update_clipping == "private-quantile")
 
     @property
     def norm_bound(self) -> NormBound:
@@ -266,8 +332,12 @@ class Task(BaseModel):
         return self._digest
 
     def canonical(self) -> str:
-        """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only."""
-        left_out = {"algorithm", *OF_AN_ALGORITHM} if self.algorithm == "precad" else set[str]()
+        """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only, of
+        others without those that are `ABSENT_AT_DEFAULT`."""
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        left_out = {name for name in ABSENT_AT_DEFAULT if getattr(self, name) == defaults[name]}
+        if self.algorithm == "precad":
+            left_out = {"algorithm", *OF_AN_ALGORITHM}
         fields = self.model_dump(mode="json", exclude=left_out)
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

@@ -176,7 +176,7 @@ class Aggregator:
         """Raises: TlsFileError, TransportError, ServerError, MpcError, DpError."""
         logs.bind(self._log_context)
         credentials = Credentials.read(self.config, self.party)
-        initial = load_initial_model(self.config.initial_model, self.task.dim)
+        initial = load_initial_model(self.config.initial_model, self.task)
         gate, engine = await asyncio.gather(
             asyncio.to_thread(make_gate, self.task.gate),
             asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),

@@ -120,9 +120,15 @@ def spool_path(state_dir: Path) -> Path:
     return state_dir / "uploads.spool"
 
 
-def load_initial_model(path: Path, dim: int) -> NDArray[np.float32]:
-    """A flat float32 vector, (dim,). Raises SetupError naming what was expected."""
-    return _load_model("initial_model", path, dim)
+def load_initial_model(path: Path, task: Task) -> NDArray[np.float32]:
+    """A flat float32 vector, (d,), whose last number is 0 where it says how far a learnt bound has moved. Raises
+    SetupError naming what was expected."""
+    vector = _load_model("initial_model", path, task.dim)
+    if vector[task.n_parameters :].any():
+        raise SetupError(
+            f"initial_model: expected 0 as the last number, the learnt bound's, found {vector[-1]:g} in {path}"
+        )
+    return vector
 
 
 def load_final_model(state_dir: Path, dim: int) -> NDArray[np.float32]:

@@ -10,22 +10,28 @@ from clients.attacks.attack import Attack, Knowledge
 from clients.attacks.distributed_backdoor import DistributedBackdoor
 from clients.attacks.fang_trim import FangTrim
 from clients.attacks.feature_noise import FeatureNoise
+from clients.attacks.forger import Forger
 from clients.attacks.gaussian_features import GaussianFeatures
 from clients.attacks.gradient_noise import GradientNoise
 from clients.attacks.honest import Honest
+from clients.attacks.inconsistent_shares import InconsistentShares
 from clients.attacks.inner_product import InnerProductManipulation
 from clients.attacks.label_flip import LabelFlip
+from clients.attacks.late import Late
 from clients.attacks.min_max import MinMax
 from clients.attacks.mirrored_labels import MirroredLabels
+from clients.attacks.not_a_number import NotANumber
 from clients.attacks.pixel_backdoor import PixelBackdoor
 from clients.attacks.poisoned_records import PoisonedRecords
 from clients.attacks.random_labels import RandomLabels
+from clients.attacks.replay import Replay
 from clients.attacks.scaled_model_replacement import ScaledModelReplacement
 from clients.attacks.semantic_backdoor import SemanticBackdoor
 from clients.attacks.sign_flip import SignFlip
 from clients.attacks.stat_opt import StatOpt
 from clients.attacks.triangle_backdoor import TriangleBackdoor
 from clients.attacks.wrap_around import WrapAround
+from clients.attacks.wrong_length import WrongLength
 
 __all__ = [
     "ATTACKS",
@@ -34,30 +40,41 @@ __all__ = [
     "DistributedBackdoor",
     "FangTrim",
     "FeatureNoise",
+    "Forger",
     "GaussianFeatures",
     "GradientNoise",
     "Honest",
+    "InconsistentShares",
     "InnerProductManipulation",
     "Knowledge",
     "LabelFlip",
+    "Late",
     "MaximalDirection",
     "MinMax",
     "MirroredLabels",
+    "NotANumber",
     "PixelBackdoor",
     "PoisonedRecords",
     "RandomLabels",
+    "Replay",
     "ScaledModelReplacement",
     "SemanticBackdoor",
     "SignFlip",
     "StatOpt",
     "TriangleBackdoor",
     "WrapAround",
+    "WrongLength",
 ]
 
 _KINDS: Final[tuple[type[Attack], ...]] = (
     Honest,
     ScaledModelReplacement,
     WrapAround,
+    NotANumber,
+    InconsistentShares,
+    Replay,
+    WrongLength,
+    Late,
     LabelFlip,
     RandomLabels,
     MirroredLabels,

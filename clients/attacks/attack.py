@@ -1,11 +1,12 @@
 """What an attack is: the places on the way from records to upload where a malicious client deviates.
 
-    records -> on_records -> Algorithm 2 -> craft -> encode -> on_encoded -> upload
+    records -> on_records -> Algorithm 2 -> craft -> encode -> on_encoded -> share -> on_upload -> upload
 
 Before the first round a simulation asks which records only attackers shall have (`hoarded`) and what each of them does
 (`of_attacker`). Every method has an honest default, so that an attack is one class with the methods that it changes.
 Those that work on one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well; one that
-overrides another uses what only a simulation can hand out, and says so with `is_simulated_only`.
+overrides another uses what only a simulation can hand out, and says so with `is_simulated_only`. Uploads exist in a
+deployment alone: what changes those is a `clients.attacks.forger.Forger`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from clients.datasets.records import Records
 from clients.errors import NoVictimError
 from clients.projection import project
+from clients.submission import Submission
 
 Vector = NDArray[np.float64]
 
@@ -62,6 +64,8 @@ class Attack:
     """The key in `ATTACKS`."""
     is_simulated_only: ClassVar[bool] = False
     """Whether it needs more than its own data: a deployment refuses it."""
+    is_deployed_only: ClassVar[bool] = False
+    """Whether it works on uploads: a simulation, which has none, refuses it."""
 
     @property
     def follows_protocol(self) -> bool:
@@ -87,6 +91,14 @@ class Attack:
     def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
         """What is shared in place of the encoded update: (d,) words of Z_2^64, centred in [-2^63, 2^63)."""
         return encoded.copy()
+
+    def on_upload(self, submission: Submission, server: int) -> Submission:
+        """What is uploaded to that server, 0 for A and 1 for B, in place of the round's submission."""
+        return submission
+
+    def delay_s(self, submit_timeout_s: float) -> float:
+        """Seconds that it waits before it uploads; a round waits for submit_timeout_s."""
+        return 0.0
 
     def craft(self, known: Knowledge) -> Vector:
         """The same as `on_update` for an attacker that knows more than its own update (d,)."""

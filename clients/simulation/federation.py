@@ -16,6 +16,7 @@ from clients.aggregation import AggregationRule
 from clients.attacks import Attack, Honest, Knowledge
 from clients.datasets import Records
 from clients.descent import descend, descend_together
+from clients.encoding import encode_update
 from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates
 from clients.model_stack import ModelByModel, OwnModels
@@ -24,7 +25,6 @@ from clients.record_clipping import RecordClip
 from clients.round_update import record_clip
 from clients.simulation.config import SimulationSettings
 from clients.simulation.randomness import Randomness
-from clients.submission import encode_update
 from mpc import fixed_point
 from mpc.errors import NotFiniteError, OverflowsRingError
 from mpc.ring import RingArray

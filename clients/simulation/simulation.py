@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -103,6 +103,7 @@ class Simulation:
         """
         self.task, self.settings, self.test = task, settings, test
         self.attacks = {**(attacks or {}), **attacks_of(settings.attack, sorted(task.clients))}
+        require_simulated(self.attacks.values())
         model = models.build(task.model, seed=task.model_seed)
         if engine is None:
             memory = None if memory_mb is None else memory_mb * 2**20
@@ -122,7 +123,7 @@ class Simulation:
         self._ids = sorted(task.clients)
         aims = (attack.success_records(test) for attack in self.attacks.values())
         self._success = next((wanted for wanted in aims if wanted is not None), None)
-        self.progress = Progress(models.flatten(model) if initial is None else initial.copy())
+        self.progress = Progress(models.initial_vector(task) if initial is None else initial.copy())
         self.diverged: DivergedError | None = None
         """Why `run` ended before its time, if it did."""
 
@@ -169,11 +170,16 @@ class Simulation:
 
     def accuracy(self) -> float:
         """Of the model as it is, on the test records."""
-        return evaluation.accuracy(self.progress.parameters, self.task.model, self.test)
+        return evaluation.accuracy(self._model, self.task.model, self.test)
 
     def attack_success(self) -> float | None:
         """See RoundMetrics."""
-        return evaluation.attack_success(self.progress.parameters, self.task.model, self._success)
+        return evaluation.attack_success(self._model, self.task.model, self._success)
+
+    @property
+    def _model(self) -> NDArray[np.float32]:
+        """What of the progress is the model, without a bound that is learnt."""
+        return self.progress.parameters[: self.task.n_parameters]
 
     def guarantees(self) -> list[Guarantee]:
         """After the rounds so far."""
@@ -248,6 +254,16 @@ def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[
             raise ExtensionError("attack", settings.kind, "it is no subclass of clients.attacks.Attack")
         attacks[client] = attack.of_attacker(i)
     return attacks
+
+
+def require_simulated(attacks: Iterable[Attack]) -> None:
+    """Raises ArgumentError for an attack on uploads: there are none here."""
+    for attack in attacks:
+        if attack.is_deployed_only:
+            raise ArgumentError(
+                f"attack {attack.name!r} forges uploads, which a simulation does not have: expected a deployment "
+                "(`precad run`, client.attacks)"
+            )
 
 
 def _registered_or_imported(what: str, name: str, known: Mapping[str, T]) -> T | object:

@@ -12,23 +12,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.errors import ArgumentError
 from clients.per_record import RecordEngine
-from clients.projection import project
+from clients.projection import project, project_layers
 from clients.simulation.config import SimulationSettings
 from dp.rounded_gaussian import MAX_STD
+from protos import quantile as quantile_rule
+from protos.quantile import RANGE
 from protos.task import Task
 
 Vector = NDArray[np.float64]
-_RANGE: Final = 2.0**10
-"""How far a learnt bound may move from its start, either way. The rule is public, so keeping to it costs nothing."""
-_LEAST_SPLIT: Final = 1.2
-"""sigma_b is this many times z at least, unless it is given: then z' is at most 1.1 z."""
 
 
 class UpdateClipping:
@@ -86,21 +84,17 @@ class UpdateClipping:
 
 
 class PerLayerClipping(UpdateClipping):
-    """Each of the L layers within S / sqrt(L), so that the whole is within S: L (S / sqrt(L))^2 = S^2.
-
-    Source: McMahan, Ramage, Talwar and Zhang, ICLR '18, Sec. 3 (per-layer clipping).
-    """
+    """Each of the L layers within S / sqrt(L), so that the whole is within S: `clients.projection.project_layers`."""
 
     name = "per-layer"
 
     def __init__(self, bound: float, noise_multiplier: float, *, layer_sizes: Sequence[int]) -> None:
         super().__init__(bound, noise_multiplier)
-        self._ends = np.cumsum(layer_sizes)[:-1]
+        self._layer_sizes = layer_sizes
 
     def clipped(self, update: Vector, bound: float) -> Vector:
         """See UpdateClipping."""
-        layers = np.split(update, self._ends)
-        return np.concatenate([project(layer, bound / math.sqrt(len(layers))) for layer in layers])
+        return project_layers(update, bound, self._layer_sizes)
 
 
 class QuantileClipping(UpdateClipping):
@@ -139,7 +133,7 @@ class QuantileClipping(UpdateClipping):
 
         Raises ArgumentError unless 2 sigma_b > z: the count would need all of the round's budget, or more.
         """
-        sigma_b = max(expected_clients / 20, _LEAST_SPLIT * noise_multiplier) if count_noise is None else count_noise
+        sigma_b = quantile_rule.count_noise(expected_clients, noise_multiplier) if count_noise is None else count_noise
         if not 2 * sigma_b > noise_multiplier:
             raise ArgumentError(
                 "simulation.quantile_noise: expected more than half of task.noise_multiplier, "
@@ -157,7 +151,7 @@ class QuantileClipping(UpdateClipping):
     @property
     def largest_bound(self) -> float:
         """See UpdateClipping."""
-        return self.start * _RANGE
+        return self.start * RANGE
 
     def count(self, updates: Sequence[Vector]) -> int:
         """sum_i c_i."""
@@ -170,9 +164,14 @@ class QuantileClipping(UpdateClipping):
 
     def learn(self, noisy_count: int) -> None:
         """See the class."""
-        share = 0.5 + noisy_count / (2 * self._expected)
-        moved = math.log(self._bound / self.start) - self._rate * (share - self._quantile)
-        self._bound = self.start * math.exp(min(max(moved, -math.log(_RANGE)), math.log(_RANGE)))
+        moved = quantile_rule.moved(
+            math.log(self._bound / self.start),
+            noisy_count,
+            expected_clients=self._expected,
+            quantile=self._quantile,
+            rate=self._rate,
+        )
+        self._bound = self.start * math.exp(moved)
 
     def state(self) -> tuple[float, ...]:
         """S."""
@@ -180,7 +179,7 @@ class QuantileClipping(UpdateClipping):
 
     def restore(self, state: tuple[float, ...]) -> None:
         """See UpdateClipping."""
-        if len(state) != 1 or not self.start / (2 * _RANGE) <= state[0] <= self.start * 2 * _RANGE:
+        if len(state) != 1 or not self.start / (2 * RANGE) <= state[0] <= self.start * 2 * RANGE:
             raise ArgumentError(f"the state of {self.name} clipping must be one bound near {self.start:g}")
         (self._bound,) = state
 
@@ -208,13 +207,13 @@ class MedianClipping(UpdateClipping):
     @property
     def largest_bound(self) -> float:
         """See UpdateClipping."""
-        return self.start * _RANGE
+        return self.start * RANGE
 
     def bound(self, updates: Sequence[Vector]) -> float:
         """The median, within a factor of 2^10 of the task's bound; that bound for nobody."""
         norms = [float(np.linalg.norm(update)) for update in updates]
         median = float(np.median(norms)) if norms else self.start
-        return min(max(median, self.start / _RANGE), self.largest_bound)
+        return min(max(median, self.start / RANGE), self.largest_bound)
 
 
 def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) -> UpdateClipping:
@@ -224,11 +223,7 @@ def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) 
         case "flat":
             found = UpdateClipping(start, z)
         case "per-layer":
-            if sum(engine.layer_sizes) != task.dim:
-                raise ArgumentError(
-                    "simulation.update_clipping: expected 'flat' for a model whose layers share parameters"
-                )
-            found = PerLayerClipping(start, z, layer_sizes=engine.layer_sizes)
+            found = PerLayerClipping(start, z, layer_sizes=engine.require_layer_sizes("simulation.update_clipping"))
         case "private-quantile":
             found = QuantileClipping(
                 start,

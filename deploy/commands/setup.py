@@ -36,10 +36,10 @@ def initial_model(
         task = configuration.load(config).task
         import numpy as np
 
-        from clients.models import initial_parameters
+        from clients.models import initial_vector
         from protos import convert
 
-        parameters = initial_parameters(task.model, seed=task.model_seed)
+        parameters = initial_vector(task)
         if parameters.size != task.dim:
             raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
         try:

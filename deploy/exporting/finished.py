@@ -35,7 +35,7 @@ class FinishedTask:
     initial_model_sha256: str
     model_sha256: str
     parameters: NDArray[np.float32]
-    """The final model, (d,)."""
+    """Of the final model, (`Task.n_parameters`,)."""
     views: Mapping[View, PrivacyStatement]
     """Of what the algorithm protects, a record or a client, where most rounds were."""
     levels: Mapping[Level, PrivacyStatement]
@@ -62,9 +62,10 @@ def read_finished(state_dir: Path, task: Task) -> FinishedTask:
     if log[-1].kind != "finished" or not releases:
         raise ConfigError(f"{state_dir}: expected a finished task, found {_standing(log[-1], len(releases), task)}")
     last = releases[max(releases)]
-    parameters = load_final_model(state_dir, task.dim)
-    if (digest := convert.sha256(convert.model_to_bytes(parameters)).hex()) != last["model"]:
+    vector = load_final_model(state_dir, task.dim)
+    if (digest := convert.sha256(convert.model_to_bytes(vector)).hex()) != last["model"]:
         raise AuditError(f"model.npy: expected the released model {last['model'][:16]}, found {digest[:16]}")
+    parameters = vector[: task.n_parameters]
     with _ledger(state_dir, task) as ledger:
         _require_one_history(ledger, max(releases), last["ledger"], state_dir)
         return FinishedTask(
@@ -74,7 +75,7 @@ def read_finished(state_dir: Path, task: Task) -> FinishedTask:
             n_committed=len(releases),
             n_charged=len(ledger.rounds),
             initial_model_sha256=begun["model"],
-            model_sha256=digest,
+            model_sha256=convert.sha256(convert.model_to_bytes(parameters)).hex(),
             parameters=parameters,
             views={view: ledger.statement(view) for view in View},
             levels={level: ledger.task_statement(level) for level in Level if level in ledger.levels},

@@ -64,9 +64,9 @@ class ModelPart(Part):
     n_parameters: Count
     sha256: Sha256
     """Of the parameters as little-endian float32, in the order of `parameters`: the digest that both servers agreed on
-    when they committed the last round."""
+    when they committed the last round; but where a bound was learnt, which their digest covers as well."""
     initial_sha256: Sha256
-    """Of the public model that training started from."""
+    """Of the public model that training started from; where a bound was learnt, with the float32 zero after it."""
     parameters: tuple[str, ...]
     """Their names in the state_dict."""
 
@@ -207,7 +207,7 @@ def statement_of(
         ),
         model=ModelPart(
             architecture=task.model,
-            n_parameters=task.dim,
+            n_parameters=task.n_parameters,
             sha256=finished.model_sha256,
             initial_sha256=finished.initial_model_sha256,
             parameters=tuple(names),

@@ -120,7 +120,7 @@ def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
     total = np.zeros((len(test), split.n_logits))
     for trained in run.trainings:
         parameters = _parameters(run.folder / f"seed-{trained.seed}.npz", trained, run.task.dim)
-        total += evaluation.confidences(parameters, run.task.model, test)
+        total += evaluation.confidences(parameters[: run.task.n_parameters], run.task.model, test)
     mean = total / len(run.trainings)
     return mean / np.maximum(mean.sum(axis=1, keepdims=True), 1.0), test.labels.tolist()
 

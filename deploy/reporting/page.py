@@ -58,7 +58,7 @@ def _of_run(run: Run, certificate: Certificate | str) -> dict[str, Any]:
     seeds = f", {len(run.trainings)} seeds" if len(run.trainings) > 1 else ""
     return {
         "label": run.label,
-        "about": f"{run.algorithm}{seeds}, {what}: {run.task.model} with {run.task.dim:,} parameters on "
+        "about": f"{run.algorithm}{seeds}, {what}: {run.task.model} with {run.task.n_parameters:,} parameters on "
         f"{run.client.dataset}, {len(run.task.clients):,} clients",
         "sentence": _capital(sentence(run, certificate)),
         "guarantees": guarantees_of(run, certificate),

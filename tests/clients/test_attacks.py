@@ -26,6 +26,7 @@ from clients.attacks import (
     MaximalDirection,
     MinMax,
     MirroredLabels,
+    NotANumber,
     PixelBackdoor,
     PoisonedRecords,
     RandomLabels,
@@ -68,6 +69,7 @@ def test_the_registry_names_attacks_as_they_name_themselves():
 
 def test_a_deployment_offers_the_attacks_that_need_only_their_own_data():
     assert set(get_args(AttackName)) == {name for name, kind in ATTACKS.items() if not kind.is_simulated_only}
+    assert not any(kind.is_simulated_only and kind.is_deployed_only for kind in ATTACKS.values())
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
@@ -80,6 +82,12 @@ def test_attacks_leave_their_argument_alone_and_keep_shape_and_dtype(name):
     on_update[:], on_encoded[:] = 9, 9
     assert_array_equal(update, np.linspace(-1, 1, 6))
     assert_array_equal(encoded, np.arange(-3, 3))
+
+
+def test_what_a_cast_nan_gives_passes_a_check_modulo_2_64_and_is_as_long_as_can_be():
+    forged = NotANumber().on_encoded(np.arange(-3, 3))
+    assert squared_norm_mod_2_64(forged) == 0
+    assert squared_norm(forged) == 6 * 2**126
 
 
 def test_the_honest_client_changes_nothing():

@@ -15,14 +15,19 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
+from clients import models
+from clients.attacks import Honest
 from clients.datasets import Records
 from clients.errors import ArgumentError
 from clients.per_record import RecordEngine
+from clients.process import Trainer
 from clients.round_update import Participant, round_updates
 from clients.simulation import AttackSettings, SeededRandomness
+from clients.simulation.two_servers import MpcServers
 from dp.accounting import PldAccountant, SampledGaussian, TwoStageSampledGaussian
 from mpc import fixed_point
 from mpc.ring import RingArray
+from protos.task import Task
 from tests.clients.test_simulation import DIM, IDS, MODEL, RECORDS, STEP, Recording, simulation, task
 
 LARGE = 1000.0
@@ -49,6 +54,11 @@ class OneServers(SeededRandomness):
     [
         ("user-dp-fedavg", {"local_steps": 3, "local_rate": 0.2, "local_momentum": 0.9, "client_clip": 0.3}, {}),
         ("user-dp-fedavg", {"local_steps": 5, "local_batch": 12, "local_weight_decay": 0.01, "client_clip": 2.0}, {}),
+        (
+            "user-dp-fedavg",
+            {"local_steps": 3, "local_rate": 0.2, "client_clip": 0.3, "update_clipping": "per-layer"},
+            {},
+        ),
         ("ins-dp-fedavg", {"local_steps": 3, "local_rate": 0.3}, {}),
         ("local-dp", {}, {}),
         ("distributed-dp", {"non_colluding": 2}, {}),
@@ -61,7 +71,7 @@ def test_two_servers_train_as_one_trusted_one_does(
     """Each client's update is cut to the grid in a round of either, or of both: 6 clients, 2 rounds, a step of 2^-16
     each, divided by W >= 1; and float32's rounding of the model. Noise is 2^16 steps."""
     two = task(**{"algorithm": algorithm, "client_clip": LARGE, **of_task})
-    local = {name: value for name, value in of_task.items() if name.startswith(("local", "non_"))}
+    local = {name: value for name, value in of_task.items() if name.startswith(("local", "non_", "update_"))}
     others = {name: value for name, value in of_task.items() if name not in local}
     one = task(**{"client_clip": LARGE, **others, **of_settings})
     deployed = simulation(engine, two, algorithm="deployed")
@@ -127,12 +137,86 @@ def test_the_noise_of_distributed_dp_is_uploaded_as_it_was_drawn(engine: RecordE
     assert fixed_point.exact_squared_norm(noisy) <= made.norm_bound.threshold
 
 
+LAYERS = (slice(0, 4160), slice(4160, 4810))
+"""Of the model: 64 x 64 + 64 and 64 x 10 + 10 parameters, in the order of the flat vector."""
+
+
+def trained_by(made: Task, engine: RecordEngine) -> np.ndarray:
+    """The update of one client, always of the same draws (d,)."""
+    who = Participant(records=RECORDS[IDS[0]], n_declared=30, random_bytes=SeededRandomness(5).records(0, IDS[0]))
+    (found,) = round_updates(made, models.initial_parameters("mlp", seed=0), [who], engine)
+    return found
+
+
+def test_a_client_clips_each_layer_as_the_task_says(engine: RecordEngine) -> None:
+    """By hand: u_l min(1, C / (sqrt(2) ||u_l||)), with a C that one of the two layers exceeds, or both, or none."""
+    how = {"algorithm": "user-dp-fedavg", "local_steps": 4, "local_rate": 0.2}
+    whole = trained_by(task(client_clip=LARGE, **how), engine)
+    norms = sorted(np.linalg.norm(whole[layer]) for layer in LAYERS)
+    for bound in (0.5 * norms[0], 0.7 * (norms[0] + norms[1]), 2.0 * norms[1]):
+        made = task(client_clip=bound, update_clipping="per-layer", **how)
+        got = trained_by(made, engine)
+        for layer in LAYERS:
+            expected = whole[layer] * min(1.0, bound / math.sqrt(2) / np.linalg.norm(whole[layer]))
+            assert np.abs(got[layer] - expected).max() <= 1e-11
+        assert fixed_point.exact_squared_norm(fixed_point.encode(got, 16)) <= made.norm_bound.threshold
+        is_cut = [np.linalg.norm(whole[layer]) > bound / math.sqrt(2) for layer in LAYERS]
+        assert bool(np.abs(got - whole).max() > 1e-9) == any(is_cut)
+
+
+def test_the_servers_verify_the_whole_and_no_layer(engine: RecordEngine) -> None:
+    """A client that clips flat, in a task that says per layer, is within C and is accepted, though its first layer is
+    longer than C / sqrt(2); one step of the grid more than C is not. The servers run their real check."""
+    made = task(algorithm="user-dp-fedavg", client_clip=1.0, update_clipping="per-layer")
+    flat, beyond = np.zeros((2, DIM), dtype=np.int64)
+    flat[0], beyond[0] = 2**16, 2**16 + 1
+    by_layer = fixed_point.encode(trained_by(made, engine), made.frac_bits)
+    checked = MpcServers(made).check_and_sum(0, {IDS[0]: flat, IDS[1]: beyond, IDS[2]: by_layer})
+    assert (checked.accepted, checked.rejected) == ((IDS[0], IDS[2]), (IDS[1],))
+    assert_array_equal(checked.total, flat + by_layer)
+
+
+@pytest.mark.parametrize("where", ["simulation", "client process"])
+def test_layers_that_share_parameters_are_refused_before_the_first_round(where: str) -> None:
+    """They could not be clipped apart. Flat clipping takes the same model."""
+
+    def start(update_clipping: str) -> None:
+        how = {"algorithm": "user-dp-fedavg", "update_clipping": update_clipping}
+        made = task(model=f"{__name__}:Tied", dim=Tied.DIM, **how)
+        if where == "simulation":
+            example = torch.zeros(1, 8, 8)
+            simulation(RecordEngine(Tied(), example, device="cpu"), made, algorithm="deployed")
+        else:
+            Trainer(task=made, records=RECORDS, attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+
+    start("flat")
+    expected = r"task\.update_clipping: expected 'flat' for a model whose layers share parameters"
+    with pytest.raises(ArgumentError, match=expected):
+        start("per-layer")
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one matrix. (batch, 1, 8, 8) -> logits (batch, 10)."""
+
+    DIM = 64 * 64 + 64 + 64 + 64 * 10 + 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = (torch.nn.Linear(64, n) for n in (64, 64, 10))
+        self.second.weight = self.first.weight
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(images.flatten(start_dim=1))))))
+
+
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
     [
         ("precad", {}),
         ("user-dp-fedavg", {"local_steps": 3}),
         ("user-dp-fedavg", {"local_steps": 3, "local_rate": 1e300}),
+        ("user-dp-fedavg", {"local_steps": 3, "update_clipping": "per-layer"}),
         ("ins-dp-fedavg", {"local_steps": 2}),
         ("local-dp", {}),
         ("distributed-dp", {"client_clip": 200.0}),
@@ -185,7 +269,14 @@ def test_a_task_of_another_algorithm_is_simulated_as_deployed_only(engine: Recor
 
 
 @pytest.mark.parametrize(
-    "changes", [{"local_steps": 2}, {"non_colluding": 2}, {"validation": False}, {"client_clipping": False}]
+    "changes",
+    [
+        {"local_steps": 2},
+        {"non_colluding": 2},
+        {"validation": False},
+        {"client_clipping": False},
+        {"update_clipping": "per-layer"},
+    ],
 )
 def test_a_deployments_round_is_set_by_its_task(engine: RecordEngine, changes: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=f"simulation.{next(iter(changes))}: expected"):

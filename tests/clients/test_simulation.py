@@ -662,6 +662,11 @@ def test_a_backdoor_succeeds_where_nobody_bounds_it(engine: RecordEngine) -> Non
         ({"algorithm": "distributed-dp", "non_colluding": 7}, ArgumentError, "at most the 6 clients"),
         ({"algorithm": "central-dp"}, ArgumentError, "task.epsilon_budget_clients_only"),
         ({"attack": AttackSettings(kind="magic", clients=1)}, UnknownNameError, "unknown attack"),
+        (
+            {"attack": AttackSettings(kind="late", clients=1)},
+            ArgumentError,
+            "'late' forges uploads",
+        ),
         ({"attack": AttackSettings(kind="scaled", clients=7)}, ArgumentError, "at most 6, found 7"),
         ({"attack": AttackSettings(kind="scaled", clients=["eve"])}, ArgumentError, "'eve'"),
         (

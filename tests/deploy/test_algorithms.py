@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -29,19 +30,22 @@ from tests.integration.harness import small_task
 
 PRECAD = [sys.executable, "-m", "deploy.cli"]
 NON_PRIVATE = {"algorithm": "non-private", "noise_multiplier": 0.0}
+USER_DP: dict[str, Any] = {"local_steps": 2, "client_clip": 0.5, "noise_multiplier": 3.0, "learning_rate": 1.0}
 SPECIAL: dict[str, dict[str, Any]] = {
-    "user-dp-fedavg": {"local_steps": 2, "client_clip": 0.5, "noise_multiplier": 3.0, "learning_rate": 1.0},
+    "user-dp-fedavg": USER_DP,
     "ins-dp-fedavg": {"local_steps": 2, "client_clip": 2.0, "learning_rate": 1.0},
+    "user-dp-fedavg, per-layer": {**USER_DP, "update_clipping": "per-layer"},
+    "user-dp-fedavg, private-quantile": {**USER_DP, "update_clipping": "private-quantile", "quantile": 0.7},
     "local-dp": {"client_clip": 100.0},
     "distributed-dp": {"non_colluding": 2, "client_clip": 400.0},
     "non-private": {"noise_multiplier": 0.0},
 }
 
 
-def configuration_of(algorithm: str) -> dict[str, Any]:
-    """The demo's, four honest clients in one process, three rounds."""
+def configuration_of(case: str) -> dict[str, Any]:
+    """The demo's, four honest clients in one process, three rounds. case: an algorithm, and how it clips."""
     raw = demo_config(n_clients=4, rounds=3)
-    raw["task"] |= {"algorithm": algorithm, **SPECIAL[algorithm]}
+    raw["task"] |= {"algorithm": case.partition(",")[0], **SPECIAL[case]}
     raw["client"].pop("attacks", None)
     return raw | {"localhost": {"clients_per_process": 4}}
 
@@ -111,16 +115,17 @@ def expected_epsilons(task: Any, participation: int) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", SPECIAL)
-def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", SPECIAL)
+def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tmp_path: Path) -> None:
     """Over processes: summary, page, audit of both servers' logs. Every epsilon is computed here a second time."""
     file, folder = tmp_path / "task.toml", tmp_path / "run"
-    file.write_text(tomli_w.dumps(configuration_of(algorithm)))
+    file.write_text(tomli_w.dumps(configuration_of(case)))
     done = subprocess.run(
         [*PRECAD, "run", file, "--output", folder, "--json"], capture_output=True, text=True, check=True, timeout=300
     )
     summary = json.loads(done.stdout)
     task = configuration.load(folder / "config.toml").task
+    algorithm = task.algorithm
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     most = max(sum(c in line["participants"] for line in lines) for c in task.clients)
     found = [float(summary[f"epsilon_{view}"]) for view in View]
@@ -128,6 +133,10 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(algorithm: st
     assert ("WARNING: task.algorithm is non-private" in done.stderr) == (algorithm == "non-private")
     assert (summary["accepted"], summary["rejected"]) == (sum(len(line["participants"]) for line in lines), 0)
 
+    if task.quantile_rule is not None:  # by another way to the exponential, from the servers' last vector
+        log_ratio = float(np.load(folder / "a" / "model.npy")[-1])
+        assert log_ratio != 0
+        assert summary["learnt_bound"] == pytest.approx(task.client_clip * math.exp(log_ratio), rel=1e-12)
     run = read_deployed(folder)
     text = " ".join([sentence(run, "none"), *(f"{g.what} {g.rests_on}" for g in guarantees_of(run, "none"))])
     assert ("nothing is guaranteed" in text) == (algorithm == "non-private")

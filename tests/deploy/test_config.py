@@ -269,6 +269,19 @@ def assert_refused(result: Result, *patterns: str) -> None:
         ({"task.model": ["mlp"]}, r"task.model: expected .*, found \['mlp'\]"),
         ({"task.model": 3}, "task.model: expected .*, found 3"),
         ({"task.dim": 100}, "task.dim: expected 4810.*found 100"),
+        (
+            {"task.algorithm": "user-dp-fedavg", "task.update_clipping": "private-quantile", "task.dim": 4810},
+            "task.dim: expected 4811, the dimension of 'mlp' and a learnt bound, found 4810",
+        ),
+        (
+            {
+                "task.algorithm": "user-dp-fedavg",
+                "task.update_clipping": "per-layer",
+                "task.model": "tests.clients.test_deployed_algorithms:Tied",
+            },
+            "task.update_clipping: expected 'flat' for a model whose layers share parameters",
+        ),
+        ({"task.update_clipping": "per-layer"}, "task: .*update_clipping is of user-dp-fedavg only"),
         ({"task.dim": 2**40}, "task.dim: expected 4810.*found 1099511627776"),
         ({"task.clients": ["a", "a"]}, "task.clients: expected .*distinct"),
         ({"task.clients": []}, "task.clients: expected"),

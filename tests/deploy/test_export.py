@@ -29,6 +29,7 @@ import torch
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from numpy.typing import NDArray
 from typer.testing import CliRunner, Result
 
 from clients import datasets, models
@@ -46,6 +47,7 @@ from dp.accounting import View
 from protos import convert
 from protos.task import Task
 from servers import state_dir as states
+from servers.errors import AuditError
 from servers.task_store import CommittedRound
 from tests.deploy.test_report import ROUNDS, deployed
 from tests.integration.pki import Pki
@@ -62,10 +64,12 @@ def precad(*arguments: object, exit_code: int = 0) -> Result:
     return done
 
 
-def write_state(folder: Path, task: Task, *, ended: str | None = "3 rounds done") -> None:
-    """What a server has after the rounds of `ROUNDS`: the last one's model is `TRAINED`."""
-    initial = convert.model_to_bytes(models.initial_parameters("mlp", seed=0))
-    digest = convert.sha256(convert.model_to_bytes(TRAINED))
+def write_state(
+    folder: Path, task: Task, *, ended: str | None = "3 rounds done", trained: NDArray[np.float32] = TRAINED
+) -> None:
+    """What a server has after the rounds of `ROUNDS`, and the vector after the last of them."""
+    initial = convert.model_to_bytes(models.initial_vector(task))
+    digest = convert.sha256(convert.model_to_bytes(trained))
     with states.open_ledger(folder, task) as ledger, states.open_task_store(folder, task, initial) as store:
         store.begin("small-0123")
         for number, told in enumerate(ROUNDS):
@@ -79,7 +83,7 @@ def write_state(folder: Path, task: Task, *, ended: str | None = "3 rounds done"
             store.commit(round, noisy_sum_digest=bytes(32), ledger_chain=ledger.chain)
         if ended is not None:
             store.finished(ended)
-    np.save(folder / "model.npy", TRAINED)
+    np.save(folder / "model.npy", trained)
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +235,22 @@ def test_other_algorithms_state_what_they_prove(
     assert all((row.epsilon is None) is (row.kind is None) for row in said.privacy)
     assert words in said.guarantee
     assert said.task.algorithm == changes["algorithm"]
+
+
+def test_a_learnt_bound_stays_behind(finished: Path, tmp_path: Path) -> None:
+    """Exported are the parameters, with a digest of their own; what the servers logged covers the bound after them, and
+    that was verified before."""
+    changes = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "dim": TRAINED.size + 1}
+    task = Task.model_validate(configuration.load(finished / "config.toml").task.model_dump() | changes)
+    write_state(tmp_path / "state", task, trained=np.append(TRAINED, np.float32(0.25)))
+    found = read_finished(tmp_path / "state", task)
+    assert found.parameters.tobytes() == TRAINED.tobytes()
+    said = statement_of(found, ["weight"], "none was asked for")
+    assert said.model.n_parameters == TRAINED.size
+    assert said.model.sha256 == hashlib.sha256(TRAINED.tobytes()).hexdigest()
+    np.save(tmp_path / "state" / "model.npy", np.append(TRAINED, np.float32(0.5)))
+    with pytest.raises(AuditError, match=r"model\.npy: expected the released model"):
+        read_finished(tmp_path / "state", task)
 
 
 # -- two operators -----------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_a_sample_is_accepted_by_the_real_parser(name: str) -> None:
     """As it stands, and with everything that it has commented out."""
     as_it_stands = load(sample(name))
     document = tomllib.loads(complete(name))
-    document["task"]["algorithm"] = "user-dp-fedavg"  # of which local_batch is
+    document["task"] |= {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"}  # of which fields are
     everything = parse(document, base=SAMPLES)
 
     sections = {section for section in SECTIONS[name] if section not in {"operator", "localhost"}}

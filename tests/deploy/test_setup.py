@@ -102,6 +102,12 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
     assert wrong.exit_code == 2
     assert "task.dim: expected 4810, of model 'mlp', found 4811" in wrong.output
     assert not path.with_name("other.npy").exists()
+    learnt = 'update_clipping = "private-quantile"\nalgorithm = "user-dp-fedavg"'
+    text = config.read_text().replace('update_clipping = "flat"\n', "")
+    config.write_text(text.replace('algorithm = "precad"', learnt))
+    with_bound = precad("initial-model", config, path.with_name("with-bound.npy"))
+    assert with_bound.exit_code == 0, with_bound.output
+    assert np.load(path.with_name("with-bound.npy")).tobytes() == expected.tobytes() + bytes(4)
     shown = json.loads(precad("check", organisations.config(Role.AGGREGATOR_B), "--json").stdout)
     assert shown["aggregator_b"]["initial_model"] == convert.sha256(convert.model_to_bytes(expected)).hex()
 

@@ -88,10 +88,17 @@ LEARNING = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"
 """With a bound that rounds hand on."""
 
 
-@pytest.mark.parametrize("simulation", [SMALL["simulation"], LEARNING])
-def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path: Path, simulation: dict[str, Any]) -> None:
+LEARNING_OF_TWO: dict[str, Any] = {
+    "task": {**SMALL["task"], "algorithm": "user-dp-fedavg", "client_clip": 0.5, "update_clipping": "private-quantile"},
+    "simulation": {"evaluate_every": 2},
+}
+"""The same with two servers, in the vector that they train."""
+
+
+@pytest.mark.parametrize("changes", [{}, {"simulation": LEARNING}, LEARNING_OF_TWO])
+def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Killed in round 3, two rounds after the last evaluation was saved: lines beyond it are written again."""
-    plan = resolve(SMALL | {"simulation": simulation})
+    plan = resolve(SMALL | changes)
     whole = Runs(plan, tmp_path / "whole").run(0)
 
     class KilledError(Exception):

@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +61,37 @@ def test_workers_go_on_where_a_run_stopped(config: Path, tmp_path: Path, one_aft
         arguments = ("--rounds", rounds, "--seeds", 3, "--workers", 2, "--output", tmp_path / "halted")
         assert precad("simulate", config, *arguments).exit_code == 0
     assert models(tmp_path / "halted") == one_after_the_other
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="who started whom is read from Linux's /proc")
+def test_workers_end_soon_after_who_started_them_was_killed(tmp_path: Path) -> None:
+    long = tmp_path / "long.toml"
+    long.write_text(tomli_w.dumps({**SMALL, "task": {**SMALL["task"], "rounds": 10**6}}))
+    command = ("simulate", long, "--seeds", 2, "--workers", 2, "--output", tmp_path / "run")
+    starter = subprocess.Popen([sys.executable, "-m", "deploy.cli", *map(str, command)], stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: all((tmp_path / f"run/seed-{seed}.jsonl").exists() for seed in range(2)), seconds=120)
+        children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
+    finally:
+        starter.kill()
+        starter.wait()
+    assert len(children) >= 2
+    until(lambda: not any(is_running(child) for child in children), seconds=30)
+
+
+def is_running(pid: str) -> bool:
+    """And not merely unburied."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(condition: Callable[[], bool], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_an_experiment_comes_to_the_same_with_workers(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ processes share and every other process does once, and which are measured and pr
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from protos.identity import Role
@@ -75,6 +77,23 @@ async def scenario(processes: Processes, victim: Role, point: str) -> float:
         await processes.finish()
     reached = [seconds for name, seconds in processes.marks(victim)[n_before:] if name != "started"]
     return min(reached) - restarted
+
+
+def test_a_learnt_bound_survives_the_death_of_a_server(tmp_path: Path) -> None:
+    """A dies when a round is committed at B, and goes on. Both clients say that they are as often within the bound as
+    not, four of five shall be, so lambda rises by 0.2 (0.8 - 0.5) a round, and with it the step; nobody adds noise."""
+    learnt = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "quantile": 0.8}
+    processes = Processes(tmp_path, small_task(("alice", "bob"), rounds=3, gate="native", **learnt))
+    try:
+        asyncio.run(asyncio.wait_for(scenario(processes, AGGREGATORS[0], "after-commit"), SCENARIO_S))
+        assert_nothing_wrong(processes)
+        model = np.load(tmp_path / AGGREGATORS[1] / "model.npy")
+    finally:
+        processes.close()
+    assert model[-1] == pytest.approx(3 * 0.2 * 0.3, rel=1e-6)
+    steps = [math.exp(t * 0.2 * 0.3) for t in range(3)]
+    room = math.sqrt(1 - (1 / 2.4) ** 2)  # sigma_b = 1.2, the least
+    assert model[0] == pytest.approx(0.3 / 2 * 0.5 / room * sum(steps), rel=1e-4)
 
 
 @pytest.mark.parametrize(("victim", "point"), cases())

@@ -63,9 +63,17 @@ def records() -> dict[str, Records]:
     return {c: train.take(np.arange(i * N_RECORDS, (i + 1) * N_RECORDS)) for i, c in enumerate(CLIENTS)}
 
 
+LOCAL = {"client_clip": 0.2, "learning_rate": 1.0, "local_steps": 3, "local_momentum": 0.5}
 ALGORITHMS: dict[str, dict[str, object]] = {
     "precad": {},
-    "user-dp-fedavg": {"client_clip": 0.2, "learning_rate": 1.0, "local_steps": 3, "local_momentum": 0.5},
+    "user-dp-fedavg": LOCAL,
+    "user-dp-fedavg, per-layer": {"algorithm": "user-dp-fedavg", "update_clipping": "per-layer", **LOCAL},
+    "user-dp-fedavg, private-quantile": {
+        "algorithm": "user-dp-fedavg",
+        "update_clipping": "private-quantile",
+        "dim": models.dimension("mlp") + 1,
+        **LOCAL,
+    },
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
     "local-dp": {},
     "distributed-dp": {"client_clip": 50.0, "non_colluding": 2},

@@ -58,7 +58,7 @@ def test_a_file_in_place_of_a_folder_is_refused(inside: tuple[str, ...], tmp_pat
 def test_an_initial_model_is_read(tmp_path: Path) -> None:
     model = np.arange(TASK.dim, dtype=np.float32)
     np.save(tmp_path / "model.npy", model)
-    assert_array_equal(load_initial_model(tmp_path / "model.npy", TASK.dim), model)
+    assert_array_equal(load_initial_model(tmp_path / "model.npy", TASK), model)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,19 @@ def test_an_initial_model_is_read(tmp_path: Path) -> None:
 def test_another_initial_model_is_refused(model: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "model.npy", model)
     with pytest.raises(SetupError, match=f"initial_model: expected {TASK.dim} finite float32 values"):
-        load_initial_model(tmp_path / "model.npy", TASK.dim)
+        load_initial_model(tmp_path / "model.npy", TASK)
+
+
+def test_a_learnt_bound_starts_where_the_task_says(tmp_path: Path) -> None:
+    """Its number comes last in the initial model, and is 0."""
+    task = small_task(algorithm="user-dp-fedavg", update_clipping="private-quantile")
+    model = np.ones(TASK.dim, dtype=np.float32)
+    model[-1] = 0.0
+    np.save(tmp_path / "model.npy", model)
+    assert_array_equal(load_initial_model(tmp_path / "model.npy", task), model)
+    np.save(tmp_path / "model.npy", np.ones(TASK.dim, dtype=np.float32))
+    with pytest.raises(SetupError, match="initial_model: expected 0 as the last number, the learnt bound's, found 1"):
+        load_initial_model(tmp_path / "model.npy", task)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK", b"\x80\x04."], ids=["none", "empty", "zip", "pickle"])
@@ -84,4 +96,4 @@ def test_what_is_no_array_is_no_initial_model(content: bytes | None, tmp_path: P
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(SetupError, match=r"initial_model: expected a \.npy file"):
-        load_initial_model(path, TASK.dim)
+        load_initial_model(path, TASK)

@@ -50,6 +50,10 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "local_momentum": 0.5,
     "local_weight_decay": 0.25,
     "non_colluding": 2,
+    "update_clipping": "per-layer",
+    "quantile": 0.75,
+    "quantile_rate": 0.25,
+    "quantile_noise": 0.75,
 }
 """The same for the fields that mean nothing to `precad`."""
 
@@ -63,8 +67,11 @@ def test_the_digest_covers_every_single_field() -> None:
     assert all(len(digest) == 32 for digest in digests)
     for name, value in OTHER_VALUES_OF_AN_ALGORITHM.items():
         base = {"algorithm": OF_AN_ALGORITHM[name][0], "client_clip": 100.0}
+        if name.startswith("quantile"):
+            base["update_clipping"] = "private-quantile"
         digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
-    assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + 2  # bases of two algorithms
+    n_bases = 3  # two algorithms, and one of them with a quantile
+    assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
 
 
 def test_the_digest_of_a_precad_task_is_what_it_was_before_there_were_other_algorithms() -> None:
@@ -73,6 +80,19 @@ def test_the_digest_of_a_precad_task_is_what_it_was_before_there_were_other_algo
     fields = {name: getattr(task, name) for name in OTHER_VALUES if name != "algorithm"}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1\n" + text.encode()).digest()
+
+
+def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_field() -> None:
+    """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
+    task = small_task(algorithm="user-dp-fedavg", local_steps=2)
+    names = Task.model_fields.keys() - {"update_clipping", "quantile", "quantile_rate", "quantile_noise"}
+    text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
+    assert task.digest() == hashlib.sha256(b"precad/v1\n" + text.encode()).digest()
+    by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
+    assert json.loads(by_layer.canonical()) == json.loads(text) | {"update_clipping": "per-layer"}
+    learnt = {"update_clipping": "private-quantile", "quantile": 0.75}
+    at_quantile = small_task(algorithm="user-dp-fedavg", local_steps=2, **learnt)
+    assert json.loads(at_quantile.canonical()) == json.loads(text) | learnt
 
 
 def test_the_digest_covers_ids_and_counts_and_not_their_order() -> None:
@@ -148,6 +168,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("local_momentum", 1.0, "less than 1"),
     ("local_weight_decay", -0.1, "greater than or equal to 0"),
     ("non_colluding", 0, "greater than or equal to 1"),
+    ("update_clipping", "per_layer", "'flat', 'per-layer' or 'private-quantile'"),
+    ("quantile", 1.0, "less than 1"),
+    ("quantile_rate", 0.0, "greater than 0"),
+    ("quantile_noise", 0.0, "greater than 0"),
 ]
 
 

@@ -62,6 +62,8 @@ def test_what_needs_updates_in_the_clear_is_refused_with_the_reason(name: str) -
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("precad", {"local_steps": 2}, "local_steps is of user-dp-fedavg and ins-dp-fedavg only, found algorithm 'precad'"),
     ("ins-dp-fedavg", {"local_momentum": 0.5}, "local_momentum is of user-dp-fedavg only"),
+    ("precad", {"update_clipping": "per-layer"}, "update_clipping is of user-dp-fedavg only, found algorithm 'precad'"),
+    ("ins-dp-fedavg", {"update_clipping": "per-layer"}, "update_clipping is of user-dp-fedavg only"),
     ("local-dp", {"non_colluding": 2}, "non_colluding is of distributed-dp only"),
     ("distributed-dp", {"non_colluding": 4}, "non_colluding must be at most the 3 enrolled, got 4"),
     ("distributed-dp", {"client_clip": 5.0}, "client_clip must leave room for a client's own noise"),

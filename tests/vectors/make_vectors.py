@@ -90,6 +90,16 @@ def task(**changes: Any) -> Json:
     return {**fields, **changes}
 
 
+def user_dp_task(**changes: Any) -> Json:
+    """The same of UserDP-FedAvg, with the fields that another algorithm has."""
+    local: Json = {"local_steps": 4, "local_rate": 0.1, "local_batch": None, "local_momentum": 0.9}
+    local |= {"local_weight_decay": 0.0, "non_colluding": 1}
+    return {**task(), "algorithm": "user-dp-fedavg", **local, **changes}
+
+
+LEARNT: Json = {"update_clipping": "private-quantile", "quantile": 0.8, "quantile_noise": 2.5}
+
+
 # One function per file: positive cases, then tampered ones
 
 
@@ -198,6 +208,9 @@ def digests() -> Iterator[Case]:
         },
     )
     yield Case("task_digest", "a model's name that is not ASCII", {"task": task(model='"modèle\\\x7f\n😀')})
+    yield Case("task_digest", "flat clipping", {"task": user_dp_task()})
+    yield Case("task_digest", "clipping by layer", {"task": user_dp_task(update_clipping="per-layer")})
+    yield Case("task_digest", "a learnt bound", {"task": user_dp_task(**LEARNT)})
     yield Case("binding_digest", "masked", {"binding": binding_fields()})
     yield Case("binding_digest", "the largest round", {"binding": {**binding_fields(), "round": 2**64 - 1}})
     for name, value in (("client", "bob"), ("round", 8), ("mode", "shares"), ("digest_a", "00" * 32), ("dim", 6)):
@@ -641,6 +654,15 @@ def aggregation() -> Iterator[Case]:
     fine |= {"client_clip": 2.0**-14, "noise_multiplier": 0.5, "dim": 2}
     given = {"parameters": float32([1.0, -1.0]), "noisy_sum": hex_words([2**26 + 1, -(2**26) - 1]), "task": fine}
     yield Case("update", "rounded once, after the sum", given)
+    learnt = user_dp_task(**LEARNT, client_rate=0.7)
+    for name, log_ratio, count in (
+        ("a bound at its start", 0.0, 100_000),
+        ("a bound that has moved", -1.7320508, -70_001),
+        ("a bound at the end of its range", 6.931472, -(2**40)),
+    ):
+        given = {"parameters": float32([0.0, 1.0, -0.1, 3.4e-39, log_ratio]), "task": learnt}
+        given["noisy_sum"] = hex_words([1, -65536, 3, 2**40 + 1, count])
+        yield Case("update", name, given)
     given = {"parameters": theta, "noisy_sum": hex_words([2, -65536, 3, 2**40 + 1, -(2**62) - 1]), "task": task()}
     yield Case("update", "one step of the grid more", given, "another model digest: the servers end the task")
 

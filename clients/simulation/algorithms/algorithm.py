@@ -48,7 +48,7 @@ class Algorithm(ABC):
         self.federation = federation
         self.task = federation.task
         self.settings = federation.settings
-        if self.settings.update_clipping != "flat" and not self.clips_updates:
+        if self.settings.update_clipping != "flat" and not (self.clips_updates or self.is_of_any_task):
             raise ArgumentError(
                 f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
                 f"found {self.settings.update_clipping!r}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from clients.errors import ArgumentError
-from clients.round_update import Participant, round_updates
+from clients.round_update import Participant, require_runnable, round_updates
 from clients.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from clients.simulation.config import SimulationSettings
 from clients.simulation.federation import Federation, Vector
@@ -38,6 +38,8 @@ class Deployed(Algorithm):
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
         self._refuse_rule()
+        require_runnable(self.task, federation.engine)
+        self._require_attacks_of_a_deployment()
         self._privacy = task_privacy(self.task)
         self._servers: TwoServers = self._make_servers()
 
@@ -52,6 +54,15 @@ class Deployed(Algorithm):
                     f"found {getattr(self.settings, name)!r}"
                 )
         return MpcServers(self.task) if self.settings.servers == "mpc" else CleartextServers(self.task)
+
+    def _require_attacks_of_a_deployment(self) -> None:
+        """Raises ArgumentError for an attack that needs to know the model where uploads are not of its shape."""
+        only_simulated = [attack.name for attack in self.federation.attacks.values() if attack.is_simulated_only]
+        if only_simulated and self.task.quantile_rule is not None:
+            raise ArgumentError(
+                "simulation.attack.kind: expected one that a deployment has, too, with "
+                f"task.update_clipping = 'private-quantile', found {only_simulated[0]!r}"
+            )
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """The task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from tests.vectors.independent import digests, gates, ring, streams
 from tests.vectors.independent.dealing import P, Tuples
@@ -211,6 +212,32 @@ def updated(parameters: bytes, noisy_sum: Sequence[int], frac_bits: int, learnin
     theta = struct.unpack(f"<{len(noisy_sum)}f", parameters)
     steps = [math.ldexp(float(ring.centred(word)), -frac_bits) * (learning_rate / divisor) for word in noisy_sum]
     return struct.pack(f"<{len(noisy_sum)}f", *(x + step for x, step in zip(theta, steps, strict=True)))
+
+
+def exponential(x: float) -> float:
+    """The float64 nearest to e^x: the series on integers of 300 fractional bits, and one division."""
+    one = 1 << 300
+    numerator, denominator = x.as_integer_ratio()
+    term, total = one, one
+    for k in range(1, 200):
+        term = term * numerator // (denominator * k)
+        total += term
+    return total / one  # of integers, and so the nearest float64
+
+
+def updated_at_a_learnt_bound(parameters: bytes, noisy_sum: Sequence[int], task: Mapping[str, Any]) -> bytes:
+    """The same where the last number is lambda: the model's step is S / r times as large, and lambda moves."""
+    n, grid = len(noisy_sum), 2.0 ** -task["frac_bits"]
+    theta = struct.unpack(f"<{n}f", parameters)
+    clip, expected = task["client_clip"], task["client_rate"] * len(task["clients"])
+    unit = math.floor(clip * task["noise_multiplier"] / (2 * task["quantile_noise"]) / grid) * grid
+    bound, room = clip * exponential(theta[-1]), math.sqrt((clip - unit) * (clip + unit))
+    factor = (task["learning_rate"] / expected) * (bound / room)
+    steps = [float(ring.centred(word)) * grid * factor for word in noisy_sum[:-1]]
+    share = 0.5 + float(ring.centred(noisy_sum[-1])) * grid / unit / (2 * expected)
+    end = 10 * math.log(2)
+    log_ratio = min(max(theta[-1] - task.get("quantile_rate", 0.2) * (share - task["quantile"]), -end), end)
+    return struct.pack(f"<{n}f", *(x + step for x, step in zip(theta[:-1], steps, strict=True)), log_ratio)
 
 
 def divisor(client_rate: float, record_rate: float, records: Sequence[int]) -> float:

@@ -393,11 +393,13 @@ def noisy_sum(case: Json) -> Json:
 
 
 def update(case: Json) -> Json:
-    task = case["task"]
-    weight = server.divisor(task["client_rate"], task["record_rate"], list(task["clients"].values()))
-    model = server.updated(
-        bytes.fromhex(case["parameters"]), words(case["noisy_sum"]), task["frac_bits"], task["learning_rate"], weight
-    )
+    task, given, noisy_sum = case["task"], bytes.fromhex(case["parameters"]), words(case["noisy_sum"])
+    if task.get("update_clipping") == "private-quantile":
+        weight = task["client_rate"] * len(task["clients"])
+        model = server.updated_at_a_learnt_bound(given, noisy_sum, task)
+    else:
+        weight = server.divisor(task["client_rate"], task["record_rate"], list(task["clients"].values()))
+        model = server.updated(given, noisy_sum, task["frac_bits"], task["learning_rate"], weight)
     return {"divisor": repr(weight), "parameters": model.hex(), "model_digest": digests.sha256(model).hex()}
 
 

@@ -1,0 +1,86 @@
+"""Clients whose uploads are forged, beside honest ones, over real gRPC with mutual TLS and in both wire forms.
+
+Failure means: a forged upload counts, its sender is told nothing or something else than what is wrong with it, or an
+honest client's upload does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from structlog.testing import capture_logs
+
+from clients.attacks import Attack, Honest, InconsistentShares, Late, NotANumber, Replay, WrongLength
+from clients.session import ClientSession
+from mpc.ring import RingArray
+from tests.integration.harness import AGGREGATORS, Pki, asynchronous, running, small_task
+
+ATTACKERS: Final[Mapping[str, Attack]] = {
+    "flips": InconsistentShares(),
+    "late": Late(by_s=0.5),
+    "long": WrongLength(excess=3),
+    "nan": NotANumber(),
+    "short": WrongLength(),
+}
+HONEST: Final = ("alice", "bob")
+
+
+def silence(std: float, dim: int) -> RingArray:
+    return np.zeros(dim, dtype=np.int64)
+
+
+@pytest.mark.parametrize("mode", ["masked", "shares"])
+@asynchronous
+async def test_what_is_forged_does_not_count_and_everything_else_does(tmp_path: Path, mode: str) -> None:
+    """Each client has a coordinate of its own, so that the model tells whose updates it is made of, and how often."""
+    attacks = {**ATTACKERS, "replays": Replay(), **dict.fromkeys(HONEST, Honest())}
+    names = sorted(attacks)
+    task = small_task(names, mode=mode, rounds=2, submit_timeout_s=3.0)
+    pki = Pki.create(tmp_path / "pki", names)
+
+    def session(client: str, attack: Attack) -> ClientSession:
+        def train(parameters: NDArray[np.float32]) -> RingArray:
+            update = np.zeros(task.dim, dtype=np.int64)
+            update[names.index(client)] = 1
+            return attack.on_encoded(update)
+
+        addresses, tls = deployment.addresses, pki.tls(client)
+        return ClientSession(client=client, task=task, addresses=addresses, tls=tls, train=train, attack=attack)
+
+    with capture_logs() as logs:
+        async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(session(client, attack).run() for client, attack in attacks.items()))
+                await deployment.finish()
+
+    told = {(entry["client"], entry["reason"]) for entry in logs if entry["event"] == "client.refused"}
+    assert told - {("late", "no round is open for submissions")} == {  # where the next round has begun, it says so
+        ("late", "wrong_round: expected 1, got 0"),
+        ("long", "wrong_length: expected 192 bytes, got more"),
+        ("replays", "wrong_round: expected 1, got 0"),
+        ("short", "wrong_length: expected 192 bytes, got 184"),
+    }
+    refused = ["flips", "late", "long", "short"]
+    for party, role in enumerate(AGGREGATORS):
+        first, second = deployment.rounds(party)
+        assert (first["accepted"], first["rejected"], first["missing"]) == (
+            ["alice", "bob", "replays"],
+            ["nan"],
+            refused,
+        )
+        assert (second["accepted"], second["rejected"], second["missing"]) == (
+            ["alice", "bob"],
+            ["nan"],
+            sorted([*refused, "replays"]),
+        )
+        times = np.array([{"alice": 2, "bob": 2, "replays": 1}.get(name, 0) for name in names])
+        step = task.learning_rate / task.divisor / 2**16
+        model = np.load(tmp_path / role / "model.npy")
+        np.testing.assert_allclose(model[: len(names)], step * times, rtol=1e-6)
+        assert not model[len(names) :].any()
