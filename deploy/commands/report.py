@@ -34,8 +34,8 @@ def report(
 
         if output is None and len(runs) > 1:
             raise ConfigError("--output: expected a file for a report of several runs, found none")
-        for run in runs:
-            require_run_folder(run)
+        if output is None:
+            require_run_folder(runs[0])
         page = output or RunFolder(runs[0]).report
         folder = figures or page.parent / "figures"
         if figures is not None:

@@ -527,12 +527,6 @@ def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
 # -- what it refuses ---------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there_is_named_as_the_run(tmp_path: Path) -> None:
-    done = precad("report", tmp_path / "none")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("precad: RUN: expected the folder of precad demo, run or simulate")
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -607,7 +601,8 @@ def test_only_what_can_be_compared_is(run: Path, tmp_path: Path) -> None:
         ((run, run, "--output", page), "expected different folders"),
         ((*(tmp_path / str(i) for i in range(7)), "--output", page), "expected at most 6 runs"),
         ((run, tmp_path / "other"), "--output: expected a file for a report of several runs"),
-        ((tmp_path / "nowhere",), "--output: expected a file in an existing folder"),
+        ((tmp_path / "nowhere",), "RUN: expected the folder of precad demo, run or simulate, found no config.toml"),
+        ((run, "--output", tmp_path / "nowhere" / "page.html"), "--output: expected a file in an existing folder"),
         ((run, "--output", tmp_path), "--output: expected a file"),
         ((run, "--output", run / "config.toml"), "found another file"),
         ((run, "--figures", run / "config.toml"), "--figures: expected a folder"),
