@@ -41,6 +41,7 @@ from protos.tls_files import PinFile, TlsContext, TlsFiles
 from protos.transport import bind_server, dial, with_port
 from servers.credentials import ROLES
 from servers.lane import Lane, LaneListener, lane_context, open_lane
+from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink, dial_peer
 from servers.servicers import PeerServicer
 from servers.spool import Spool
@@ -154,7 +155,7 @@ class BenchmarkServer:
         server, _ = bind_server(job.address, job.tls(1))
         listener = LaneListener(with_port(job.address, 0), job.lane(1))
         hello.lane_port = listener.port
-        servicer = PeerServicer(job.pinned(0))
+        servicer = PeerServicer(job.pinned(0), Telemetry(ROLES[1]))
         peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)

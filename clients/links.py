@@ -7,11 +7,13 @@ from pathlib import Path
 import grpc
 
 from protos.identity import Role
-from protos.precad.v1 import aggregator_pb2_grpc
+from protos.precad.v1 import aggregator_pb2
 from protos.tls_files import Pins, TlsFiles, TlsMaterial, renewable, renewable_pins
 from protos.transport import dial
+from protos.undecoded import stub_of_bytes
 
 AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+_SERVICE = aggregator_pb2.DESCRIPTOR.services_by_name["Aggregator"]
 
 
 class Links:
@@ -27,8 +29,8 @@ class Links:
         )
         self._made_with = [self._latest(server) for server in (0, 1)]
         self._channels = [self._dial(server) for server in (0, 1)]
-        self.stubs = [aggregator_pb2_grpc.AggregatorStub(channel) for channel in self._channels]
-        """Of A and B; `renew` puts new ones in their places."""
+        self.stubs = [stub_of_bytes(channel, _SERVICE) for channel in self._channels]
+        """Of A and B, with replies as bytes; `renew` puts new ones in their places."""
 
     def _dial(self, server: int) -> grpc.aio.Channel:
         return dial(self._addresses[server], AGGREGATORS[server], self._tls, self._pins[server])
@@ -43,7 +45,7 @@ class Links:
             return
         self._made_with[server], old = latest, self._channels[server]
         self._channels[server] = self._dial(server)
-        self.stubs[server] = aggregator_pb2_grpc.AggregatorStub(self._channels[server])
+        self.stubs[server] = stub_of_bytes(self._channels[server], _SERVICE)
         await old.close()
 
     async def close(self) -> None:

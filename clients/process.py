@@ -101,6 +101,8 @@ class Trainer:
         with self._waiting_lock:
             batch = [r for r in self._waiting if np.array_equal(r.parameters, first.parameters, equal_nan=True)]
             self._waiting = [r for r in self._waiting if r not in batch]
+        if first not in batch:  # whoever took it along failed for a reason of its own, out of memory for one
+            batch = [first, *batch]
         try:
             for request, update in zip(batch, self._updates(batch), strict=True):
                 request.result = update

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -26,12 +27,14 @@ from clients.errors import ProtocolError, ServerBusyError, ServerUnreachableErro
 from clients.links import AGGREGATORS, Links
 from clients.patience import Patience, retry_after_s, until_admitted
 from clients.submission import RoundInvitation, Submission, agree, make_submission
+from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
 from protos import convert
-from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from protos.precad.v1 import aggregator_pb2, common_pb2
 from protos.task import PROTOCOL_VERSION, Task
 from protos.tls_files import TlsFiles
 from protos.transport import explain
+from protos.undecoded import BytesStub, decoded
 
 log = structlog.get_logger(__name__)
 
@@ -145,9 +148,7 @@ class ClientSession:
             await asyncio.sleep(pause_s)
             await links.renew(server)
 
-    async def _pass_on(
-        self, stub: aggregator_pb2_grpc.AggregatorStub, server: int, inbox: Inbox, patience: Patience
-    ) -> None:
+    async def _pass_on(self, stub: BytesStub, server: int, inbox: Inbox, patience: Patience) -> None:
         """One open stream, to the end of the task."""
         async for event in self._join(stub, server):
             match event.WhichOneof("event"):
@@ -164,13 +165,13 @@ class ClientSession:
                     raise ProtocolError(f"{AGGREGATORS[server]} sent {other or 'an empty event'}")
         raise ServerUnreachableError(f"{AGGREGATORS[server]} hung up")
 
-    async def _join(
-        self, stub: aggregator_pb2_grpc.AggregatorStub, server: int
-    ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
-        """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError."""
+    async def _join(self, stub: BytesStub, server: int) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest())
         try:
-            async for event in stub.Join(aggregator_pb2.JoinRequest(hello=hello)):
+            async for data in stub.Join(aggregator_pb2.JoinRequest(hello=hello)):
+                with _refusing_nonsense():
+                    event = decoded(aggregator_pb2.ClientEvent, data, AGGREGATORS[server])
                 yield event
         except grpc.aio.AioRpcError as error:
             reason = explain(error, AGGREGATORS[server], self._addresses[server])
@@ -180,7 +181,7 @@ class ClientSession:
                 raise TaskRefusedError(f"{reason} ({error.code().name})") from None
             raise ServerUnreachableError(reason) from None
 
-    async def _answer(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], inboxes: tuple[Inbox, Inbox]) -> None:
+    async def _answer(self, stubs: list[BytesStub], inboxes: tuple[Inbox, Inbox]) -> None:
         """One submission per round that both servers invite us to."""
         while True:
             from_a, from_b = await inboxes[0].get(), await inboxes[1].get()
@@ -201,7 +202,7 @@ class ClientSession:
                     "client.refused", task=invitation.task_id, round=invitation.round, reason=error.details()
                 )
 
-    async def _take_part(self, stubs: list[aggregator_pb2_grpc.AggregatorStub], invitation: RoundInvitation) -> None:
+    async def _take_part(self, stubs: list[BytesStub], invitation: RoundInvitation) -> None:
         """Model, Algorithm 2, submission. A server without room is asked again until the round is over."""
         ends_at = time.monotonic() + self.task.submit_timeout_s
         parameters = await self._cache.get(
@@ -216,20 +217,31 @@ class ClientSession:
             await until_admitted(functools.partial(_submit, stubs[server], ours, server), ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
-    async def _download(
-        self, stub: aggregator_pb2_grpc.AggregatorStub, invitation: RoundInvitation
-    ) -> NDArray[np.float32]:
-        """The global model. Both servers had to name the digest that it must have."""
-        request = aggregator_pb2.ModelRequest(round=invitation.round)
-        data = await convert.collect(stub.GetModel(request), limit=4 * self.task.dim)
-        if convert.sha256(data) != invitation.model_digest:
-            raise ProtocolError("the downloaded model does not have the digest that both servers named")
-        return convert.model_from_bytes(data, self.task.dim)
+    async def _download(self, stub_of_a: BytesStub, invitation: RoundInvitation) -> NDArray[np.float32]:
+        """The global model, whose digest both servers named. Raises AioRpcError, ProtocolError."""
+        replies = stub_of_a.GetModel(aggregator_pb2.ModelRequest(round=invitation.round))
+        chunks = (decoded(common_pb2.Chunk, data, AGGREGATORS[0]) async for data in replies)
+        with _refusing_nonsense():
+            data = await convert.collect(chunks, limit=4 * self.task.dim)
+            if convert.sha256(data) != invitation.model_digest:
+                raise ProtocolError("the downloaded model does not have the digest that both servers named")
+            return convert.model_from_bytes(data, self.task.dim)
 
 
-async def _submit(stub: aggregator_pb2_grpc.AggregatorStub, submission: Submission, server: int) -> None:
-    """One attempt at the upload to one server. Raises AioRpcError."""
-    await stub.Submit(parts_of(submission, server))
+async def _submit(stub: BytesStub, submission: Submission, server: int) -> None:
+    """One attempt at the upload to one server. Raises AioRpcError, ProtocolError."""
+    data = await stub.Submit(parts_of(submission, server))
+    with _refusing_nonsense():
+        decoded(aggregator_pb2.SubmitReply, data, AGGREGATORS[server])
+
+
+@contextmanager
+def _refusing_nonsense() -> Iterator[None]:
+    """Bytes that no honest server sends. Raises ProtocolError."""
+    try:
+        yield
+    except MalformedMessageError as error:
+        raise ProtocolError(str(error)) from None
 
 
 Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"

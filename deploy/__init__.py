@@ -30,10 +30,11 @@ On one machine:
     run_folder  what a run leaves behind
     report      its summary, for people
     simulate    the same task in one process, for many seeds
+    simulation_shown   how far they are, and what came out
     workers     trainings side by side
     experiments/   what the papers report, repeated
     reporting/  run folders as one page
-    whole_folder   a folder that appears with everything in it, or not at all
+    whole_file, whole_folder   one that appears with everything in it, or not at all
 
 Guarantees:
 

@@ -29,6 +29,8 @@ from dp.accounting import (
     round_event,
 )
 from dp.calibration import most_rounds, smallest_noise_multiplier
+from dp.checks import require_count, require_delta, require_positive, require_probability
+from dp.precad_client import client_noise_multiplier
 from dp.precad_record import participation_quantile
 from dp.renyi_accounting import OrderGridWarning
 
@@ -56,6 +58,18 @@ class TrainingPlan:
     dim: int | None = None
     """With record_clip and frac_bits: what rounding to fixed point adds to the sensitivity is counted."""
     frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        """What is no number is refused here; the file need not be a valid deployment's. Raises ValueError."""
+        require_positive("sigma", self.sigma)
+        require_probability("q", self.q)
+        require_probability("p", self.p)
+        require_count("rounds", self.rounds)
+        require_delta(self.delta)
+        if self.participation is not None:
+            require_count("participation", self.participation)
+            if self.participation > self.rounds:
+                raise ValueError(f"participation must be <= rounds = {self.rounds}, got {self.participation}")
 
     @property
     def expected_participation(self) -> int:
@@ -112,7 +126,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
             report[view.value] = _view_report(plan, view)
     report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
     if plan.record_clip is not None and plan.client_clip is not None:
-        sigma_bar = math.sqrt(2) * plan.sigma * plan.record_clip / plan.client_clip
+        sigma_bar = client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip)
         client = TwoStageSampledGaussian(plan.q, 1.0, sigma_bar)  # drawn visibly, see dp.task_privacy
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderGridWarning)

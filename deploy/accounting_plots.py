@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.errors import ConfigError
+from deploy.figures import rounded_up
 from dp.accounting import Label, View
 from dp.planner import LEAST_MULTIPLIER
 
@@ -272,7 +273,7 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     axis.fill_between(ks, sigmas, max(sigmas) * 3, color=_BLUE, alpha=0.08, label="that many are tolerated")
     for row in reached:
         epsilon = row["epsilon_of_one_unit"]
-        text = "ε = ∞" if isinstance(epsilon, str) else f"ε ≤ {_rounded_up(epsilon)}"
+        text = "ε = ∞" if isinstance(epsilon, str) else f"ε ≤ {rounded_up(epsilon)}"
         axis.annotate(
             text, (row["attackers"], row["least_sigma"]), (5, -11), textcoords="offset points", fontsize=8, color="0.25"
         )
@@ -297,7 +298,7 @@ def _name_ends(axis: Any, ends: Mapping[str, float]) -> None:
     for name, y in zip(finite, _apart([ends[name] for name in finite], 0.09 * axis.get_ylim()[1]), strict=True):
         _, word, style = CURVES[name]
         axis.annotate(
-            f"{word}\n{_rounded_up(ends[name]) if name == 'bound' else format(ends[name], '.2f')}",
+            f"{word}\n{rounded_up(ends[name]) if name == 'bound' else format(ends[name], '.2f')}",
             (axis.get_xlim()[1], y),
             (5, 0),
             textcoords="offset points",
@@ -315,10 +316,6 @@ def _apart(ascending: list[float], gap: float) -> list[float]:
         above = max(min(value, above - gap), i * gap)
         placed.append(above)
     return placed[::-1]
-
-
-def _rounded_up(epsilon: float) -> str:
-    return f"{math.ceil(epsilon * 100) / 100:.2f}"
 
 
 def _number(value: float | str) -> float:

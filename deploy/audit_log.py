@@ -18,7 +18,8 @@ from servers.state_dir import ledger_path, store_path
 
 
 def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
-    """What one server keeps in PostgreSQL, as files, with its ledger's. Raises ConfigError, SetupError, StoreError."""
+    """What one server keeps in PostgreSQL, as files, with its ledger's: all of it, or no folder. Raises ConfigError,
+    SetupError, StoreError."""
     own: ServerConfig
     if role is Role.DEALER:
         own = section(deployment.dealer, "dealer")
@@ -33,9 +34,15 @@ def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
         raise ConfigError(f"DIR: expected a new folder, found {folder}: {error.strerror}") from None
     from servers.database_copy import copy_database
 
-    made = copy_database(url, role, folder)
-    if isinstance(own, AggregatorConfig) and (ledger := ledger_path(own.state_dir)).exists():
-        made.append(Path(shutil.copy(ledger, folder)))
+    try:
+        made = copy_database(url, role, folder)
+        if isinstance(own, AggregatorConfig) and (ledger := ledger_path(own.state_dir)).exists():
+            made.append(Path(shutil.copy(ledger, folder)))
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)  # half of a state may look like a whole one
+        if isinstance(error, OSError):
+            raise ConfigError(f"DIR: expected room for a copy, found {folder}: {error.strerror}") from None
+        raise
     return made
 
 

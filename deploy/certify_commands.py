@@ -28,7 +28,8 @@ from dp.attack_inefficacy import (
     xie_corollary_k,
 )
 from dp.certified_prediction import LABELS, Method, Threat, Training, attacked_bounds, certify, published_epsilon
-from dp.monte_carlo import certified_accuracy, hoeffding_class_bounds, hoeffding_radius
+from dp.checks import require_delta
+from dp.monte_carlo import certified_accuracy, hoeffding_class_bounds, hoeffding_radius, require_psi
 from dp.planner import least_multiplier_for_attackers
 
 ATTACKERS_SHOWN: Final = 20
@@ -50,6 +51,14 @@ class Request:
     psi: float = 0.01
     is_planning: bool = False
     with_attack_cost: bool = False
+
+    def __post_init__(self) -> None:
+        """Also where nothing that is asked for reads them: the report says them. Raises ConfigError."""
+        try:
+            require_delta(self.delta)
+            require_psi(self.psi)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
 
 def methods_of(name: str) -> tuple[Method, ...]:
@@ -268,7 +277,7 @@ def read_confidences(path: Path) -> tuple[list[list[float]], list[int]]:
         confidences, labels = found["confidences"], found["labels"]
     except OSError as error:
         raise ConfigError(f"--confidences: expected a readable file, found {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(f"--confidences: expected an object with confidences and labels, found {path}") from None
     require_confidences(confidences, labels, "--confidences")
     return confidences, labels

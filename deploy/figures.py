@@ -20,11 +20,18 @@ def plain(epsilon: float) -> float | str:
     return epsilon if math.isfinite(epsilon) else "inf"
 
 
+def rounded_up(epsilon: float | str, decimals: int = 2) -> str:
+    """A bound with so many decimals, which is one still; infinite ones, of JSON too, as a word."""
+    if not math.isfinite(value := float(epsilon)):
+        return "inf"
+    return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
+
+
 def shown(epsilon: float | str, label: Label) -> str:
     """Three decimals, a bound rounded up and marked <=, all else marked ~."""
     if isinstance(epsilon, str):
         return "inf (vacuous)"
-    return f"<= {math.ceil(epsilon * 1000) / 1000:.3f}" if label is Label.BOUND else f"~ {epsilon:.3f}"
+    return f"<= {rounded_up(epsilon, 3)}" if label is Label.BOUND else f"~ {epsilon:.3f}"
 
 
 def at_least(noise: float) -> str:

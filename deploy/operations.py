@@ -30,8 +30,9 @@ from rich.text import Text
 from deploy import config as configuration
 from deploy.config import Deployment
 from deploy.errors import UNREACHABLE, ConfigError, RunFailedError
+from deploy.figures import rounded_up
 from deploy.run_folder import RunFolder
-from deploy.watch import LiveTable, rounded_up
+from deploy.watch import LiveTable
 from dp.accounting import Unit, View
 from protos.identity import Role
 from servers.config import ServerConfig, is_loopback

@@ -172,7 +172,11 @@ def _difference(ours: Deployment, theirs: Deployment) -> str | None:
     return None
 
 
-_OF_THE_LAW: Final = ("dataset", "partition", "partition_seed", "shards_per_client", "dirichlet_alpha", "attacks")
+_OF_THE_LAW: Final = (
+    *("dataset", "classes", "partition", "partition_seed", "shards_per_client", "dirichlet_alpha"),
+    "attacks",
+)
+"""Fields of `[client]` that say who holds which records, and what is sent of them. The others say where and when."""
 
 
 def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any
 import tomli_w
 
 from deploy.errors import ConfigError
+from deploy.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,5 +111,5 @@ class RunFolder:
             file.write(json.dumps(round_metrics) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """The summary, for people and programs."""
-        self.summary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        """The summary, for people and programs. Where it is, the run is over."""
+        write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())

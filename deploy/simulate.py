@@ -24,8 +24,7 @@ import time
 import tomllib
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,8 +34,6 @@ import numpy as np
 import tomli_w
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
-from rich.table import Table
 
 from clients.attacks import ATTACKS
 from clients.config import ClientConfig
@@ -44,10 +41,12 @@ from clients.datasets import DataSource, Records, Split
 from clients.per_record import RecordEngine, resolve_device
 from clients.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
 from clients.simulation.algorithms import Deployed
-from clients.simulation.simulation import Progress as Standing
+from clients.simulation.simulation import Progress
 from deploy.config import parse_section
 from deploy.errors import ConfigError
 from deploy.local_configuration import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
+from deploy.simulation_shown import progress_bar, side_by_side
+from deploy.whole_file import write_whole
 from deploy.workers import Workers
 from protos.model_update import learnt_bound
 from protos.task import Task
@@ -104,7 +103,9 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     supply_model_dimension(task)
     source = DataSource.of(config)
     split = load_split(source, task.get("model", DEFAULT_MODEL))
-    task["clients"] = declared_records(_ids(task.get("clients")), source, split)
+    ids = task.get("clients")
+    if not isinstance(ids, Mapping):  # of a table the numbers are declared, whatever the data set deals
+        task["clients"] = declared_records(_ids(ids), source, split)
     valid = parse_section(Task, task, "task", base=Path())
     for name in config.attacks:
         if name not in valid.clients:
@@ -132,14 +133,14 @@ def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _ids(clients: object) -> list[Any]:
-    """Ids of a number of clients, a list, or a table of declared numbers."""
+    """Ids of a number of clients, or a list of them. Raises ConfigError."""
     if isinstance(clients, int) and not isinstance(clients, bool):
         if not 2 <= clients <= 1_000_000:
             raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
         width = len(str(clients - 1))
         return [f"client-{i:0{width}}" for i in range(clients)]
-    if isinstance(clients, (list, Mapping)):
-        return list(clients)
+    if isinstance(clients, list):
+        return clients
     raise ConfigError(f"task.clients: expected a number, a list of ids or a table, found {clients!r}")
 
 
@@ -213,7 +214,7 @@ class Runs:
                 with np.load(path, allow_pickle=False) as saved:
                     rounds = int(saved["rounds"])
                     counts = dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True))
-                    simulation.progress = Standing(saved["parameters"], rounds, Counter(counts))
+                    simulation.progress = Progress(saved["parameters"], rounds, Counter(counts))
                     if simulation.federation.rule is not None:
                         simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
                     if "algorithm" in saved or simulation.algorithm.state():
@@ -221,6 +222,8 @@ class Runs:
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+        if len(lines) < rounds:
+            raise ConfigError(f"--output: expected {rounds} rounds in {metrics}, found {len(lines)}")
         metrics.write_text("".join(lines[:rounds]))  # rounds after the last save are trained again, to the same bits
 
     def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
@@ -317,7 +320,7 @@ def run_plan(
         "output": str(folder),
         "seeds": summaries,
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
 
 
@@ -330,61 +333,6 @@ def _one_by_one(runs: Runs, seeds: Sequence[int], console: Console) -> list[dict
     return summaries
 
 
-def side_by_side(
-    jobs: Sequence[Callable[[], dict[str, Any]]], what: str, console: Console, workers: Workers
-) -> list[dict[str, Any]]:
-    """The summaries of trainings, in their order; `what` names them on a terminal."""
-    is_silent = not console.is_terminal
-    return list(track(workers.run(jobs), what, len(jobs), console=console, transient=True, disable=is_silent))
-
-
 def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:
     """One seed's training, in a worker."""
     return Runs(resolve(raw), folder).run(seed)
-
-
-@contextmanager
-def progress_bar(console: Console, title: str, total: int) -> Iterator[Callable[[RoundMetrics], None]]:
-    """A bar on a terminal, nothing into a file; what it gives is called after every round."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(title, total=total, accuracy="")
-
-        def advance(metrics: RoundMetrics) -> None:
-            if metrics.accuracy is not None:
-                progress.update(bar, accuracy=f"accuracy {metrics.accuracy:.3f}")
-            progress.update(bar, completed=metrics.round + 1)
-
-        yield advance
-
-
-def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
-    """What was trained, and what it guarantees, for people."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    name = summary["algorithm"]
-    name = f"{summary['task_algorithm']} as deployed" if name == Deployed.name else name
-    table.add_row("training", f"{name}, {summary['clients']} clients, {summary['model']}")
-    for run in summary["seeds"]:
-        attack = "" if run["attack_success"] is None else f", attack success {run['attack_success']:.3f}"
-        speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"
-        table.add_row(
-            f"seed {run['seed']}",
-            f"test accuracy {run['accuracy']:.3f}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
-        )
-        if run["learnt_bound"] is not None:
-            table.add_row("", f"updates clipped to {run['learnt_bound']:.4g} in the end, a bound that was learnt")
-        if run["rejected_clients"]:
-            table.add_row("", f"rejected {run['rejected']} times: {', '.join(run['rejected_clients'])}")
-        for guarantee in run["guarantees"]:
-            table.add_row("", guarantee["sentence"])
-    table.add_row("randomness", "from seeds: what is guaranteed holds with the operating system's generator")
-    table.add_row("run folder", summary["output"])
-    console.print(table, highlight=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -11,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from deploy.figures import rounded_up
 from protos.task import Task
 
 VISIBLE_ROUNDS = 14
@@ -88,12 +88,6 @@ def warning_of(task: Task) -> str | None:
         "WARNING: task.algorithm is non-private. No noise is added by anybody, epsilon is infinite, and nothing is "
         "guaranteed for anybody's records against anybody who sees a model. For comparison only."
     )
-
-
-def rounded_up(epsilon: float | str) -> str:
-    """A bound with two decimals is still a bound. JSON's infinity is the string "inf"."""
-    epsilon = float(epsilon)
-    return f"{math.ceil(epsilon * 100) / 100:.2f}" if math.isfinite(epsilon) else "inf"
 
 
 def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:

@@ -57,14 +57,16 @@ def most_rounds(
     require_delta(delta)
     require_count("at_most", at_most, at_least=1)
 
-    def fits(rounds: int) -> bool:
-        return accountant.epsilon(event, rounds, delta) <= target_epsilon
+    return largest(lambda rounds: accountant.epsilon(event, rounds, delta) <= target_epsilon, at_most)
 
+
+def largest(holds: Callable[[int], bool], at_most: int) -> int:
+    """The largest n <= at_most for which `holds`, which is true at 0 and false for good from some n on."""
     high = 1
-    while high <= at_most and fits(high):
+    while high <= at_most and holds(high):
         high *= 2
     low, high = high // 2, min(high, at_most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low

@@ -19,7 +19,6 @@ method bounds the removal and the addition one after the other, each in its own 
 
 import enum
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +26,7 @@ import numpy as np
 
 from dp.accountants import XieAccountant
 from dp.accounting import Label, SampledGaussian
+from dp.calibration import largest
 from dp.checks import (
     require_count,
     require_delta,
@@ -194,7 +194,7 @@ def certify(
     _require(FA, FB, 0.0, 0.0)
     method, threat = Method(method), Threat(threat)
     if method is Method.EXACT:
-        tolerated = _largest(lambda k: is_certified(FA, FB, k, training, threat), at_most) if FA > FB else 0
+        tolerated = largest(lambda k: is_certified(FA, FB, k, training, threat), at_most) if FA > FB else 0
         return Certificate(tolerated, threat, method)
     if method is Method.PLD:
         K = best_certified_k(FA, FB, training.one_unit_curve())
@@ -202,25 +202,14 @@ def certify(
         if delta is None:
             raise ValueError("delta must be given for the published method, got None")
         require_delta(delta)
-        K = xie_certified_k(FA, FB, published_epsilon(training, delta), delta)
+        epsilon = published_epsilon(training, delta)
+        K = xie_certified_k(FA, FB, epsilon, delta) if math.isfinite(epsilon) else 0.0
     return Certificate(int(min(certified_integer(K, threat), at_most)), threat, method)
 
 
 def published_epsilon(training: Training, delta: float) -> float:
     """Epsilon of one unit by the recipe of Xie et al.'s tables. A published reproduction."""
     return XieAccountant().epsilon(training.event, training.rounds, delta)
-
-
-def _largest(holds: Callable[[int], bool], at_most: int) -> int:
-    """The largest k <= at_most such that `holds`, which is true at 0 and false for good from some k on."""
-    high = 1
-    while high <= at_most and holds(high):
-        high *= 2
-    low, high = high // 2, min(high, at_most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def _require(FA: float, FB: float, epsilon: float, delta: float) -> None:

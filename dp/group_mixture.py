@@ -47,6 +47,9 @@ _CURVE_POINTS: Final = 4096
 _FINE: Final = 1e-3  # largest grid step for one value
 _COARSE: Final = 0.02  # and for the curves of many units
 _CUT: Final = 1e-18  # of the binomial law of the number drawn, counted as infinite loss
+_LEAST_NOISE: Final = 0.01  # multiplier below which a release is taken to show how many were drawn: it errs by e^-1250
+_MOST_MU: Final = 1e100  # beyond it, nothing is hidden at any epsilon that float64 has the exponential of
+_MOST_NOISE: Final = 1e9  # above it, this much is taken to be there: no more than a part of the noise
 
 
 def group_mixture_delta(K: float, q: float, sigma_bar: float, T: float, eps: float, direction: str) -> float:
@@ -58,7 +61,21 @@ def group_mixture_delta(K: float, q: float, sigma_bar: float, T: float, eps: flo
         return max(0.0, -math.expm1(min(eps, 0.0)))
     if q == 1:
         return delta_from_mu(eps, math.sqrt(T) * K / sigma_bar)
+    if sigma_bar < _LEAST_NOISE:
+        return _delta_if_seen(K, q, T, eps, Direction(direction))
     return loss_distribution(K, q, sigma_bar, T, Direction(direction)).delta(eps)
+
+
+def _delta_if_seen(K: int, q: float, T: int, eps: float, direction: Direction) -> float:
+    """delta(eps), where each round shows how many of the K units were drawn. An upper bound for any noise.
+
+    With probability w = (1 - q)^(K T) nobody ever is, which looks like a training without them; else P and Q have
+    nothing in common.
+    """
+    log_w = K * T * math.log1p(-q)
+    if direction is Direction.ATTACKED_VS_BENIGN:
+        return -math.expm1(log_w) + max(0.0, math.exp(log_w) - math.exp(min(eps, 0.0)))
+    return -math.expm1(min(eps + log_w, 0.0))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -69,8 +86,13 @@ def delta_curve(K: int, q: float, sigma_bar: float, T: int, direction: Direction
         return DeltaCurve(np.zeros(1), np.zeros(1))
     if q == 1:
         mu = math.sqrt(T) * K / sigma_bar
+        if mu > _MOST_MU:
+            return DeltaCurve(np.zeros(1), np.ones(1))
         epsilons = np.linspace(0.0, mu * (mu / 2 + 9), _CURVE_POINTS)
         return DeltaCurve(epsilons, np.asarray([delta_from_mu(float(e), mu) for e in epsilons]))
+    if sigma_bar < _LEAST_NOISE:
+        epsilons = np.asarray([0.0, -K * T * math.log1p(-q)])
+        return DeltaCurve(epsilons, np.asarray([_delta_if_seen(K, q, T, float(e), direction) for e in epsilons]))
     return loss_distribution(K, q, sigma_bar, T, direction, largest_step=_COARSE).curve().thinned(_CURVE_POINTS)
 
 
@@ -87,7 +109,7 @@ def loss_distribution(
     """Loss of T rounds, 0 < q <= 1. With `visible`, a round takes place only with that probability, for all to see."""
     if q == 1:  # N(K) from N(0) and N(0) from N(K) are the same pair, mirrored
         direction = Direction.ATTACKED_VS_BENIGN
-    one = _one_round(K, float(q), float(sigma_bar), direction, float(visible), T, largest_step)
+    one = _one_round(K, float(q), min(float(sigma_bar), _MOST_NOISE), direction, float(visible), T, largest_step)
     return one.composed(T)
 
 

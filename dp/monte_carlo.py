@@ -27,7 +27,7 @@ def hoeffding_radius(n_trainings: float, psi: float, width: float = 1.0, n_event
     width is the length of the interval the values are in, n_events how many one-sided statements are made at once.
     """
     n_trainings = integral("n_trainings", n_trainings, at_least=1)
-    _require_psi(psi)
+    require_psi(psi)
     require_positive("width", width)
     n_events = integral("n_events", n_events, at_least=1)
     return width * math.sqrt(math.log(n_events / psi) / (2 * n_trainings))
@@ -85,7 +85,8 @@ def monte_carlo_privacy(epsilon: float, delta: float, n_trainings: float) -> tup
     return n_trainings * epsilon, n_trainings * delta
 
 
-def _require_psi(psi: float) -> None:
+def require_psi(psi: float) -> None:
+    """A probability with which bounds may fail must be in (0, 1]."""
     require_probability("psi", psi)
     if psi == 0:
         raise ValueError("psi must be in (0, 1], got 0")

@@ -197,7 +197,7 @@ def _least_multiplier(k: int, FA: float, FB: float, q: float, rounds: int, threa
 
     # k q sqrt(T) over the multiplier is the parameter of a Gaussian limit, in which half the lead is what may be lost
     lead = float(ndtri(min(FA, 1 - 1e-9)) - ndtri(max(FB, 1e-9)))
-    guess = (1 if threat is Threat.ADD else 2) * k * q * math.sqrt(rounds) / (lead / 2)
+    guess = (1 if threat is Threat.ADD else 2) * k * q * math.sqrt(rounds) / max(lead / 2, 1e-9)
     low = high = min(max(guess, LEAST_MULTIPLIER), _MOST_MULTIPLIER)
     while not margin(high) > 0:
         if high >= _MOST_MULTIPLIER:

@@ -21,7 +21,7 @@ from dp import rounded_gaussian, rounded_laplace
 from dp.checks import require_count, require_positive
 from dp.ptr_privacy import ptr_threshold
 from dp.rounded_gaussian import RandomBytes
-from dp.trimmed_sum import squared_norm, trimmed_sum
+from dp.trimmed_sum import require_grid, squared_norm, trimmed_sum
 
 _MARGIN_BITS = 20  # of the noisy margin, after the point
 
@@ -46,13 +46,18 @@ class ProposeTestRelease:
     """sigma1: noise on the full sum over R. The trimmed sum gets tau times that."""
 
     def __post_init__(self) -> None:
-        require_positive("clip", self.clip)
-        require_count("frac_bits", self.frac_bits)
+        require_grid(self.clip, self.frac_bits)
         if isinstance(self.tau, bool) or not 0 < self.tau <= 1:
             raise ValueError(f"tau must be in (0, 1], a share of the clip, got {self.tau}")
         require_count("trim_count", self.trim_count)
         require_positive("noise_multiplier", self.noise_multiplier)
         ptr_threshold(self.laplace_scale, self.test_failure)
+        for has_passed in (False, True):
+            rounded_gaussian.require_std(self.noise_std(has_passed=has_passed))
+
+    def noise_std(self, *, has_passed: bool) -> float:
+        """Of the released sum, in steps of the grid: sigma1 R, or tau times that for the trimmed one."""
+        return self.noise_multiplier * math.ldexp(self.clip, self.frac_bits) * (self.tau if has_passed else 1.0)
 
     @property
     def grid_clip(self) -> Fraction:
@@ -82,8 +87,7 @@ def release(vectors: NDArray[np.int64], rule: ProposeTestRelease, random_bytes: 
         raise ValueError(f"vectors must have norms <= {rule.clip}, got {math.sqrt(max(squares)) / 2**rule.frac_bits}")
     noisy_margin, has_passed = _test(squares, rule, random_bytes)
     total = trimmed_sum(vectors, rule.trim_count if has_passed else 0, squares)
-    std = math.ldexp(rule.noise_multiplier * rule.clip * (rule.tau if has_passed else 1.0), rule.frac_bits)
-    noise = rounded_gaussian.sample(std, vectors.shape[1], random_bytes)
+    noise = rounded_gaussian.sample(rule.noise_std(has_passed=has_passed), vectors.shape[1], random_bytes)
     return Release(total + noise, noisy_margin, has_passed)
 
 

@@ -26,6 +26,7 @@ from dp.checks import integral, require_non_negative, require_order, require_pos
 
 _N_SIGMAS: Final = 13.0  # the trapezoidal rule goes this far beyond the outermost Gaussian
 _WELL_SEPARATED: Final = 0.05  # sigma below which nothing but the Gaussians at 0, 1 and alpha counts
+_LEAST_SIGMA, _MOST_SIGMA = 1e-100, 1e100  # beyond: an infinite divergence, and that of no more noise than this
 
 
 def rdp_gaussian(alpha: float, sigma: float, sensitivity: float = 1.0) -> float:
@@ -34,7 +35,8 @@ def rdp_gaussian(alpha: float, sigma: float, sensitivity: float = 1.0) -> float:
         require_order(alpha)
     require_positive("sigma", sigma)
     require_positive("sensitivity", sensitivity)
-    return alpha * (sensitivity / sigma) ** 2 / 2
+    ratio = sensitivity / sigma
+    return alpha * (ratio * ratio) / 2  # infinite where ratio**2 would raise
 
 
 def rdp_laplace(alpha: float, b: float) -> float:
@@ -67,7 +69,9 @@ def rdp_sgm_poisson(alpha: float, q: float, sigma: float) -> float:
         return 0.0
     if q == 1:
         return rdp_gaussian(alpha, sigma)
-    return _sampled_gaussian(float(alpha), float(q), float(sigma))
+    if sigma < _LEAST_SIGMA:
+        return math.inf
+    return _sampled_gaussian(float(alpha), float(q), min(float(sigma), _MOST_SIGMA))
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -163,5 +167,6 @@ def rdp_sgm_two_stage(alpha: float, q: float, p: float, sigma: float) -> float:
 
 def rdp_composed(rho: float, rounds: float) -> float:
     """T rho: Renyi divergences of independent or adaptive rounds add. Source: Mironov '17, Proposition 1."""
-    require_non_negative("rho", rho)
-    return rho * integral("rounds", rounds)
+    require_non_negative("rho", rho, may_be_infinite=True)
+    T = integral("rounds", rounds)
+    return T * rho if T > 0 else 0.0  # rho may be infinite

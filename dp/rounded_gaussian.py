@@ -65,8 +65,7 @@ def sample(std: float, size: int, random_bytes: RandomBytes = os.urandom) -> NDA
     Bytes:  8 per coordinate, in order; after them 8 more at a time for each undecided coordinate, in order.
     Raises: ValueError if std is outside [2^-20, 2^40], or random_bytes returns another number of bytes.
     """
-    if isinstance(std, bool) or not MIN_STD <= std <= MAX_STD:
-        raise ValueError(f"std must be in [2^-20, 2^40] grid units, got {std}")
+    require_std(std)
     require_count("size", size)
 
     noise = np.empty(size, dtype=np.int64)
@@ -83,6 +82,12 @@ def sample(std: float, size: int, random_bytes: RandomBytes = os.urandom) -> NDA
             magnitude = _decide(mp, word & _TAIL_MASK, std, random_bytes)
             noise[coordinate] = -magnitude if word < 0 else magnitude
     return noise
+
+
+def require_std(std: float) -> None:
+    """A standard deviation in grid units that can be drawn. Raises: ValueError."""
+    if isinstance(std, bool) or not MIN_STD <= std <= MAX_STD:
+        raise ValueError(f"std must be in [2^-20, 2^40] grid units, got {std}")
 
 
 def _margin(std: float) -> float:

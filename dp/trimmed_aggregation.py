@@ -31,7 +31,7 @@ from dp.ptr_loss import pld_eps_ptr
 from dp.ptr_privacy import eps_ptr_rounds
 from dp.renyi_accounting import OrderGridWarning
 from dp.rounded_gaussian import RandomBytes
-from dp.trimmed_sum import squared_norm, trimmed_sum
+from dp.trimmed_sum import require_grid, squared_norm, trimmed_sum
 
 Array = NDArray[np.float64]
 
@@ -123,10 +123,15 @@ class TrimmedGaussian:
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        require_positive("clip", self.clip)
+        require_grid(self.clip, self.frac_bits)
         require_count("trim_count", self.trim_count)
         require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("frac_bits", self.frac_bits)
+        rounded_gaussian.require_std(self.noise_std)
+
+    @property
+    def noise_std(self) -> float:
+        """sigma R, in steps of the grid."""
+        return self.noise_multiplier * math.ldexp(self.clip, self.frac_bits)
 
     @property
     def event(self) -> SampledGaussian:
@@ -144,8 +149,8 @@ class TrimmedGaussian:
         Raises: ValueError for another shape, or a value that is not finite.
         """
         vectors = clip_to_grid(updates, self.clip, self.frac_bits)
-        std = math.ldexp(self.noise_multiplier * self.clip, self.frac_bits)
-        total = trimmed_sum(vectors, self.trim_count) + rounded_gaussian.sample(std, vectors.shape[1], random_bytes)
+        noise = rounded_gaussian.sample(self.noise_std, vectors.shape[1], random_bytes)
+        total = trimmed_sum(vectors, self.trim_count) + noise
         return Aggregate(_mean(total, self.frac_bits, self.sampling), None, self)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dp.checks import integral, require_finite, require_positive
+from dp.checks import integral, require_count, require_finite, require_positive
 
 
 def tsum_safety_margin(norms: Sequence[float], F: float, tau: float, R: float) -> float:
@@ -52,6 +52,14 @@ def trimmed_sum(vectors: NDArray[np.int64], F: int, squares: Sequence[int] | Non
     for i in order[: max(0, len(vectors) - F)]:
         total += vectors[i]
     return total
+
+
+def require_grid(clip: float, frac_bits: int) -> None:
+    """R 2^f must be at most 2^40: then a coordinate fits a word, and so does the sum of 2^22 vectors with its noise."""
+    require_positive("clip", clip)
+    require_count("frac_bits", frac_bits)
+    if clip > math.ldexp(1.0, 40 - frac_bits):
+        raise ValueError(f"clip must be <= 2^(40 - frac_bits) = 2^{40 - frac_bits}, got {clip}")
 
 
 def squared_norm(vector: NDArray[np.int64]) -> int:

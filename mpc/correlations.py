@@ -218,6 +218,9 @@ class CarryShares(NamedTuple):
     subsets: Planes
     """(subsets, lanes): its shares of the joining step's products."""
 
+    def __repr__(self) -> str:
+        return f"CarryShares(bit_masks of shape {self.bit_masks.shape})"
+
 
 class SplitPairs(NamedTuple):
     """Which products of A's bits meet which of B's in one block; index S - 1 stands for the product over the set S."""

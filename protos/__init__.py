@@ -9,8 +9,7 @@ tls_files   the files of TLS: what a process shows and whom it trusts
 private_key keys in PEM, in the clear or encrypted
 last_good   files that may be replaced while a process runs
 config_path paths in a configuration file
-undecoded   streams of which we decode the messages ourselves
 transport   gRPC channels and servers with mutual TLS
 convert     messages to values of `mpc` and back; chunking
-undecoded   streams of which we decode the messages ourselves
+undecoded   calls of which we decode the replies ourselves
 """

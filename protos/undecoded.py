@@ -1,15 +1,16 @@
-"""Streams of which we decode the messages ourselves.
+"""Calls of which we decode the replies ourselves.
 
-A channel of gRPC's that is asked to decode what is no message writes a traceback to the log, and hands on None in its
+A stub of gRPC's that is asked to decode what is no message writes a traceback to the log, and hands on None in its
 place. Here it is an error like any other.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -17,13 +18,25 @@ from mpc.errors import MalformedMessageError
 
 M = TypeVar("M", bound=Message)
 
+BytesStub: TypeAlias = SimpleNamespace
+"""Like a generated stub, and its replies are bytes."""
 
-def stream_of_bytes(
-    channel: grpc.aio.Channel, service: ServiceDescriptor, method: str
-) -> grpc.aio.StreamStreamMultiCallable[Any, bytes]:
-    """A method with streams both ways: takes messages, and gives what the other side sends as bytes."""
-    request = GetMessageClass(service.methods_by_name[method].input_type)
-    return channel.stream_stream(f"/{service.full_name}/{method}", request_serializer=request.SerializeToString)
+
+def stub_of_bytes(channel: grpc.aio.Channel, service: ServiceDescriptor) -> BytesStub:
+    """The service's methods, by their names: each takes messages, and gives what the other side sends as bytes."""
+    return SimpleNamespace(**{method.name: _call_of_bytes(channel, service, method) for method in service.methods})
+
+
+def _call_of_bytes(channel: grpc.aio.Channel, service: ServiceDescriptor, method: MethodDescriptor) -> Any:
+    kinds = {
+        (False, False): channel.unary_unary,
+        (False, True): channel.unary_stream,
+        (True, False): channel.stream_unary,
+        (True, True): channel.stream_stream,
+    }
+    request = GetMessageClass(method.input_type)
+    call = kinds[method.client_streaming, method.server_streaming]
+    return call(f"/{service.full_name}/{method.name}", request_serializer=request.SerializeToString)
 
 
 def decoded(kind: type[M], data: bytes, sender: str) -> M:

@@ -11,12 +11,14 @@ In reading order:
     peer          the link between A and B: hello, relays, goodbye
     lane          the connection beside it on which MPC's steps go back and forth
     tuple_source  the link from an aggregator to the dealer
-    aggregator    the process: start, meeting, registration, rounds, end
+    aggregator    the process: what it holds open, and what it tells clients and operators
+    task_run      the task in it: meeting, registration, rounds, end; again after every loss
     meeting       both servers meet, at first and after every loss, and bring one another to the same standing
     resumption    what that standing is
     supervision   work that goes on only as long as its guards do
     drain         how a server leaves when it is asked to
-    servicers     gRPC in, values out: the client-facing, peer and control services
+    servicers     gRPC in, values out: the services for clients and for the other aggregator
+    control       the one for the operator
     admission     what a server takes on at once, and from whom
     connections   how many of each caller
     transfers     uploads and downloads under way: who gets a place, and who makes room

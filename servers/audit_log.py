@@ -24,6 +24,12 @@ from servers.dialects import Dialect
 from servers.errors import AuditError, SetupError
 
 FIRST_CHAIN: Final = ""
+REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
+    "task": {"task": "text"},
+    "validated": {"round": "integer"},
+    "committed": {"round": "integer", "chosen": "list of names"},
+}
+"""Fields that whoever verifies a log goes by, of the kinds of entries that have them."""
 COMPARED: Final = ("chosen", "accepted", "rejected", "noisy_sum", "model")
 """What both servers' entries of a committed round must agree on."""
 
@@ -103,9 +109,25 @@ def _verified(rows: Sequence[tuple[int, str, str]]) -> Iterator[Entry]:
             raise AuditError(f"entry {number}: it was changed after it was written, or one before it was")
         try:
             fields = json.loads(text)
-            yield Entry(number, fields.pop("kind"), fields.pop("at"), fields, chain)
-        except (ValueError, KeyError, AttributeError):
+            entry = Entry(number, fields.pop("kind"), fields.pop("at"), fields, chain)
+            required = REQUIRED.get(entry.kind, {})
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise AuditError(f"entry {number}: expected a kind, a time and fields") from None
+        for name, kind in required.items():
+            if not _is(kind, entry.fields.get(name)):
+                raise AuditError(f"entry {number}: expected {name}, {kind}, in an entry of kind {entry.kind!r}")
+        yield entry
+
+
+def _is(kind: str, value: object) -> bool:
+    """Whether a field's value is of one of the kinds in `REQUIRED`."""
+    match kind:
+        case "text":
+            return isinstance(value, str)
+        case "integer":
+            return isinstance(value, int)
+        case _:
+            return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def releases(log: Sequence[Entry]) -> dict[int, Mapping[str, Any]]:

@@ -26,14 +26,13 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 @asynccontextmanager
-async def refusing(call: str, context: Context, telemetry: Telemetry | None = None) -> AsyncIterator[None]:
+async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIterator[None]:
     """Turns an error inside into the call's status, by the table; counts it, and logs what the caller is not told."""
     try:
         yield
     except Exception as error:
         code, text = status_of(error)
-        if telemetry is not None:
-            _count(telemetry, call, code, error)
+        _count(telemetry, call, code, error)
         if code is grpc.StatusCode.INTERNAL:
             log.exception("call.failed", call=call, caller=caller_of(context))
         else:

@@ -1,14 +1,16 @@
 """The models of the last committed rounds, each with the noisy sum that made it, in a few files that take turns.
 
 A file is overwritten in its place and put on disk before the round counts as committed (`servers.task_store`), and
-never while it holds one of the last two: what a crash leaves half written is a file that nothing refers to. The noisy
-sum is public to both servers; it is kept for the one that crashed before it had it (`servers.resumption`).
+never while it holds one of the last two that do: what a crash leaves, half written or of a round that was not committed
+after all, is a file that nothing refers to, and the next to be overwritten. The noisy sum is public to both servers; it
+is kept for the one that crashed before it had it (`servers.resumption`).
 """
 
 from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -45,6 +47,10 @@ class Checkpoints:
         for path in self._paths:
             if (round := _round_in(path)) is not None:
                 self._rounds[round] = path
+
+    def keep_only(self, committed: Collection[int]) -> None:
+        """Whatever is here of other rounds makes room first. To be said once it is known which rounds are committed."""
+        self._rounds = {round: path for round, path in self._rounds.items() if round in committed}
 
     def save(self, round: int, model: NDArray[np.float32], noisy_sum: RingArray) -> None:
         """On disk when it returns. model, noisy_sum: (d,). Raises StoreError; then the last two are as they were."""

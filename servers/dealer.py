@@ -149,7 +149,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         on_departure: Callable[[], None] = lambda: None,
     ) -> None:
         """on_departure: told when a stream has ended."""
-        self._telemetry, self._on_departure = telemetry, on_departure
+        self.telemetry, self._on_departure = telemetry, on_departure
         self._task, self._pins, self._ledger = task, pins, ledger
         self.task_id = ""
         self._streams: dict[Party, asyncio.Event] = {}
@@ -229,7 +229,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
     ) -> AsyncIterator[dealer_pb2.DealReply]:
         """Hello, then a batch per request, until the goodbye."""
-        async with refusing("Deal", context):
+        async with refusing("Deal", context, self.telemetry):
             party = self._authenticate(context)
             requests = aiter(request_iterator)
             first = await anext(requests, None)
@@ -241,7 +241,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             yield dealer_pb2.DealReply(hello=first.hello)
             async with aclosing(self._requests(requests, released)) as coming:
                 while True:
-                    async with refusing("Deal", context):
+                    async with refusing("Deal", context, self.telemetry):
                         if (request := await anext(coming, None)) is None:
                             return
                         if request.WhichOneof("request") == "goodbye":
@@ -270,7 +270,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         released = self._streams[party] = asyncio.Event()
         self._finished.discard(party)
         self._changed.set()
-        self._telemetry.entered("dealing" if len(self._streams) == 2 else "waiting for the aggregators")
+        self.telemetry.entered("dealing" if len(self._streams) == 2 else "waiting for the aggregators")
         log.info("dealer.joined", role=AGGREGATORS[party], task=self.task_id)
         return released
 
@@ -300,7 +300,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         if len(batch.asked) == 2:
             del self._batches[shape.round]
         part = (await asyncio.shield(batch.dealt))[party]  # a server that hangs up does not take it from the other
-        self._telemetry.batch_dealt(AGGREGATORS[party])
+        self.telemetry.batch_dealt(AGGREGATORS[party])
         return part
 
     async def _record(self, party: Party, shape: BatchShape) -> None:
@@ -327,7 +327,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             why = "is gone, without a goodbye" if goodbye is None else f"ended the task: {goodbye.reason}"
             self._why_lost = f"{AGGREGATORS[party]} {why}"
             log.warning("dealer.lost", role=AGGREGATORS[party], reason=why)
-            self._telemetry.entered("waiting for the aggregators")
+            self.telemetry.entered("waiting for the aggregators")
         self._changed.set()
         self._on_departure()
 
@@ -340,6 +340,6 @@ class _DealerControl(control_pb2_grpc.ControlServicer):
 
     async def GetStatus(self, request: control_pb2.StatusRequest, context: Context) -> control_pb2.Status:  # noqa: N802
         """For the operator."""
-        async with refusing("GetStatus", context):
+        async with refusing("GetStatus", context, self._dealer.telemetry):
             require_role(context, Role.OPERATOR)
         return control_pb2.Status(role=Role.DEALER, state="dealing", n_registered=self._dealer.n_connected)

@@ -44,6 +44,8 @@ MAX_PAYLOAD_BYTES = 1 << 34
 """Longer than any step that the protocol has; a peer that announces more is out of its mind."""
 MAX_HANDSHAKES = 8
 """At once, by whoever connects; only the holder of A's certificate gets further."""
+ACCEPT_RETRY_S = 0.1
+"""After a connection that the system could not hand over."""
 WRITE_BYTES = 1 << 18
 MAX_PORT = 65_535
 SPIN_S = 300e-6
@@ -238,10 +240,20 @@ class LaneListener:
         try:
             async with asyncio.TaskGroup() as handshakes:
                 while await free.acquire():
-                    connection, _ = await loop.sock_accept(self._listener)
-                    handshakes.create_task(welcome(connection))
+                    handshakes.create_task(welcome(await self._next_connection()))
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _next_connection(self) -> socket.socket:
+        """An error is one connection's, or passes: the next one may be A's."""
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            except OSError as error:
+                log.warning("lane.refused", reason=_reason(error))
+                await asyncio.sleep(ACCEPT_RETRY_S)
+            else:
+                return connection
 
     def _handshake(self, connection: socket.socket) -> Lane:
         connection.settimeout(CONNECT_TIMEOUT_S)

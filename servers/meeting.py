@@ -7,6 +7,7 @@ sum, which both were about to know anyway.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from contextlib import AsyncExitStack
@@ -31,6 +32,7 @@ from servers.lane import Lane, LaneListener, open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.resumption import Agreement, Standing, agree
 from servers.servicers import PeerServicer
+from servers.supervision import to_the_end
 from servers.task_state import TaskState
 
 LANE_TIMEOUT_S = 2.0 * CONNECT_TIMEOUT_S
@@ -62,9 +64,10 @@ async def meet(
 
     Raises: PeerUnreachableError, PeerMismatchError, TaskRefusedError, SetupError, StoreError.
     """
-    state.refresh()
+    await asyncio.to_thread(state.refresh)
     listener = None if party == 0 else _listen(stack, config, credentials)
-    ours = hello_of(state.task, state.standing, lane_port=0 if listener is None else listener.port)
+    standing = await asyncio.to_thread(lambda: state.standing)
+    ours = hello_of(state.task, standing, lane_port=0 if listener is None else listener.port)
     if listener is None:
         link, theirs = await dial_peer(
             stack,
@@ -82,8 +85,9 @@ async def meet(
     else:
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
-    state.store.begin(agreement.task_id)
-    state.store.joined(agreement.next_round, " or ".join(credentials.peer.load().fingerprints))
+    peer = " or ".join(credentials.peer.load().fingerprints)
+    await to_the_end(state.store.begin, agreement.task_id)
+    await to_the_end(state.store.joined, agreement.next_round, peer)
     return Meeting(link, lane, agreement, standing_of(theirs))
 
 
@@ -142,7 +146,7 @@ def level(state: TaskState, meeting: Meeting) -> None:
     agreement, dim = meeting.agreement, state.task.dim
     channel = Prefixed(meeting.lane, f"{agreement.task_id}/{agreement.next_round}/join")
     ours = {str(number): chosen for number, chosen in state.paid_attempts().items()}
-    theirs = _charges(channel.exchange("charges", json.dumps(ours).encode()), state.task)
+    theirs = _charges(channel.exchange("charges", json.dumps(ours).encode()), state.task, agreement.next_round)
     if agreement.behind == channel.party:
         state.attempt(meeting.theirs.last_round)  # before a vector is received for nothing
         noisy_sum = np.zeros(dim, dtype=np.int64)
@@ -161,14 +165,16 @@ def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_behind: bool = False
             noisy_sum[piece] = ring.from_bytes(received, n_words=piece.stop - piece.start)
 
 
-def _charges(message: bytes, task: Task) -> dict[int, tuple[str, ...]]:
-    """Raises MalformedMessageError."""
+def _charges(message: bytes, task: Task, next_round: int) -> dict[int, tuple[str, ...]]:
+    """By round, all of them drawn already. Raises MalformedMessageError."""
     try:
         charges = {int(number): tuple(chosen) for number, chosen in json.loads(message).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise MalformedMessageError("charges: expected rounds with their chosen clients") from None
     for number, chosen in charges.items():
-        if number < 0 or not all(isinstance(client, str) and client in task.clients for client in chosen):
+        if not 0 <= number < next_round:
+            raise MalformedMessageError(f"charges: expected rounds below {next_round}, got {number}")
+        if not all(isinstance(client, str) and client in task.clients for client in chosen):
             raise MalformedMessageError(f"charges: expected enrolled clients, in round {number}")
         if len(set(chosen)) != len(chosen):
             raise MalformedMessageError(f"charges: expected each client once, in round {number}")

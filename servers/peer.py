@@ -23,7 +23,7 @@ from protos import convert
 from protos.identity import Role
 from protos.precad.v1 import common_pb2, peer_pb2
 from protos.transport import explain
-from protos.undecoded import decoded, stream_of_bytes
+from protos.undecoded import decoded, stub_of_bytes
 from servers.errors import PeerUnreachableError, TaskRefusedError
 from servers.supervision import first_error_or_result
 
@@ -169,7 +169,7 @@ async def dial_peer(
             while True:
                 async with AsyncExitStack() as attempt:
                     channel = await attempt.enter_async_context(dial())
-                    call = stream_of_bytes(channel, _SERVICE, "Link")()
+                    call = stub_of_bytes(channel, _SERVICE).Link()
                     try:
                         await call.write(peer_pb2.PeerMessage(hello=hello))
                         first = await call.read()

@@ -43,6 +43,7 @@ from servers.peer import PeerLink
 from servers.sessions import Sessions
 from servers.spool import Payload, Spool
 from servers.states import Aborted, Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
+from servers.supervision import to_the_end
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_source import TupleSource
 
@@ -127,7 +128,7 @@ class RoundRunner:
 
     async def _draw(self, t: int) -> None:
         """The clients of round t, and a request for their tuples that nobody waits for yet. The number is used up."""
-        await asyncio.to_thread(self._store.reserve, t)
+        await to_the_end(self._store.reserve, t)
         chosen = await self._in_mpc_thread(self._draw_clients, t)
         dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
         dealing.add_done_callback(_look_at)
@@ -246,10 +247,10 @@ class RoundRunner:
         with self._phase("noise"):
             noisy_share, _ = await asyncio.gather(
                 self._in_mpc_thread(self._release, state.share_sum, len(state.accepted)),
-                asyncio.to_thread(self._write_verdicts, state),
+                to_the_end(self._write_verdicts, state),
             )
         with self._phase("charge"):
-            self._epsilons = await asyncio.to_thread(self._pay, state.round, state.chosen)
+            self._epsilons = await to_the_end(self._pay, state.round, state.chosen)
         return Charged(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
 
     def _release(self, share_sum: RingArray, n_accepted: int) -> RingArray:
@@ -284,7 +285,7 @@ class RoundRunner:
             parameters = await self._in_mpc_thread(updated, self.parameters, state.noisy_sum, self.task)
             model_bytes = convert.model_to_bytes(parameters)
             digest = convert.sha256(model_bytes)
-            await asyncio.to_thread(self._keep, state, parameters, digest)
+            await to_the_end(self._keep, state, parameters, digest)
             peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", digest)
             if peers != digest:
                 raise PeerMismatchError("model after the round", ours=digest.hex(), peers=peers.hex())

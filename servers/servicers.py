@@ -1,7 +1,7 @@
-"""gRPC in, values out: the services of an aggregator.
+"""gRPC in, values out: the services of an aggregator for clients and for the other aggregator.
 
-Whoever calls is authenticated first (`protos.identity`), every request is checked against what it may be, and an error
-becomes a status by the one table in `servers.errors`.
+The operator's is `servers.control`. Whoever calls is authenticated first (`protos.identity`), every request is checked
+against what it may be, and an error becomes a status by the one table in `servers.errors`.
 
 Discussion: the services run on gRPC's asyncio server. Ten thousand clients that wait for their next invitation are ten
 thousand idle streams on one thread, where a thread pool would need a thread for each; what computes (MPC, noise, the
@@ -11,7 +11,7 @@ ledger) runs in threads of its own, and MPC in exactly one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -32,7 +32,6 @@ from protos.precad.v1 import (
     aggregator_pb2_grpc,
     common_pb2,
     control_pb2,
-    control_pb2_grpc,
     peer_pb2,
     peer_pb2_grpc,
 )
@@ -63,8 +62,6 @@ log = structlog.get_logger(__name__)
 
 HEADER_TIMEOUT_S = 10.0
 """How long a submission may take to say what it is."""
-STATUS_INTERVAL_S = 0.25
-"""How often a watcher's state is looked at: a round passes through seven of them, and people read slower."""
 
 
 @dataclass(slots=True)
@@ -95,6 +92,11 @@ class TaskView:
     """What the round's chosen clients download."""
     relay: Callable[[int, str, Payload, bytes], None] | None = None
     """Server A, `masked` form: passes an upload on to B, with the client's statement."""
+
+    def enter(self, state: str) -> None:
+        """The server is in another state now."""
+        self.state = state
+        self.telemetry.entered(state)
 
 
 def check_hello(hello: common_pb2.Hello, task: Task) -> None:
@@ -251,9 +253,9 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
     A newer link of the same task takes the older one's place: its holder has lost that one, which we may not know yet.
     """
 
-    def __init__(self, pinned: Source[Pins], task_id: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, pinned: Source[Pins], telemetry: Telemetry, task_id: Callable[[], str] = lambda: "") -> None:
         """task_id: of the task that both servers are in, empty before they have met."""
-        self._pinned, self._task_id = pinned, task_id
+        self._pinned, self._telemetry, self._task_id = pinned, telemetry, task_id
         self._linked: asyncio.Queue[tuple[PeerLink, common_pb2.Hello]] = asyncio.Queue()
         self._released: asyncio.Event | None = None
 
@@ -278,7 +280,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
         self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
     ) -> None:
         """Hands the stream to the aggregator, which compares parameters, and stays until it lets go."""
-        async with refusing("Link", context):
+        async with refusing("Link", context, self._telemetry):
             require_role(context, Role.AGGREGATOR_A)
             require_pinned(context, self._pinned.load().fingerprints)
             first = await anext(aiter(request_iterator), None)
@@ -290,7 +292,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
         released = self._released = asyncio.Event()
         inbox: _Inbox = asyncio.Queue()
         self._linked.put_nowait((PeerLink(1, context.write, _reader(inbox)), first.hello))
-        pump = asyncio.ensure_future(_pump(request_iterator, inbox))
+        pump = asyncio.ensure_future(_pump(request_iterator, inbox, self._telemetry))
         try:
             await released.wait()
         finally:
@@ -303,12 +305,13 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
 _Inbox: TypeAlias = "asyncio.Queue[peer_pb2.PeerMessage | TaskRefusedError | None]"
 
 
-async def _pump(messages: AsyncIterator[peer_pb2.PeerMessage], inbox: _Inbox) -> None:
+async def _pump(messages: AsyncIterator[peer_pb2.PeerMessage], inbox: _Inbox, telemetry: Telemetry) -> None:
     """Moves a stream into a queue, and its end too, however it comes."""
     try:
         async for message in messages:
             inbox.put_nowait(message)
     except DecodeError:
+        telemetry.undecodable("Link")
         inbox.put_nowait(TaskRefusedError(f"{Role.AGGREGATOR_A} sent bytes that are no PeerMessage"))
     finally:
         inbox.put_nowait(None)
@@ -321,78 +324,3 @@ def _reader(inbox: _Inbox) -> Receive:
         return item
 
     return receive
-
-
-class ControlServicer(control_pb2_grpc.ControlServicer):
-    """For the operator."""
-
-    def __init__(self, view: TaskView, role: Role) -> None:
-        self._view, self._role = view, role
-        self._changed = asyncio.Condition()
-        self.n_watchers = 0
-
-    def status(self) -> control_pb2.Status:
-        """What `GetStatus` answers."""
-        view = self._view
-        return control_pb2.Status(
-            role=self._role,
-            state=view.state,
-            task=view.task_id,
-            round=view.round,
-            n_registered=len(view.sessions.connected),
-        )
-
-    async def notify(self) -> None:
-        """Wakes the watchers: there is a new record, or the end."""
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def wait_until_unwatched(self) -> None:
-        """Returns when nobody watches any more."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.n_watchers == 0)
-
-    async def GetStatus(self, request: control_pb2.StatusRequest, context: Context) -> control_pb2.Status:  # noqa: N802
-        """Whether we are up, and in which state."""
-        async with refusing("GetStatus", context):
-            require_role(context, Role.OPERATOR)
-        return self.status()
-
-    async def Watch(  # noqa: N802
-        self, request: control_pb2.WatchRequest, context: Context
-    ) -> AsyncIterator[control_pb2.ControlEvent]:
-        """Records of all rounds, old and new, the state now and then, and the end."""
-        async with refusing("Watch", context):
-            require_role(context, Role.OPERATOR)
-        self.n_watchers += 1
-        try:
-            n_seen, last = 0, control_pb2.Status()
-            while True:
-                while n_seen < len(self._view.records):
-                    record = self._view.records[n_seen]
-                    n_seen += 1
-                    if request.with_models and n_seen == len(self._view.records):
-                        for event in self._model_events():
-                            yield event
-                    yield control_pb2.ControlEvent(round=record)
-                if (status := self.status()) != last:
-                    last = status
-                    yield control_pb2.ControlEvent(status=status)
-                if self._view.ended is not None and n_seen == len(self._view.records):
-                    yield control_pb2.ControlEvent(goodbye=self._view.ended)
-                    return
-                await self._news(n_seen)
-        finally:
-            self.n_watchers -= 1
-            await asyncio.shield(self.notify())
-
-    async def _news(self, n_seen: int) -> None:
-        """Returns at the next record or the end, or when it is time to look at the state again."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STATUS_INTERVAL_S), self._changed:
-                await self._changed.wait_for(lambda: len(self._view.records) > n_seen or self._view.ended is not None)
-
-    def _model_events(self) -> Iterator[control_pb2.ControlEvent]:
-        assert self._view.parameters is not None  # a round has ended, so there is a model
-        for piece in convert.pieces(convert.model_to_bytes(self._view.parameters)):
-            yield control_pb2.ControlEvent(model=common_pb2.Chunk(data=piece))

@@ -44,7 +44,10 @@ def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
     Changes nothing. A second task on the same records has to be accounted together with the first: that is for the
     operator to decide.
     """
-    existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
+    try:
+        existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
     if existing == state_dir:
@@ -185,10 +188,10 @@ def _restore_records(
     if committed:
         _write_model(state_dir, parameters)
     path = state_dir / "rounds.jsonl"
-    written = path.read_text().splitlines() if path.exists() else []
-    known = {record.round: record for line in written if (record := _parsed(line)) is not None}
+    written = path.read_bytes() if path.exists() else b""
+    known = {record.round: record for line in written.splitlines() if (record := _parsed(line)) is not None}
     records = [known.get(round.number, record_of(round)) for round in committed]
-    if written != [_line(record).rstrip("\n") for record in records]:
+    if written != "".join(map(_line, records)).encode():
         temporary = path.with_suffix(".tmp")
         with open(temporary, "w", opener=private) as lines:
             lines.writelines(map(_line, records))
@@ -222,9 +225,9 @@ def _line(record: control_pb2.RoundRecord) -> str:
     return MessageToJson(record, preserving_proto_field_name=True, indent=None) + "\n"
 
 
-def _parsed(line: str) -> control_pb2.RoundRecord | None:
-    """None for the end of a line that a crash cut."""
+def _parsed(line: bytes) -> control_pb2.RoundRecord | None:
+    """None for what a crash left of a line."""
     try:
         return Parse(line, control_pb2.RoundRecord())
-    except ParseError:
+    except (ParseError, UnicodeDecodeError):
         return None

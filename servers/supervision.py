@@ -1,9 +1,13 @@
-"""Work that goes on only as long as its guards do: the one place where tasks are raced and errors chosen."""
+"""Work that goes on only as long as its guards do: the one place where tasks are raced and errors chosen.
+
+Work that is given up is cancelled, which ends no thread. So what a thread writes down is waited for (`to_the_end`):
+nobody reads a disk on which something of given up work may still come to be.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from servers.errors import ServerError, StoppedError, TaskRefusedError
@@ -45,6 +49,17 @@ async def until_stopped(work: Coroutine[None, None, T], stop: asyncio.Event, who
     finally:
         guard.cancel()
         await asyncio.gather(guard, return_exceptions=True)
+
+
+async def to_the_end(function: Callable[..., T], *args: object) -> T:
+    """The result of `function`, which writes something down, in a thread. Who is cancelled meanwhile waits until it has
+    returned, and is cancelled then."""
+    writing = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.gather(writing, return_exceptions=True)
+        raise
 
 
 def _rank(error: BaseException) -> int:

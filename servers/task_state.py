@@ -76,6 +76,7 @@ class TaskState:
     def refresh(self) -> None:
         """Takes in what is on disk. Raises SetupError when its parts do not belong together, StoreError."""
         self.committed = self.store.committed()
+        self.checkpoints.keep_only({round.number for round in self.committed})
         known = {*(round.number for round in self.committed), *(attempt.number for attempt in self.store.attempts())}
         if unknown := self.ledger.rounds - known:
             raise SetupError(f"state_dir: the ledger holds round {min(unknown)}, of which nothing else is known here")
@@ -90,17 +91,15 @@ class TaskState:
     @property
     def standing(self) -> Standing:
         """What the other server is told."""
-        digests = [convert.sha256(convert.model_to_bytes(self.initial))]
-        digests += [round.model_digest for round in self.committed[-2:]]
-        if len(self.committed) == 1:
-            digests = digests[:2]
+        initial = convert.sha256(convert.model_to_bytes(self.initial))
+        before, last = [initial, initial, *(round.model_digest for round in self.committed)][-2:]
         return Standing(
             task_id=self.store.task_id,
             n_committed=len(self.committed),
             last_round=self.committed[-1].number if self.committed else 0,
             next_round=self.store.next_round,
-            model_digest=digests[-1],
-            previous_model_digest=digests[-2] if self.committed else digests[-1],
+            model_digest=last,
+            previous_model_digest=before,
         )
 
     @property

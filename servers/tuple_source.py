@@ -15,7 +15,7 @@ from protos import convert
 from protos.identity import Role
 from protos.precad.v1 import common_pb2, dealer_pb2
 from protos.transport import explain
-from protos.undecoded import decoded, stream_of_bytes
+from protos.undecoded import decoded, stub_of_bytes
 from servers.errors import PeerUnreachableError, TaskRefusedError
 from servers.peer import WORTH_ASKING_AGAIN
 
@@ -57,7 +57,7 @@ class TupleSource:
         """One call; False when nobody answered yet, so that it may be tried again."""
         try:
             async with self._dial() as channel:
-                async for data in stream_of_bytes(channel, _SERVICE, "Deal")(self._outgoing()):
+                async for data in stub_of_bytes(channel, _SERVICE).Deal(self._outgoing()):
                     reply = decoded(dealer_pb2.DealReply, data, "the dealer")
                     self.bytes_received += len(data)
                     if reply.WhichOneof("reply") == "hello":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Literal
@@ -35,11 +36,12 @@ class Guarantee:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """For programs. JSON has no infinity: an infinite epsilon is the string "inf"."""
+        is_infinite = self.epsilon is not None and math.isinf(self.epsilon)
         return {
             "unit": self.unit,
             "against": self.against,
-            "epsilon": self.epsilon,
+            "epsilon": "inf" if is_infinite else self.epsilon,
             "delta": self.delta,
             "note": self.note,
             "sentence": str(self),

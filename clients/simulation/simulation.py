@@ -246,6 +246,8 @@ def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[
         malicious = settings.clients
         if unknown := [client for client in malicious if client not in clients]:
             raise ArgumentError(f"simulation.attack.clients: expected clients of the task, found {unknown[0]!r}")
+        if len(set(malicious)) < len(malicious):
+            raise ArgumentError(f"simulation.attack.clients: expected each client once, found {malicious}")
     kind = _registered_or_imported("attack", settings.kind, ATTACKS)
     attacks = {}
     for i, client in enumerate(malicious):

@@ -72,7 +72,9 @@ def simulate(
 
         from deploy import simulate as simulation
         from deploy.demo import demo_config
+        from deploy.figures import to_json
         from deploy.localhost import default_output
+        from deploy.simulation_shown import print_simulation
         from deploy.workers import Workers
 
         if threads is not None:
@@ -81,10 +83,10 @@ def simulate(
         plan = simulation.resolve(raw, rounds=rounds)
         folder = output or default_output(f"{plan.task.name}-simulated")
         summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
-        simulation.print_simulation(people, summary)
+        print_simulation(people, summary)
         say(f"as a page   precad report {folder}")
         if as_json:
-            sys.stdout.write(json.dumps(summary) + "\n")
+            sys.stdout.write(to_json(summary) + "\n")
 
 
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:

@@ -33,6 +33,7 @@ from rich.console import Console
 
 from deploy.experiments import backdoors, runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.figures import rounded_up
 from deploy.workers import Workers
 
 ROUNDS, QUICK_ROUNDS, EVALUATE_EVERY = 200, 40, 10
@@ -165,15 +166,13 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 
 def _of_case(outcome: Outcome) -> dict[str, Any]:
-    guarantees = [run["guarantees"][0] for run in outcome.runs]
-    epsilons = [guarantee["epsilon"] for guarantee in guarantees]
     return {
         **backdoors.of_case(outcome),
         "accuracy": outcome.over_seeds("accuracy"),  # trainings that a budget ends have few evaluations to average
         "backdoor": outcome.over_seeds("attack_success"),
         "rounds": max(run["rounds"] for run in outcome.runs),
-        "epsilon": None if None in epsilons else max(epsilons),
-        "epsilon_is_of_a": guarantees[0]["unit"],
+        "epsilon": runner.largest_epsilon(outcome),
+        "epsilon_is_of_a": outcome.runs[0]["guarantees"][0]["unit"],
     }
 
 
@@ -212,4 +211,4 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def _epsilon(case: Mapping[str, Any]) -> str:
-    return "-" if case["epsilon"] is None else f"{case['epsilon']:.3g} of a {case['epsilon_is_of_a']}"
+    return "-" if case["epsilon"] is None else f"{rounded_up(case['epsilon'])} of a {case['epsilon_is_of_a']}"

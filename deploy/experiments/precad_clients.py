@@ -21,6 +21,7 @@ from rich.table import Table
 
 from deploy.experiments import runner
 from deploy.experiments.runner import Case, Outcome
+from deploy.figures import rounded_up
 from deploy.workers import Workers
 
 ROUNDS, QUICK_ROUNDS, EVALUATE_EVERY = 5000, 200, 50
@@ -94,11 +95,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 def _of_case(outcome: Outcome) -> dict[str, Any]:
     has_accuracy = outcome.case.labels["method"] != BOTH_SERVERS.words
-    epsilons = [run["guarantees"][0]["epsilon"] for run in outcome.runs]
     return {
         **outcome.case.labels,
         "accuracy": outcome.over_seeds("accuracy") if has_accuracy else None,
-        "epsilon": None if None in epsilons else max(epsilons),
+        "epsilon": runner.largest_epsilon(outcome),
         "ms_per_round": outcome.ms_per_round,
         "diverged": outcome.diverged,
     }
@@ -169,7 +169,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             str(case["clients"]),
             case["method"],
             "-" if accuracy is None or accuracy["mean"] is None else f"{accuracy['mean']:.4f}",
-            "-" if epsilon is None else f"{epsilon:.2f}",
+            "-" if epsilon is None else rounded_up(epsilon),
             "-" if ms is None else f"{ms:.0f}",
         )
     runner.print_result(console, table, report)

@@ -22,6 +22,7 @@ from rich.table import Table
 from deploy.errors import ConfigError
 from deploy.experiments import runner
 from deploy.experiments.runner import EPOCH, Case, Outcome
+from deploy.figures import plain, rounded_up
 from deploy.workers import Workers
 from dp.accounting import PldAccountant, View, round_event
 from dp.precad_record import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
@@ -92,11 +93,9 @@ def _of_sigma(outcome: Outcome, *, rounds: int) -> dict[str, Any]:
         "sigma": sigma,
         **{f"accuracy_{which}": value for which, value in accuracy.items()},
         "accuracies": [run["accuracy_of_last_evaluations"] for run in outcome.runs],
-        "epsilon_realised": {
-            view.value: max(run["guarantees"][i]["epsilon"] for run in outcome.runs) for i, view in enumerate(View)
-        },
+        "epsilon_realised": {view.value: runner.largest_epsilon(outcome, i) for i, view in enumerate(View)},
         "epsilon_expected_participation": {
-            view.value: proved_epsilon(view, sigma, expected, outcome.dim) for view in View
+            view.value: plain(proved_epsilon(view, sigma, expected, outcome.dim)) for view in View
         },
         "mu_published": {view.value: mu for view, mu in from_limit.items()},
         "epsilon_printed": PRINTED_EPSILON.get(sigma) if rounds == ROUNDS else None,
@@ -120,8 +119,9 @@ def paragraph(report: Mapping[str, Any]) -> str:
         found.append(
             f"sigma = {row['sigma']:g}: accuracy {row['accuracy_mean']:.3f} "
             f"(from {row['accuracy_min']:.3f} to {row['accuracy_max']:.3f}), proved epsilon against one server "
-            f"{row['epsilon_expected_participation']['one_server']:.2f} for a client that is in the expected number of "
-            f"rounds{printed}, {row['epsilon_realised']['one_server']:.2f} for the one that was in most"
+            f"{rounded_up(row['epsilon_expected_participation']['one_server'])} for a client that is in the expected "
+            f"number of rounds{printed}, {rounded_up(row['epsilon_realised']['one_server'])} for the one that was in "
+            "most"
         )
     is_whole = report["rounds"] == ROUNDS
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}: accuracies are those of a shorter training"
@@ -164,8 +164,8 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         table.add_row(
             f"{row['sigma']:g}",
             f"{row['accuracy_mean']:.4f}",
-            f"{expected['one_server']:.2f}",
-            f"{expected['clients_only']:.2f}",
+            rounded_up(expected["one_server"]),
+            rounded_up(expected["clients_only"]),
             "-" if row["epsilon_printed"] is None else f"{row['epsilon_printed']:g}",
             f"{row['ms_per_round']:.1f}",
         )

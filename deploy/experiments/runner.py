@@ -28,6 +28,8 @@ from rich.table import Table
 from clients.per_record import RecordEngine
 from deploy import simulate
 from deploy.errors import ConfigError
+from deploy.figures import plain
+from deploy.simulation_shown import progress_bar, side_by_side
 from deploy.workers import Workers
 
 EPOCH: Final = 200
@@ -129,7 +131,7 @@ def run_cases(
             engines[key] = plan.simulation(0).federation.engine
         summaries = []
         for seed in range(seeds):
-            with simulate.progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
+            with progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
                 summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
         outcomes.append(_outcome(case, plan.task.dim, runs.folder, summaries))
     return outcomes
@@ -142,7 +144,7 @@ def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Cons
         runs = simulate.Runs(simulate.resolve(case.config), (folder / case.name).absolute())
         jobs += runs.jobs(range(seeds))
         dims.append(runs.plan.task.dim)
-    done = simulate.side_by_side(jobs, "trainings", console, workers)
+    done = side_by_side(jobs, "trainings", console, workers)
     return [
         _outcome(case, dim, folder / case.name, done[i * seeds : (i + 1) * seeds])
         for i, (case, dim) in enumerate(zip(cases, dims, strict=True))
@@ -172,6 +174,12 @@ def _evaluations(lines: Sequence[Mapping[str, Any]], rounds_per_epoch: float) ->
     ]
 
 
+def largest_epsilon(outcome: Outcome, guarantee: int = 0) -> float | str | None:
+    """Of one of the guarantees, over the runs, as JSON has it; None where one run has none."""
+    epsilons = [run["guarantees"][guarantee]["epsilon"] for run in outcome.runs]
+    return None if None in epsilons else plain(max(map(float, epsilons)))
+
+
 def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
     """What a report begins with: which experiment, the fields of its dataclass, and where it is."""
     return {"experiment": name, **asdict(experiment), "output": str(folder)}
@@ -180,7 +188,7 @@ def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
 def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
     """curves.csv, report.json, report.txt; the report has a `paragraph`."""
     write_rows(folder / "curves.csv", [row for outcome in outcomes for row in outcome.rows])
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     (folder / "report.txt").write_text(report["paragraph"] + "\n", encoding="utf-8")
 
 

@@ -7,7 +7,6 @@ at each of these numbers, and with how many attackers it succeeds. No certificat
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
@@ -17,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from deploy.figures import rounded_up
 from dp.accountants import RdpAccountant
 from dp.accounting import Label, PldAccountant, SampledGaussian
 from dp.attack_simulation import SimulatedAttack, attackers_that_succeed, simulate
@@ -165,8 +165,8 @@ def print_tightness(console: Console, report: dict[str, Any]) -> None:
             str(row["rounds"]),
             f"{row['delta']:g}",
             f"~{epsilon['published']:.4f}",
-            f"<={_up(epsilon['rdp'])}",
-            f"<={_up(epsilon['pld'])}",
+            f"<={rounded_up(epsilon['rdp'], 4)}",
+            f"<={rounded_up(epsilon['pld'], 4)}",
         )
         for i, (threat, found) in enumerate(row["threats"].items()):
             exact, success = found["attacked"].get("exact"), found["attack_succeeds"]
@@ -188,8 +188,3 @@ def print_tightness(console: Console, report: dict[str, Any]) -> None:
     )
     for line in lines:
         console.print(line, highlight=False)
-
-
-def _up(epsilon: float) -> str:
-    """Four decimals, rounded up so that it stays a bound."""
-    return f"{math.ceil(epsilon * 10_000) / 10_000:.4f}"

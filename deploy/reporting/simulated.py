@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -66,6 +67,9 @@ def read_simulated(path: Path) -> Run:
     client = parse_section(ClientConfig, {**nowhere, **_section(path, raw.get("client", {}))}, "client", base=path)
     settings = parse_section(SimulationSettings, raw.get("simulation", {}), "simulation", base=path)
     summary = read_object(path / "summary.json", _Summary)
+    for seed, n in Counter(training.seed for training in summary.seeds).items():
+        if n > 1:  # each counts as a training of its own
+            raise ConfigError(f"{path}: seeds: expected different ones, found {seed} {n} times")
     if summary.algorithm != settings.algorithm:
         raise ConfigError(f"{path}: algorithm: expected {settings.algorithm!r}, found {summary.algorithm!r}")
     return Run(

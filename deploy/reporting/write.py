@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from deploy.reporting.guarantees import sentence
 from deploy.reporting.key_figures import key_figures
 from deploy.reporting.replay import with_epsilon_by_round
 from deploy.reporting.runs import Run
+from deploy.whole_file import write_whole
 
 _HEAD: Final = 4096
 """Bytes of a file in which a page of ours says that it is one."""
@@ -83,19 +82,6 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     for path, content in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, content)
+            write_whole(path, content)
         except OSError as error:
             raise ConfigError(f"--output: expected a file to write, found {path}: {error.strerror}") from None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Raises OSError."""
-    handle, half_written = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(half_written).chmod(0o644)  # a temporary file is its owner's alone
-        os.replace(half_written, path)
-    except BaseException:
-        os.unlink(half_written)
-        raise

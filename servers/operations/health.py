@@ -33,7 +33,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # ge
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Response:  # noqa: N802
         """Whether the server is ready."""
-        async with refusing("Check", context):
+        async with refusing("Check", context, self._telemetry):
             require_role(context, *Role)
         if request.service:
             await context.abort(grpc.StatusCode.NOT_FOUND, "ask for the server as a whole: an empty service name")
@@ -43,7 +43,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # ge
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[Response]:
         """The same, now and each time that it changes; of a service that is not known, that it is not known."""
-        async with refusing("Watch", context):
+        async with refusing("Watch", context, self._telemetry):
             require_role(context, Role.OPERATOR)
         last = -1
         while True:

@@ -19,9 +19,12 @@ from structlog.typing import EventDict, WrappedLogger
 About = Callable[[], Mapping[str, object]]
 
 OF_CALLERS = frozenset(
-    {"call.refused", "call.failed", "client.joined", "client.left", "connections.ended", "connections.not_ended"}
+    {
+        *("call.refused", "call.failed", "client.joined", "client.left"),
+        *("connections.ended", "connections.not_ended", "lane.refused"),
+    }
 )
-"""Events that each call of a caller can cause."""
+"""Events that each call, or connection, of a caller can cause."""
 _ALIKE = ("event", "call", "caller", "code", "client", "server")
 """Lines that agree in these are alike."""
 QUIET_S = 10.0

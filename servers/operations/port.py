@@ -20,6 +20,7 @@ and logging alone; http.server would need a thread for each dashboard that is op
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import socket
 import ssl
@@ -58,6 +59,9 @@ SEND_TIMEOUT_S = 10.0
 SILENT_S = 10.0
 """How long a connection may be open without a request."""
 
+SILENT: Final = logging.Logger("aiohttp of the operations port", level=logging.CRITICAL + 1)
+"""aiohttp would write a traceback for each request that is no HTTP; defects of ours are logged in `_answer`."""
+
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -80,6 +84,7 @@ PAGES: Final = {
 }
 OPEN: Final = frozenset({"/healthz", "/login", "/logout", "/dashboard.css", "/icon.svg"})
 SAME_SITE: Final = frozenset({"same-origin", "none"})
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
 WRONG_TOKEN, TOO_OFTEN = "That is not this server's token.", "Too many wrong tokens. Try again in {wait} s."
 
 
@@ -140,7 +145,12 @@ class OperationsPort:
                 f"operations_listen: expected a free address to listen on, found {address}: {error.strerror}"
             ) from None
         runner = web.AppRunner(
-            self._application(), access_log=None, handle_signals=False, shutdown_timeout=1.0, keepalive_timeout=20.0
+            self._application(),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            keepalive_timeout=20.0,
+            logger=SILENT,
         )
         await runner.setup()
         server = await asyncio.get_running_loop().create_server(
@@ -258,12 +268,7 @@ class OperationsPort:
             refusal = self._form(TOO_OFTEN.format(wait=math.ceil(wait_s)), status=429)
             refusal.headers["Retry-After"] = str(math.ceil(wait_s))
             return refusal
-        try:
-            async with asyncio.timeout(SILENT_S):
-                token = (await request.post()).get("token", "")
-        except TimeoutError:
-            raise web.HTTPRequestTimeout(text="the form did not come\n") from None
-        if not isinstance(token, str) or not self._shows_token(request, token.strip()):
+        if not self._shows_token(request, await _token_in(request)):
             return self._form(WRONG_TOKEN, status=403)
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(
@@ -372,9 +377,25 @@ class _HangUp(asyncio.Protocol):
 def _require_same_origin(request: web.Request) -> None:
     """The form was on a page of ours. Raises web.HTTPForbidden."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-    is_ours = origin is None or urlsplit(origin).netloc == request.host if site is None else site in SAME_SITE
+    try:
+        is_ours = origin is None or urlsplit(origin).netloc == request.host if site is None else site in SAME_SITE
+    except ValueError:  # an origin that is none
+        is_ours = False
     if not is_ours:
         raise web.HTTPForbidden(text="this form was sent by another site\n")
+
+
+async def _token_in(request: web.Request) -> str:
+    """What the login form says. Raises web.HTTPError: everybody may send what is no form, so that is no defect."""
+    if request.content_type != FORM_TYPE:
+        raise web.HTTPUnsupportedMediaType(text=f"a login is a form, {FORM_TYPE}\n")
+    try:
+        async with asyncio.timeout(SILENT_S):
+            return str((await request.post()).get("token", "")).strip()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="the form did not come\n") from None
+    except (ValueError, LookupError, OSError, web.RequestPayloadError):
+        raise web.HTTPBadRequest(text="this is no form\n") from None
 
 
 def _too_often(wait_s: float) -> web.Response:

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import gc
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -78,6 +79,40 @@ def test_clients_that_wait_share_one_pass():
     for name, update in zip(IDS, outcomes, strict=True):
         np.testing.assert_allclose(update, trainer().update(name, START), rtol=0, atol=1e-6)
         assert np.linalg.norm(update) <= 1.0
+
+
+def test_what_fails_for_all_of_a_pass_is_tried_again_by_each():
+    """Out of memory, say, which is nobody's records: who began the pass hears of it, the others compute anew."""
+    ours = trainer()
+    original, failed = ours._updates, []
+
+    def out_of_memory_once(batch):
+        if not failed:
+            failed.append(len(batch))
+            raise RuntimeError("out of memory")
+        return original(batch)
+
+    def update(client):
+        try:
+            return ours.update(client, START)
+        except RuntimeError as error:
+            return str(error)
+
+    expected = {client: trainer().update(client, START) for client in IDS}
+    ours._updates = out_of_memory_once
+    with ours._training, ThreadPoolExecutor(len(IDS)) as pool:
+        waiting = [pool.submit(update, client) for client in IDS]
+        deadline = time.monotonic() + 30
+        while len(ours._waiting) < len(IDS) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ours._training.release()
+        found = dict(zip(IDS, [future.result(30) for future in waiting], strict=True))
+        ours._training.acquire()
+    assert failed == [len(IDS)]
+    (unlucky,) = (client for client, update in found.items() if isinstance(update, str))
+    assert found[unlucky] == "out of memory"
+    for client in set(IDS) - {unlucky}:
+        assert_array_equal(expected[client], found[client])
 
 
 def test_clients_with_different_models_do_not_mix():

@@ -365,7 +365,7 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
     }
     assert set(expected) == set(ALGORITHMS)
     for name, epsilons in expected.items():
-        made = task(epsilon_budget_clients_only=100.0)
+        made = task(epsilon_budget_clients_only=100.0) if name == "central-dp" else task()
         steps = {} if name == "deployed" else {"local_steps": 2}  # there the task says it
         algorithm = simulation(engine, made, algorithm=name, **steps).algorithm
         found = algorithm.guarantees(rounds, participation)
@@ -373,6 +373,29 @@ def test_what_each_algorithm_guarantees(engine: RecordEngine) -> None:
         assert {g.unit for g in found} == (
             {"client"} if name in ("user-dp-fedavg", "central-dp", "fedavg") else {"record"}
         )
+
+
+@pytest.mark.parametrize("algorithm", ["distributed-dp", "central-record-dp", "precad"])
+def test_what_has_no_encoding_is_not_accepted(engine: RecordEngine, algorithm: str) -> None:
+    """An update beyond the ring is in no sum, and counted in none."""
+    attack = AttackSettings(kind="scaled", clients=1, parameters={"gamma": 1e18})
+    done = simulation(engine, task(client_rate=1.0), algorithm=algorithm, attack=attack).run_round()
+    assert (done.n_chosen, done.n_accepted) == (6, 5)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("budget", ["one_server", "clients_only", "client"])
+def test_a_budget_that_nothing_keeps_is_refused(engine: RecordEngine, name: str, budget: str) -> None:
+    """Read over, it would be passed without a word."""
+    kept = {"precad": ("one_server", "clients_only", "client"), "central-dp": ("clients_only",)}
+    kept["deployed"] = kept["precad"]
+    budgets = {f"epsilon_budget_{budget}": 1.0} | ({"epsilon_budget_clients_only": 1.0} if name == "central-dp" else {})
+    made = task(**budgets)
+    if budget in kept.get(name, ()):
+        assert simulation(engine, made, algorithm=name).algorithm.name == name
+        return
+    with pytest.raises(ArgumentError, match=rf"task\.epsilon_budget_{budget}: expected none with {name}"):
+        simulation(engine, made, algorithm=name)
 
 
 def test_a_guarantee_reads_as_what_it_is() -> None:
@@ -669,6 +692,7 @@ def test_a_backdoor_succeeds_where_nobody_bounds_it(engine: RecordEngine) -> Non
         ),
         ({"attack": AttackSettings(kind="scaled", clients=7)}, ArgumentError, "at most 6, found 7"),
         ({"attack": AttackSettings(kind="scaled", clients=["eve"])}, ArgumentError, "'eve'"),
+        ({"attack": AttackSettings(kind="scaled", clients=["client-1"] * 2)}, ArgumentError, "each client once"),
         (
             {"attack": AttackSettings(kind="scaled", clients=1, parameters={"factor": 1})},
             ArgumentError,

@@ -131,17 +131,38 @@ def test_infinity_is_valid_json():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sigma", "-1"], "noise_multiplier must be > 0 and finite, got -1.0"),
+        (["--sigma", "-1"], "sigma must be > 0 and finite, got -1.0"),
         (["-q", "1.5"], "must be in [0, 1], got 1.5"),
         (["--delta", "0"], "delta must be in (0, 1), got 0.0"),
         (["--dim", "5"], "record_clip must be given"),
         (["--rounds", "-3"], "must be an integer >= 0, got -3"),
         (["--calibrate", "-3"], "target_epsilon must be > 0"),
+        (["--participation", "5001"], "participation must be <= rounds = 5000, got 5001"),
+        (["--record-clip", "1", "--client-clip", "0"], "C must be > 0 and finite, got 0.0"),
     ],
 )
 def test_wrong_parameters_are_named(arguments, message):
     """Exit code 2, one line, argument, condition and value."""
     assert message in precad("account", *SETTING, *arguments, exit_code=2).stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("field", ["noise_multiplier", "client_rate", "record_rate", "rounds", "delta", "dim"])
+def test_what_is_no_number_in_a_file_is_named(tmp_path, field):
+    """A draft that is accounted has not been validated as a deployment's."""
+    task = {"noise_multiplier": 1.0, "client_rate": 0.1, "record_rate": 0.05, "rounds": 10, "delta": 1e-5}
+    task |= {"record_clip": 1.0, "dim": 5}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in (task | {field: "0.1"}).items()]
+    (tmp_path / "draft.toml").write_text("\n".join(["[task]", *lines]))
+    assert "got 0.1" in precad("account", tmp_path / "draft.toml", exit_code=2).stderr.replace("'", "")
+
+
+@pytest.mark.parametrize("sigma", ["1e-200", "1e200"])
+def test_noise_of_any_size_is_accounted(sigma):
+    """Where a square leaves float64: next to none, of which nothing is proved, and enormous, which costs nothing."""
+    report = json.loads(precad("account", *SETTING, "--sigma", sigma, "--json").stdout, parse_constant=pytest.fail)
+    bounds = [row["epsilon"] for row in report["one_server"]["accountants"].values() if row["label"] == "bound"]
+    assert len(bounds) == 2
+    assert all(bound == "inf" if sigma == "1e-200" else bound < 0.2 for bound in bounds)
 
 
 def test_missing_parameters_are_named():
@@ -193,6 +214,28 @@ def test_the_planner_agrees_with_the_certificates(confidences):
     assert "least sigma" in precad("certify", "--confidences", confidences, *ATTACKED, "--plan").stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "exact", "--delta", "5"], "delta must be in (0, 1), got 5.0"),
+        (["--psi", "7"], "psi must be in [0, 1], got 7.0"),
+    ],
+)
+def test_what_a_method_does_not_read_is_checked_all_the_same(confidences, arguments, message):
+    """The report says delta and confidence, whatever it computed."""
+    assert message in precad("certify", "--confidences", confidences, *ATTACKED, *arguments, exit_code=2).stderr
+
+
+@pytest.mark.parametrize(("sigma", "tolerated"), [("1e-160", 0), ("1e160", 128)])
+def test_noise_of_any_size_is_certified(confidences, sigma, tolerated):
+    """Next to none, which is vacuous at an attacker who may be drawn, and enormous, up to where the search ends."""
+    training = ["-q", ".5", "--sigma", sigma, "--rounds", "30", "--attack-cost", "--json"]
+    shown = precad("certify", "--confidences", confidences, *training).stdout
+    found = {name: of_all[0] for name, of_all in json.loads(shown, parse_constant=pytest.fail)["tolerated"].items()}
+    assert (found["pld"], found["exact"]) == (tolerated, tolerated)
+    assert found["published"] <= 7  # the recipe's orders end at 63: its epsilon does not fall below ln(1/delta)/62
+
+
 def test_a_vacuous_certificate_is_called_one(tmp_path):
     path = tmp_path / "even.json"
     path.write_text(json.dumps({"confidences": [[0.5, 0.5]], "labels": [0]}))
@@ -203,6 +246,7 @@ def test_a_vacuous_certificate_is_called_one(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("[" * 100_000, "expected an object with confidences and labels"),
         ("not json", "expected an object with confidences and labels"),
         ('{"confidences": []}', "expected an object with confidences and labels"),
         ('{"confidences": [], "labels": []}', "at least one"),

@@ -19,10 +19,11 @@ from deploy import config as configuration
 from deploy.certify_flags import _task_of_run
 from deploy.demo import demo_config
 from deploy.errors import ConfigError
+from deploy.figures import rounded_up
 from deploy.reporting.deployed import read_deployed
 from deploy.reporting.guarantees import guarantees_of, sentence
 from deploy.run_evidence import training_of
-from deploy.watch import rounded_up, warning_of
+from deploy.watch import warning_of
 from dp.accounting import PldAccountant, SampledGaussian, Unit, View
 from dp.gaussian_dp import eps_from_mu
 from servers.operations.status import Status, epsilons_of
@@ -78,7 +79,11 @@ def test_an_infinite_epsilon_survives_every_way_to_a_reader() -> None:
     text = status.model_dump_json()
     assert [epsilon.spent for epsilon in Status.model_validate_json(text).epsilons] == [math.inf, math.inf]
     assert [found["spent"] for found in json.loads(text)["epsilons"]] == ["Infinity", "Infinity"]
+
+
+def test_a_bound_is_rounded_up() -> None:
     assert rounded_up("inf") == rounded_up(math.inf) == "inf"
+    assert (rounded_up(7.5418), rounded_up(7.5418, 3), rounded_up(7.5, 4)) == ("7.55", "7.542", "7.5000")
 
 
 def test_a_status_says_whose_epsilon_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from clients import evaluation
@@ -231,6 +233,13 @@ def test_figure_3_in_small(tmp_path: Path) -> None:
         assert cases[n, "PRECAD, both servers"]["ms_per_round"] > 0
     assert "PRECAD, both servers" not in {row["method"] for row in rows_of(tmp_path / "run")}
     assert (tmp_path / "run" / "figure-3.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_proved_epsilon_is_printed_rounded_up() -> None:
+    case = {"clients": 100, "method": "PRECAD", "accuracy": None, "epsilon": 2.25002, "ms_per_round": None}
+    console = Console(file=io.StringIO(), record=True, width=120)
+    precad_clients.print_report(console, {"cases": [case], "paragraph": "", "output": ""})
+    assert "2.26" in console.export_text()
 
 
 def test_certified_accuracy_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

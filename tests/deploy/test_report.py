@@ -579,6 +579,12 @@ def test_a_folder_that_is_no_finished_run_is_refused(run: Path, spoil: Any, mess
         ),
         (lambda run: changed(run / "summary.json", algorithm="local-dp"), "algorithm: expected 'precad'"),
         (lambda run: changed(run / "summary.json", seeds=[]), "seeds"),
+        (
+            lambda run: changed(
+                run / "summary.json", seeds=json.loads((run / "summary.json").read_text())["seeds"][:1] * 2
+            ),
+            "seeds: expected different ones, found 0 2 times",
+        ),
     ],
 )
 def test_a_simulation_that_contradicts_itself_is_refused(

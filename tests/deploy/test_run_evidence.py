@@ -10,10 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 from clients import datasets, evaluation, models
+from clients.config import ClientConfig
 from deploy import config as configuration
 from deploy.cli import app
 from deploy.local_configuration import resolve
-from deploy.run_evidence import read_runs, training_of
+from deploy.run_evidence import _OF_THE_LAW, read_runs, training_of
 from deploy.run_folder import RunFolder
 from dp.accounting import PldAccountant, SampledGaussian, View, round_event
 from dp.certified_prediction import Method, Threat, certify
@@ -39,11 +40,11 @@ def precad(*arguments, exit_code=0):
     return result
 
 
-def make_run(root, seed, *, attacks=None, **task):
+def make_run(root, seed, *, client=None, **task):
     """A run folder as `precad run` leaves it, with a model that is certain of what it says, right or wrong."""
     root.mkdir()
     folder = RunFolder(root)
-    raw = {"task": TASK | task, "client": {"attacks": attacks or {}}}
+    raw = {"task": TASK | task, "client": client or {}}
     resolved, deployment, _ = resolve(raw, folder)
     folder.write_config(resolved)
     parameters = models.initial_parameters("mlp", seed=seed) * 50
@@ -157,7 +158,7 @@ def test_a_round_that_was_given_up_after_its_charge_counts(run):
 
 def test_attacks_in_the_training_are_named(tmp_path):
     """Attackers are counted beside them."""
-    make_run(tmp_path / "run", 1, attacks={"b": "scaled"})
+    make_run(tmp_path / "run", 1, client={"attacks": {"b": "scaled"}})
     assert "beside those in the training: b" in precad("certify", "--run", tmp_path / "run", "--method", "pld").stderr
 
 
@@ -187,5 +188,23 @@ def test_runs_must_be_different_runs_of_one_configuration(tmp_path, run):
     assert "found model 1-3 2 times" in precad("certify", "--run", run, "--run", run, exit_code=2).stderr
     other = make_run(tmp_path / "other", 2, noise_multiplier=9.0)
     assert "found another task.noise_multiplier" in precad("certify", "--run", run, "--run", other, exit_code=2).stderr
-    attacked = make_run(tmp_path / "attacked", 2, attacks={"c": "wrap"})
+    attacked = make_run(tmp_path / "attacked", 2, client={"attacks": {"c": "wrap"}})
     assert "found another client.attacks" in precad("certify", "--run", run, "--run", attacked, exit_code=2).stderr
+
+
+def test_runs_on_other_classes_are_of_another_configuration(tmp_path):
+    """Classes whose clients hold as many records each, so that the tasks are the same: only the section says it."""
+    some = make_run(tmp_path / "some", 1, client={"classes": [0, 1]})
+    others = make_run(tmp_path / "others", 2, client={"classes": [0, 3]})
+    tasks = [configuration.load(RunFolder(folder).config).task for folder in (some, others)]
+    assert tasks[0] == tasks[1]
+    assert "found another client.classes" in precad("certify", "--run", some, "--run", others, exit_code=2).stderr
+
+
+def test_every_field_of_a_client_is_known_to_change_the_law_or_not():
+    """A field that comes to `[client]` must be put on one side or the other."""
+    where_and_when = {"certificates", "key_passphrase_file", "authority"}
+    where_and_when |= {"aggregator_a_certificate", "aggregator_b_certificate", "download", "memory_mb", "device"}
+    where_and_when |= {"connect_timeout_s", "reconnect_timeout_s"}
+    assert set(ClientConfig.model_fields) == where_and_when | set(_OF_THE_LAW)
+    assert not where_and_when & set(_OF_THE_LAW)

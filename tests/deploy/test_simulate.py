@@ -70,6 +70,34 @@ def test_a_deployments_file_is_simulated(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["seeds"][0]["rounds"] == 2
 
 
+def test_declared_numbers_are_the_divisors(tmp_path: Path) -> None:
+    """Twice as many declared records, at twice the learning rate, are the same step: that of the records dealt."""
+    dealt = resolve(SMALL).task.clients
+    found = []
+    for name, factor in (("dealt", 1), ("doubled", 2)):
+        task = {**SMALL["task"], "clients": {c: factor * n for c, n in dealt.items()}, "learning_rate": factor * 1.0}
+        Runs(resolve({**SMALL, "task": task}), tmp_path / name).run(0)
+        with np.load(tmp_path / name / "seed-0.npz") as saved:
+            found.append(saved["parameters"])
+    Runs(resolve(SMALL), tmp_path / "number").run(0)
+    with np.load(tmp_path / "number" / "seed-0.npz") as saved:
+        found.append(saved["parameters"])
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+def test_an_infinite_epsilon_is_valid_json(tmp_path: Path) -> None:
+    """A delta that is below what float64 can prove: summary, standard output and report say it, and none breaks."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(tomli_w.dumps({**SMALL, "task": {**SMALL["task"], "delta": 1e-14}}))
+    done = precad("simulate", path, "--rounds", 2, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    for text in (done.stdout, (tmp_path / "run" / "summary.json").read_text()):
+        (run,) = json.loads(text, parse_constant=pytest.fail)["seeds"]
+        assert [guarantee["epsilon"] for guarantee in run["guarantees"]] == ["inf", "inf"]
+    assert precad("report", tmp_path / "run").exit_code == 0
+
+
 def test_every_round_has_a_line_and_every_seed_a_file(config: Path, tmp_path: Path) -> None:
     done = precad("simulate", config, "--seeds", 2, "--output", tmp_path / "run", "--json")
     assert done.exit_code == 0, done.output
@@ -214,6 +242,12 @@ def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path
         broken = precad("simulate", config, "--output", tmp_path / "run")
         assert (broken.exit_code, "expected a resolved configuration" in broken.stderr) == (2, True), bad
     (tmp_path / "run" / "config.toml").write_text(good)
+    metrics = tmp_path / "run" / "seed-0.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text("".join(whole.splitlines(keepends=True)[:4]))
+    cut = precad("simulate", config, "--output", tmp_path / "run")
+    assert (cut.exit_code, "expected 6 rounds in" in cut.stderr) == (2, True)
+    metrics.write_text(whole)
     (tmp_path / "run" / "seed-0.npz").write_bytes(b"PK damaged")
     damaged = precad("simulate", config, "--output", tmp_path / "run")
     assert damaged.exit_code == 2

@@ -99,6 +99,13 @@ def test_no_noise_makes_a_lead_of_nothing():
     assert ratios[0] < ratios[-1]
 
 
+@pytest.mark.parametrize(("FA", "FB"), [(1e-9, 0.0), (1e-12, 0.0), (1.0, 1 - 1e-9), (1 - 1e-12, 1 - 1e-11)])
+def test_a_lead_next_to_zero_or_one(FA, FB):
+    """The normal approximation that the search starts from sees no lead; what it finds is certified all the same."""
+    found = least_multiplier_for_attackers(2, FA, FB, 0.1, 3, Threat.ADD)
+    assert found is None or is_certified(FA, FB, 2, Training(SampledGaussian(0.1, found), 3), Threat.ADD)
+
+
 def test_the_search_has_ends():
     """Nobody to withstand: where it starts. Next to no lead, or an epsilon below the transform: no noise up to 10^4."""
     assert least_multiplier_for_attackers(0, 0.9, 0.1, 0.1, 30, Threat.ADD) == LEAST_MULTIPLIER

@@ -149,6 +149,9 @@ def test_a_vector_over_the_clip_is_refused():
     [
         ({"tau": 1.5}, "tau must be in"),
         ({"clip": 0.0}, "clip must be > 0"),
+        ({"clip": 2.0**25}, r"clip must be <= 2\^\(40 - frac_bits\)"),
+        ({"noise_multiplier": 2.0**25}, r"std must be in \[2\^-20, 2\^40\] grid units"),
+        ({"noise_multiplier": 2.0**-36, "tau": 0.5}, r"std must be in \[2\^-20, 2\^40\] grid units"),
         ({"trim_count": -1}, "trim_count must be an integer"),
         ({"laplace_scale": 0.0}, "b must be > 0"),
         ({"test_failure": 0.5}, "delta0 must be in"),

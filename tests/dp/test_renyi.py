@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp.gaussian_dp import analytic_gaussian_eps
-from dp.renyi import rdp_gaussian, rdp_laplace, rdp_sgm_poisson, rdp_sgm_two_stage
+from dp.renyi import rdp_composed, rdp_gaussian, rdp_laplace, rdp_sgm_poisson, rdp_sgm_two_stage
 from dp.renyi_accounting import ORDERS, OrderGridWarning, eps_from_rdp, eps_sgm_rdp
 from dp.renyi_amplification import rdp_poisson_blackbox, rdp_wor_wbk
 from dp.renyi_conversion import rdp_to_eps_balle, rdp_to_eps_mironov, rdp_to_eps_optimal
@@ -91,6 +91,15 @@ def test_edges_of_sampling():
     assert rdp_poisson_blackbox(4, 1.0, lambda j: j) == 4
     assert rdp_wor_wbk(4, 1.0, 1.0) == rdp_gaussian(4, 1.0, 2.0)
     assert rdp_gaussian(1, 2.0) == 1 / 8
+
+
+@pytest.mark.parametrize("alpha", [2.0, 3.5])
+@pytest.mark.parametrize("q", [0.1, 1.0])
+def test_edges_of_noise(alpha, q):
+    """Where squares of sigma leave float64: an infinite divergence, in any number of rounds, or next to none."""
+    assert rdp_composed(rdp_sgm_poisson(alpha, q, 1e-200), 3) == math.inf
+    assert rdp_composed(math.inf, 0) == 0
+    assert rdp_sgm_poisson(alpha, q, 1e200) <= 1e-190
 
 
 @given(alpha=st.floats(1.01, 200.0), b=st.floats(0.02, 50.0))

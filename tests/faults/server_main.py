@@ -40,8 +40,8 @@ from mpc import (
 )
 from protos.identity import Role
 from protos.task import Task
-from servers import aggregator as aggregator_module
 from servers import round as round_module
+from servers import task_run as task_run_module
 from servers.aggregator import Aggregator
 from servers.checkpoints import Checkpoints
 from servers.deal_ledger import DealLedger
@@ -63,7 +63,7 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "open": (round_module, "open_in_place", 2),
     "checkpoint": (Checkpoints, "save", 2),
     "commit": (TaskStore, "commit", 2),
-    "record": (aggregator_module, "write_round", 2),
+    "record": (task_run_module, "write_round", 2),
     "last-checkpoint": (Checkpoints, "save", 4),
     "last-commit": (TaskStore, "commit", 4),
     "finished": (TaskStore, "finished", 1),

@@ -68,8 +68,8 @@ async def lost_session(processes: Processes, url: str) -> None:
             )
         while first.exitcode is None:
             await asyncio.sleep(0.02)
-        assert first.exitcode == 1, processes.logs()  # LeadLostError, in a process that is not precad's own
-        assert "LeadLostError" in processes.logs()
+        assert first.exitcode == 4, processes.logs()
+        assert "the session is lost" in processes.logs()
         await processes.finish()
 
 

@@ -360,9 +360,10 @@ def test_splits_outside_the_limits_are_refused(k, s):
 
 
 def test_printing_correlations_shows_counts_only():
-    """No mask and no product in a representation."""
+    """No mask and no product in a representation, of the whole or of one block's shares."""
     (taken, _) = both(*MIXED)
-    taken.carries(1)
+    _, shares = taken.carries(1)
+    assert repr(shares) == str(shares) == f"CarryShares(bit_masks of shape {shares.bit_masks.shape})"
     assert repr(taken) == str(taken) == "Correlations(5 blocks, in block 1)"
 
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +21,11 @@ from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, ServerTuples
 from protos.tls_files import TransportError
+from servers import task_run
 from servers.aggregator import Aggregator
-from servers.errors import PeerUnreachableError
+from servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError
+from servers.peer import PeerLink
+from servers.task_state import TaskState
 from servers.tuple_source import TupleSource
 from tests.integration.harness import LeashedClient, Pki, asynchronous, free_addresses, running, small_task
 
@@ -92,3 +98,58 @@ async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
         await asyncio.gather(*(client.goodbye() for client in clients.values()))
         await deployment.finish()
         assert [record["accepted"] for record in deployment.rounds(1)] == [sorted(clients)]
+
+
+@asynchronous
+async def test_a_server_that_is_stopped_says_so_to_the_others(pki: Pki, tmp_path: Path) -> None:
+    """Their last line says who ended the task, and why."""
+
+    def silence(std: float, dim: int) -> RingArray:
+        return np.zeros(dim, dtype=np.int64)
+
+    task = small_task(rounds=1)
+    async with running(task, pki, tmp_path, noises=(silence, silence), reconnect_timeout_s=0.0) as deployment:
+        client = LeashedClient("alice", deployment)
+        await client.join()
+        deployment.aggregators[0].stop()
+        dealer, a, b = await asyncio.gather(*deployment._runs, return_exceptions=True)
+        await client.leave()
+    assert isinstance(a, StoppedError)
+    assert str(dealer) == "aggregator-a ended the task: it was stopped"
+    assert str(b) == "the other aggregator ended the task: it was stopped"
+
+
+@asynchronous
+async def test_what_the_mpc_thread_still_writes_down_is_there_when_the_servers_meet_again(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link breaks while the other server's round is being taken over. Who meets says what the disk says: a hello
+    that is older would end the task when the servers go on from it."""
+    begun, may_end, told = threading.Event(), threading.Event(), list[int]()
+
+    async def nothing_more() -> None:
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_later(1.0, may_end.set)
+
+    async def send(_: object) -> None: ...
+
+    async def meet(_: object, state: TaskState, *__: Any, **___: Any) -> Any:
+        if begun.is_set():
+            told.append(state.standing.next_round)
+            may_end.set()
+            raise TaskRefusedError("enough")
+        return SimpleNamespace(link=PeerLink(0, send, nothing_more), agreement=SimpleNamespace(task_id="task-1"))
+
+    def level(state: TaskState, _: object) -> None:
+        begun.set()
+        assert may_end.wait(30)
+        state.store.reserve(7)
+
+    monkeypatch.setattr(task_run, "meet", meet)
+    monkeypatch.setattr(task_run, "level", level)
+    a = aggregator_a(pki, tmp_path)
+    a.config = a.config.model_copy(update={"connect_timeout_s": 30.0, "reconnect_timeout_s": 30.0})
+    with pytest.raises(TaskRefusedError, match="enough"):
+        await a.run()
+    assert told == [8]

@@ -142,6 +142,25 @@ def test_a_log_that_no_server_writes_is_refused(
         audit_log.releases(audit_log.read(path))
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[]", "entry 8: expected a kind, a time and fields"),
+        ("1", "entry 8: expected a kind, a time and fields"),
+        ('{"kind":"committed","at":"now"}', "entry 8: expected round, integer, in an entry of kind 'committed'"),
+        ('{"kind":"validated","at":"now","round":[2]}', "entry 8: expected round, "),
+        ('{"kind":"committed","at":"now","round":3}', "entry 8: expected chosen, "),
+        ('{"kind":"committed","at":"now","round":3,"chosen":["alice",1]}', "entry 8: expected chosen, "),
+        ('{"kind":"task","at":"now"}', "entry 8: expected task, "),
+    ],
+)
+def test_an_entry_that_no_server_writes_is_named(path: Path, text: str, found: str) -> None:
+    """Its owner may write what they like, with a chain that is whole; whoever verifies it gets a verdict."""
+    rewrite(path, lambda texts: [*texts, text])
+    with pytest.raises(AuditError, match=found):
+        audit_log.releases(audit_log.read(path))
+
+
 def test_servers_may_be_one_release_apart_at_the_end_and_nowhere_else(path: Path, tmp_path: Path) -> None:
     log = audit_log.read(path)
     two, one = (audit_log.read(write_rounds(tmp_path / str(n), n)) for n in (2, 1))

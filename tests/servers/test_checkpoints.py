@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
 
+from protos import convert
 from servers.checkpoints import FILES, Checkpoints
 from servers.errors import SetupError, StoreError
+from servers.round import keep
+from servers.task_state import TaskState
+from servers.task_store import CommittedRound
+from tests.integration.harness import small_task
 
 MODEL = np.arange(5, dtype=np.float32)
 SUM = np.array([-(2**63), -1, 0, 1, 2**63 - 1])
@@ -98,3 +105,35 @@ def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoints(tmp_path: Pat
         checkpoints.save(2, MODEL, SUM)
     for round in (0, 1):
         assert_array_equal(checkpoints.model(round), MODEL + np.float32(round))
+
+
+def test_deaths_between_checkpoint_and_commit_never_cost_the_last_release(tmp_path: Path) -> None:
+    """Again and again, before a round is committed: what nobody committed makes room first."""
+    task = small_task(("alice", "bob"), dim=5, rounds=9)
+    initial = np.zeros(5, dtype=np.float32)
+    number = 0
+    for n_committed in (1, 2):
+        with ExitStack() as stack:
+            state = TaskState.open(stack, tmp_path, task, initial)
+            state.store.begin("small-1")
+            number += 1
+            store_round(state, number, MODEL + np.float32(number))
+            assert len(state.store.committed()) == n_committed
+    last = number
+    for _ in range(2 * FILES):
+        with ExitStack() as stack:
+            state = TaskState.open(stack, tmp_path, task, initial)
+            assert_array_equal(state.parameters, MODEL + np.float32(last))
+            assert_array_equal(state.checkpoints.noisy_sum(last), SUM)
+            number += 1
+            state.checkpoints.save(number, MODEL - np.float32(number), SUM)
+
+
+def store_round(state: TaskState, number: int, model: NDArray[np.float32]) -> None:
+    """As a round does."""
+    state.store.reserve(number)
+    state.store.validated(number, chosen=("alice",), accepted=("alice",), rejected=())
+    state.ledger.charge(number, ("alice",))
+    digest = convert.sha256(convert.model_to_bytes(model))
+    committed = CommittedRound(number, ("alice",), ("alice",), (), digest, 0.5, 0.25)
+    keep(state.store, state.checkpoints, state.ledger, committed, model, SUM)

@@ -10,9 +10,11 @@ import pytest
 
 from mpc import errors as mpc_errors
 from protos import identity
+from protos.identity import Role
 from servers import errors
 from servers.calls import refusing
 from servers.errors import STATUS_CODES, CallRefusedError, RefusalReason, SubmissionRefusedError, status_of
+from servers.operations.telemetry import Telemetry
 
 SECRET = "d0c5eed0d0c5eed0"
 
@@ -120,7 +122,7 @@ def test_a_servicers_error_becomes_the_calls_status(error: Exception, code: grpc
     call = Call()
 
     async def serve() -> None:
-        async with refusing("Submit", call):
+        async with refusing("Submit", call, Telemetry(Role.AGGREGATOR_A)):
             raise error
 
     with pytest.raises(grpc.aio.AbortError):
@@ -133,7 +135,7 @@ def test_a_cancelled_call_is_no_error_of_ours() -> None:
     call = Call()
 
     async def serve() -> None:
-        async with refusing("Submit", call):
+        async with refusing("Submit", call, Telemetry(Role.AGGREGATOR_A)):
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):

@@ -7,12 +7,14 @@ stranger who gets in, or a server that goes on waiting for a peer that is gone.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -227,6 +229,24 @@ async def test_who_connects_and_stays_silent_keeps_nobody_out(pki: Pki) -> None:
     b = await accepting
     for lane in (a, b, *silent):
         lane.close()
+
+
+@asynchronous
+async def test_a_connection_that_cannot_be_accepted_keeps_nobody_out(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may report an error of the connection, or have no descriptor for it now."""
+    loop, at_b = asyncio.get_running_loop(), listener(pki)
+    accept, errors = loop.sock_accept, [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EPROTO, "Protocol")]
+
+    async def failing(listening: socket.socket) -> tuple[socket.socket, Any]:
+        if errors:
+            raise errors.pop()
+        return await accept(listening)
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    a, b = await asyncio.gather(open_lane("127.0.0.1:1", at_b.port, of_a(pki, pki), 10), at_b.accept(5))
+    assert (a.party, b.party, errors) == (0, 1, [])
+    a.close()
+    b.close()
 
 
 @asynchronous

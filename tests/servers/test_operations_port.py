@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -146,6 +147,66 @@ def test_another_site_can_send_no_form_of_ours(headers: dict[str, str]) -> None:
             assert (await session.get("/metrics")).status == 200
 
     scenario()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("multipart/form-data", 415),
+        ("multipart/form-data; boundary=b", 415),
+        ("application/x-www-form-urlencoded; charset=nonsense", 400),
+        ("application/x-www-form-urlencoded", 400),
+    ],
+)
+def test_a_form_that_is_none_is_refused_without_a_traceback(kind: str, status: int) -> None:
+    """Everybody who reaches the port may send one, as often as they like."""
+
+    @asynchronous
+    async def scenario() -> None:
+        async with served() as server, browser(server) as session:
+            with capture_logs() as lines:
+                answer = await session.post("/login", data=b"token=\xff", headers={"Content-Type": kind})
+            assert answer.status == status
+            assert lines == []
+
+    scenario()
+
+
+FORM_HEAD = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (FORM_HEAD + b"Content-Length: 100\r\n\r\ntoken", b""),
+        (FORM_HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\ntoken\r\nZZ\r\n", b"400"),
+        (FORM_HEAD + b"Content-Encoding: deflate\r\nContent-Length: 5\r\n\r\nhello", b"400"),
+        (FORM_HEAD + b"Origin: http://[\r\nContent-Length: 5\r\n\r\nhello", b"403"),
+        (FORM_HEAD + b"Content-Length: 9000\r\n\r\n" + bytes(9000), b"413"),
+        (b"GET /events HTTP/1.1\r\nHost: x\r\nCookie: \x01\r\n\r\n", b"400"),
+        (b"\x16\x03\x01 no HTTP at all\r\n\r\n", b"400"),
+    ],
+    ids=["cut off", "no chunk", "no deflate", "no origin", "too long", "no cookie", "no HTTP"],
+)
+@asynchronous
+async def test_a_request_that_is_none_leaves_nothing_in_the_log(
+    request_: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not a line, since each costs its sender as little as the next one."""
+    async with served() as server:
+        url = URL(server.url)
+        with capture_logs() as lines:
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            writer.write(request_)
+            await writer.drain()
+            if not status:
+                await asyncio.sleep(0.1)  # it has been read, and more is waited for
+                writer.write_eof()
+            answer = await reader.readline()
+            writer.close()
+    assert answer.split(b" ")[1:2] == [status] * bool(status)
+    assert lines == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @asynchronous

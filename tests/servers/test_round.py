@@ -7,9 +7,11 @@ fetched twice, too late, or for nobody.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +22,11 @@ from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, ServerTuples
 from protos.task import Task
+from servers import round as round_steps
 from servers.errors import PeerUnreachableError
 from servers.spool import MemoryPayload
 from servers.states import Collecting
+from servers.task_store import TaskStore
 from tests.integration.harness import (
     AGGREGATORS,
     DealerInMemory,
@@ -177,3 +181,35 @@ async def test_a_batch_that_fails_ahead_ends_the_round_that_needs_it(
                 await server.runner.run_round(1)
             server.runner.close()
             assert not server.runner._ahead
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [(TaskStore, "reserve"), (TaskStore, "validated"), (round_steps, "pay"), (round_steps, "keep")],
+    ids=["number", "verdicts", "charge", "model"],
+)
+@asynchronous
+async def test_a_round_that_is_given_up_while_it_is_written_down_ends_when_that_is_done(
+    place: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers meet again from what their disks say: nothing may come to be there afterwards."""
+    write, may_end = getattr(place, name), threading.Event()
+    begun, written = list[str](), list[str]()
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        begun.append(name)
+        assert may_end.wait(30)
+        try:
+            return write(*arguments, **more)
+        finally:
+            written.append(name)
+
+    monkeypatch.setattr(place, name, slow)
+    async with both_servers(TASK, tmp_path) as servers:
+        rounds = [asyncio.create_task(server.runner.run_round(0)) for server in servers]
+        await until(lambda: bool(begun))
+        for given_up in rounds:
+            given_up.cancel()
+        asyncio.get_running_loop().call_later(0.2, may_end.set)
+        await asyncio.gather(*rounds, return_exceptions=True)
+        assert begun == written

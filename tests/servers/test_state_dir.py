@@ -13,7 +13,17 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from servers.errors import SetupError
-from servers.state_dir import ledger_path, load_initial_model, open_ledger, open_task_store, require_usable
+from servers.state_dir import (
+    ledger_path,
+    load_initial_model,
+    open_ledger,
+    open_task_store,
+    record_of,
+    require_usable,
+    restore_records,
+    write_round,
+)
+from servers.task_store import CommittedRound
 from tests.integration.harness import small_task
 
 TASK = small_task()
@@ -97,3 +107,25 @@ def test_what_is_no_array_is_no_initial_model(content: bytes | None, tmp_path: P
         path.write_bytes(content)
     with pytest.raises(SetupError, match=r"initial_model: expected a \.npy file"):
         load_initial_model(path, TASK)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\xff\xfe\xff", bytes(64), b'{"round": "1", "chosen": 7}', b'{"round"', b"[" * 5000]
+)
+def test_a_damaged_record_is_written_again_from_what_is_known(damage: bytes, tmp_path: Path) -> None:
+    """What a crash of the system left in place of the last line; the line before it keeps its timings."""
+    model = np.zeros(4, dtype=np.float32)
+    committed = [CommittedRound(t, ("ada", "bob"), ("ada",), ("bob",), b"d" * 32, 1.0, 2.0) for t in (0, 1)]
+    first = record_of(committed[0])
+    first.seconds["collect"] = 1.5
+    write_round(tmp_path, first, model)
+    with (tmp_path / "rounds.jsonl").open("ab") as file:
+        file.write(damage)
+    for _ in range(2):
+        assert restore_records(tmp_path, committed, model) == [first, record_of(committed[1])]
+
+
+def test_a_folder_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
+    """As one below somebody else's is, for a user that is not root."""
+    with pytest.raises(SetupError, match=r"^state_dir: expected a folder to write to, found .*: File name too long$"):
+        require_usable(tmp_path / ("x" * 300))

@@ -109,7 +109,8 @@ async def test_a_refuses_what_b_sends(pki: Pki, replies: tuple[bytes, ...]) -> N
 
 @asynchronous
 async def test_b_refuses_what_a_sends(pki: Pki) -> None:
-    servicer = servicers.PeerServicer(PinFile(pki.tls(Role.AGGREGATOR_A).certificate, Role.AGGREGATOR_A))
+    telemetry = Telemetry(Role.AGGREGATOR_B)
+    servicer = servicers.PeerServicer(PinFile(pki.tls(Role.AGGREGATOR_A).certificate, Role.AGGREGATOR_A), telemetry)
     server, port = bind_server("127.0.0.1:0", pki.tls(Role.AGGREGATOR_B))
     peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
     await server.start()
@@ -127,6 +128,12 @@ async def test_b_refuses_what_a_sends(pki: Pki) -> None:
     finally:
         await server.stop(None)
     assert exit_code_of(caught.value) == REFUSED
+    assert n_undecodable(telemetry, "Link") == 1
+
+
+def n_undecodable(telemetry: Telemetry, call: str) -> float:
+    """As monitoring reads it."""
+    return telemetry.registry.get_sample_value("precad_messages_undecodable_total", {"call": call}) or 0.0
 
 
 @pytest.mark.parametrize("replies", [(JUNK,), (DEAL_HELLO, JUNK)], ids=["in place of the hello", "after it"])
@@ -164,6 +171,7 @@ async def test_the_dealer_refuses_what_an_aggregator_sends(pki: Pki, tmp_path: P
                 assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
                 await until(lambda: servicer.n_connected == 1)
                 assert not calls[1].done()
+                assert n_undecodable(servicer.telemetry, "Deal") == 1
                 servicer.hang_up()
                 assert await calls[1].read() is grpc.aio.EOF
         finally:

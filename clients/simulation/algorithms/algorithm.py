@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from clients.errors import ArgumentError
 from clients.simulation.federation import Federation
 from clients.simulation.guarantee import Guarantee
+from dp.accounting import PldAccountant, SampledGaussian, effective_noise_multiplier
+from protos.task import Task
 
 Parameters = NDArray[np.float32]
+_BUDGETS: Final = tuple(name for name in Task.model_fields if name.startswith("epsilon_budget_"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +37,8 @@ class Algorithm(ABC):
     """The key in `ALGORITHMS`."""
     clips_updates: ClassVar[bool] = False
     """Whether `simulation.update_clipping` means something here."""
-
+    budgets: ClassVar[tuple[str, ...]] = ()
+    """Fields `epsilon_budget_..` of a task that end this training; others are refused."""
     is_of_any_task: ClassVar[bool] = False
     """Whether it runs what `task.algorithm` says. All others take the task's parameters as those of `precad`."""
 
@@ -53,6 +57,12 @@ class Algorithm(ABC):
                 f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
                 f"found {self.settings.update_clipping!r}"
             )
+        for budget in _BUDGETS:
+            if getattr(self.task, budget) is not None and budget not in self.budgets:
+                raise ArgumentError(
+                    f"task.{budget}: expected none with {self.name}, which no budget of that kind ends, "
+                    f"found {getattr(self.task, budget)}"
+                )
 
     @abstractmethod
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
@@ -74,6 +84,19 @@ class Algorithm(ABC):
         """Goes on from a `state`. Raises ArgumentError for one that is not this algorithm's."""
         if state:
             raise ArgumentError(f"the algorithm {self.name!r} has no state, got {len(state)} numbers")
+
+    def _of_one_record(
+        self, participation: Mapping[str, int], *, against: str, note: str = "", steps_per_round: int = 1
+    ) -> Guarantee:
+        """Of a record of the client in most rounds, where one draw of N(0, (sigma R)^2) hides it in every step.
+
+        A step is a Gaussian release with Poisson sampling of rate p; what rounding to the grid adds is counted.
+        """
+        task = self.task
+        sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
+        steps = steps_per_round * max(participation.values(), default=0)
+        epsilon = PldAccountant().epsilon(SampledGaussian(task.record_rate, sigma), steps, task.delta)
+        return Guarantee(unit="record", against=against, epsilon=epsilon, delta=task.delta, note=note)
 
     def _refuse_rule(self) -> None:
         """For algorithms of which no server sees single updates, or whose server's rule is fixed."""

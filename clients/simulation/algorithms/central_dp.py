@@ -21,6 +21,7 @@ class CentralDp(UserDpFedAvg):
     """
 
     name: ClassVar[str] = "central-dp"
+    budgets: ClassVar[tuple[str, ...]] = ("epsilon_budget_clients_only",)
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)

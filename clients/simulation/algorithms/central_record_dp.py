@@ -11,7 +11,6 @@ import numpy as np
 from clients.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from clients.simulation.federation import Federation
 from clients.simulation.guarantee import Guarantee
-from dp.accounting import PldAccountant, View, round_event
 from protos.model_update import updated
 
 
@@ -43,22 +42,5 @@ class CentralRecordDp(Algorithm):
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """As PRECAD's against one server: one draw of N(0, (sigma R)^2) hides a record."""
-        task = self.task
-        event = round_event(
-            View.ONE_SERVER,
-            record_sampling_rate=task.record_rate,
-            noise_multiplier=task.noise_multiplier,
-            record_clip=task.record_clip,
-            dim=task.dim,
-            frac_bits=task.frac_bits,
-        )
-        epsilon = PldAccountant().epsilon(event, max(participation.values(), default=0), task.delta)
-        return [
-            Guarantee(
-                unit="record",
-                against="any other clients",
-                epsilon=epsilon,
-                delta=task.delta,
-                note="the server is trusted: it sees every update, and who takes part",
-            )
-        ]
+        trusted = "the server is trusted: it sees every update, and who takes part"
+        return [self._of_one_record(participation, against="any other clients", note=trusted)]

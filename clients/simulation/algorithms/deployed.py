@@ -33,6 +33,11 @@ class Deployed(Algorithm):
     """
 
     name: ClassVar[str] = "deployed"
+    budgets: ClassVar[tuple[str, ...]] = (
+        "epsilon_budget_one_server",
+        "epsilon_budget_clients_only",
+        "epsilon_budget_client",
+    )
     is_of_any_task: ClassVar[bool] = True
 
     def __init__(self, federation: Federation) -> None:

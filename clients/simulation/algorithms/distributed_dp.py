@@ -12,7 +12,6 @@ from clients.errors import ArgumentError
 from clients.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from clients.simulation.federation import Federation
 from clients.simulation.guarantee import Guarantee
-from dp.accounting import PldAccountant, View, round_event
 from protos.model_update import updated
 from protos.task import MIN_NOISE_STD_ON_GRID
 
@@ -53,14 +52,16 @@ class DistributedDp(Algorithm):
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
         updates = federation.attacked(t, parameters, updates, bound=math.inf, step=task.learning_rate / task.divisor)
         total = np.zeros(task.dim, dtype=np.int64)
+        accepted = []
         for client, update in updates.items():
             encoded = federation.encoded(client, update, is_clipped=False)
             if encoded is None:
                 continue
+            accepted.append(client)
             total += encoded
             if not federation.is_malicious(client):
                 total += federation.randomness.noise(t, client, self._std, task.dim)
-        return RoundOutcome(updated(parameters, total, task), tuple(updates))
+        return RoundOutcome(updated(parameters, total, task), tuple(accepted))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """As one server's view of PRECAD: the noise of tau clients has its variance.
@@ -68,24 +69,8 @@ class DistributedDp(Algorithm):
         tau draws rounded to the grid add up to what one rounded draw is, up to terms of order tau exp(-(pi std)^2) in
         its law with std >= 8 steps: below 1e-260. Our derivation, as in `dp.accounting.round_event`.
         """
-        event = round_event(
-            View.ONE_SERVER,
-            record_sampling_rate=self.task.record_rate,
-            noise_multiplier=self.task.noise_multiplier,
-            record_clip=self.task.record_clip,
-            dim=self.task.dim,
-            frac_bits=self.task.frac_bits,
+        note = (
+            f"if at least {self._tau} of the clients of every released round, the record's own among them, follow the "
+            "protocol and collude with nobody, and the server learns the sum alone"
         )
-        epsilon = PldAccountant().epsilon(event, max(participation.values(), default=0), self.task.delta)
-        return [
-            Guarantee(
-                unit="record",
-                against="the server and any other clients",
-                epsilon=epsilon,
-                delta=self.task.delta,
-                note=(
-                    f"if at least {self._tau} of the clients of every released round, the record's own among them, "
-                    "follow the protocol and collude with nobody, and the server learns the sum alone"
-                ),
-            )
-        ]
+        return [self._of_one_record(participation, against="the server and any other clients", note=note)]

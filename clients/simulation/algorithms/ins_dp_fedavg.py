@@ -14,7 +14,6 @@ from clients.simulation.algorithms.algorithm import Parameters, RoundOutcome
 from clients.simulation.algorithms.plain import PlainServer
 from clients.simulation.federation import Vector
 from clients.simulation.guarantee import Guarantee
-from dp.accounting import PldAccountant, SampledGaussian, effective_noise_multiplier
 from mpc import fixed_point
 
 
@@ -75,16 +74,5 @@ class InsDpFedAvg(PlainServer):
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """V sampled Gaussians per round that the client took part in; records of different clients in parallel."""
-        task = self.task
-        sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
-        steps = self.settings.local_steps * max(participation.values(), default=0)
-        epsilon = PldAccountant().epsilon(SampledGaussian(task.record_rate, sigma), steps, task.delta)
-        return [
-            Guarantee(
-                unit="record",
-                against="everybody but its own client",
-                epsilon=epsilon,
-                delta=task.delta,
-            ),
-            *self.of_rule(rounds),
-        ]
+        who, steps = "everybody but its own client", self.settings.local_steps
+        return [self._of_one_record(participation, against=who, steps_per_round=steps), *self.of_rule(rounds)]

@@ -13,7 +13,6 @@ from clients.simulation.algorithms.algorithm import Parameters, RoundOutcome
 from clients.simulation.algorithms.plain import PlainServer
 from clients.simulation.federation import Federation, Vector
 from clients.simulation.guarantee import Guarantee
-from dp.accounting import PldAccountant, View, round_event
 from mpc import fixed_point
 
 
@@ -59,21 +58,7 @@ class LocalDp(PlainServer):
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """As PRECAD's against one server: one draw of N(0, (sigma R)^2) hides a record, for everybody to see."""
-        event = round_event(
-            View.ONE_SERVER,
-            record_sampling_rate=self.task.record_rate,
-            noise_multiplier=self.task.noise_multiplier,
-            record_clip=self.task.record_clip,
-            dim=self.task.dim,
-            frac_bits=self.task.frac_bits,
-        )
-        epsilon = PldAccountant().epsilon(event, max(participation.values(), default=0), self.task.delta)
         return [
-            Guarantee(
-                unit="record",
-                against="everybody but its own client",
-                epsilon=epsilon,
-                delta=self.task.delta,
-            ),
+            self._of_one_record(participation, against="everybody but its own client"),
             *self.of_rule(rounds),
         ]

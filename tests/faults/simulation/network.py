@@ -259,7 +259,7 @@ class Channel:
 
         return call
 
-    def unary_unary(self, path: str, *, response_deserializer: Any, **_: Any) -> Any:
+    def unary_unary(self, path: str, *, response_deserializer: Any = bytes, **_: Any) -> Any:
         """See `grpc.aio.Channel`; so the others."""
         return self._method(path, response_deserializer, replies_once=True)
 

@@ -38,6 +38,7 @@ from protos.task import Task
 from servers import aggregator as aggregator_module
 from servers import dealer as dealer_module
 from servers import meeting as meeting_module
+from servers import task_run as task_run_module
 from servers.aggregator import Aggregator
 from servers.dealer import Dealer
 from servers.errors import PeerUnreachableError
@@ -308,7 +309,8 @@ class World:
         toss = functools.partial(joint_coin.toss, random_bytes=self.draw.randbytes)
         with ExitStack() as stack:
             for module, changes in (
-                (aggregator_module, {"time": clock, "ThreadPoolExecutor": self._new_strand, **self._transport}),
+                (aggregator_module, {"ThreadPoolExecutor": self._new_strand, "bind_server": self.network.bind_server}),
+                (task_run_module, {"time": clock, "dial": self.network.dial}),
                 (dealer_module, {"bind_server": self.network.bind_server}),
                 (meeting_module, {"os": SimpleNamespace(urandom=self.draw.randbytes), **self._lanes}),
                 (session_module, {"time": clock}),
@@ -324,10 +326,6 @@ class World:
             stack.callback(structlog.reset_defaults)
             structlog.configure(processors=[_drop])
             yield
-
-    @property
-    def _transport(self) -> dict[str, Any]:
-        return {"dial": self.network.dial, "bind_server": self.network.bind_server}
 
     @property
     def _lanes(self) -> dict[str, Any]:

@@ -1,0 +1,323 @@
+"""One task at one aggregator: it meets the other one and runs rounds, again and again until the task is over.
+
+    meet the other aggregator -> dealer -> clients -> rounds -> end
+    ^                                                  |
+    '--- wait for whoever was lost --------------------'
+
+Until both servers agree nothing is computed. When the link, the lane or the dealer is lost, the round in flight is
+given up on both servers, and both meet again (`servers.meeting`), as they do after a crash. Whatever else goes wrong
+ends the task on every process with one clear reason, and releases nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from dp.errors import DpError
+from mpc.errors import ChannelClosedError, MpcError
+from mpc.local_step import Engine
+from mpc.sharing import Party
+from mpc.top_bits import Gate
+from protos.identity import Role
+from protos.precad.v1 import common_pb2, control_pb2
+from protos.task import PROTOCOL_VERSION, Task
+from protos.transport import dial
+from servers.config import AggregatorConfig
+from servers.credentials import ROLES, Credentials
+from servers.drain import Drain
+from servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TaskRefusedError
+from servers.meeting import Meeting, level, meet
+from servers.peer import PeerLink
+from servers.round import NoiseSource, RoundRunner
+from servers.servicers import PeerServicer, TaskView
+from servers.state_dir import record_of, write_round
+from servers.states import RoundState
+from servers.supervision import first_error_or_result, to_the_end
+from servers.task_state import TaskState
+from servers.tuple_source import TupleSource
+
+log = structlog.get_logger(__name__)
+
+LINGER_S = 10.0
+"""How long the end of a task waits for the others to take note of it."""
+GOODBYE_S = 2.0
+"""The same when the task has failed, and at the start of a process whose task was over already."""
+REJOIN_GRACE_S = 2.0
+"""How long a task that goes on waits for those clients that are not back yet, once there are enough."""
+RETRY_S = 0.2
+
+T = TypeVar("T")
+
+
+class _Patience:
+    """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on."""
+
+    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._deadline: float | None = time.monotonic() + connect_timeout_s
+        self._has_met = False
+
+    @property
+    def left_s(self) -> float:
+        """Seconds."""
+        assert self._deadline is not None  # set at the start and at every loss
+        return max(0.0, self._deadline - time.monotonic())
+
+    def ends(self) -> None:
+        """All are there, and rounds begin."""
+        self._deadline, self._has_met = None, True
+
+    def nears_its_end(self) -> None:
+        """The task is over, and all that is left is that the other server hears it: one that we have met, within
+        LINGER_S; at the start of a process, after a death, it may long have gone."""
+        end = time.monotonic() + (LINGER_S if self._has_met else GOODBYE_S)
+        self._deadline = end if self._deadline is None else min(self._deadline, end)
+
+    def starts_or_goes_on(self) -> bool:
+        """One is lost, or was not found; whether to try again."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._reconnect_timeout_s
+        return self.left_s > 0 and (self._has_met or self._reconnect_timeout_s > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRun:
+    """Everything is the process's, and handed in; `run` does the rest."""
+
+    party: Party
+    task: Task
+    config: AggregatorConfig
+    addresses: tuple[str, str]
+    """Of aggregator B (dialled by A) and of the dealer."""
+    state: TaskState
+    view: TaskView
+    """What the services, and operators, may see of all this."""
+    peer_servicer: PeerServicer
+    credentials: Credentials
+    gate: Gate
+    engine: Engine
+    mpc_thread: ThreadPoolExecutor
+    drain: Drain
+    noise: NoiseSource
+    on_state: Callable[[RoundState], None]
+    notify: Callable[[], Awaitable[None]]
+    """Wakes those who watch: there is a new record."""
+
+    async def run(self) -> str:
+        """Meets the other server and runs rounds, again and again until the task is over. Returns why it is.
+
+        Raises the first error that waiting does not mend, and PeerUnreachableError when another server was gone for too
+        long.
+        """
+        patience = _Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
+        while True:
+            self.drain.between_rounds()
+            if await asyncio.to_thread(lambda: self.state.store.is_finished):
+                patience.nears_its_end()
+            try:
+                async with AsyncExitStack() as stack:
+                    self.view.enter("linking")
+                    meeting = await meet(
+                        stack,
+                        self.state,
+                        self.config,
+                        self.peer_servicer,
+                        party=self.party,
+                        peer_address=self.addresses[0],
+                        credentials=self.credentials,
+                        timeout_s=patience.left_s,
+                    )
+                    return await self._run_together(stack, meeting, patience)
+            except (PeerUnreachableError, ChannelClosedError) as error:
+                if (why_over := await self._after_loss(error, patience)) is not None:
+                    return why_over
+                await asyncio.sleep(RETRY_S)
+
+    async def _after_loss(self, error: PeerUnreachableError | ChannelClosedError, patience: _Patience) -> str | None:
+        """None when it is to be waited for whoever was lost; why the task is over when that is so without them, and
+        time is up. Raises `error` when time is up and the task is not over."""
+        # in the MPC thread, so behind what it still writes down of what was given up
+        await asyncio.get_running_loop().run_in_executor(self.mpc_thread, self.state.refresh)
+        if patience.starts_or_goes_on():
+            self.view.telemetry.interrupted()
+            log.warning("aggregator.interrupted", task=self.state.store.task_id, reason=str(error))
+            await asyncio.to_thread(self.state.store.interrupted, self.view.round, str(error))
+            return None
+        if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is None:
+            raise error
+        log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
+        await asyncio.to_thread(self.state.store.finished, why_over)
+        return why_over
+
+    async def _run_together(self, stack: AsyncExitStack, meeting: Meeting, patience: _Patience) -> str:
+        """From a meeting to the end of the task, or to the loss of another server. Returns why the task is over.
+
+        The other servers are told how it ended while their links still stand; of a task that is over, once that is on
+        our disk, so that a server that hears it may forget us, and one that was lost before is waited for.
+        """
+        link, tuples = meeting.link, self._tuple_source(meeting.agreement.task_id)
+        guards = (asyncio.create_task(_stays(link)), asyncio.create_task(tuples.run()))
+        goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
+        try:
+            level_now = asyncio.get_running_loop().run_in_executor(self.mpc_thread, level, self.state, meeting)
+            await first_error_or_result(_awaited(level_now), guards)
+            await self._show_taken_over()
+            runner = self._runner(meeting, tuples)
+            stack.callback(runner.close)
+            goodbye.reason = await first_error_or_result(
+                self._rounds(tuples, runner, meeting.agreement.next_round, patience), guards
+            )
+            await asyncio.to_thread(self.state.store.finished, goodbye.reason)
+            goodbye.finished = True
+        except Exception as error:
+            goodbye.reason = public_reason(ROLES[self.party], error)
+            raise
+        finally:
+            self.view.relay = None
+            has_peer_finished = await self._leave(link, tuples, guards, goodbye)
+        if not has_peer_finished:
+            raise PeerUnreachableError("the other aggregator left before it said that it had finished")
+        return goodbye.reason
+
+    def _runner(self, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
+        self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.parameters
+        self.view.relay = meeting.link.relay if self.party == 0 else None
+        return RoundRunner(
+            task=self.task,
+            task_id=meeting.agreement.task_id,
+            parameters=self.state.parameters,
+            n_committed=len(self.state.committed),
+            link=meeting.link,
+            lane=meeting.lane,
+            tuples=tuples,
+            sessions=self.view.sessions,
+            ledger=self.state.ledger,
+            store=self.state.store,
+            checkpoints=self.state.checkpoints,
+            gate=self.gate,
+            engine=self.engine,
+            spool=self.view.spool,
+            mpc_thread=self.mpc_thread,
+            noise=self.noise,
+            on_state=self.on_state,
+        )
+
+    async def _show_taken_over(self) -> None:
+        """A round that the other server had committed and we had not, to operators."""
+        for round in self.state.committed[len(self.view.records) :]:
+            await self._publish(self.state.store.task_id, self.state.parameters, record_of(round))
+
+    def _tuple_source(self, task_id: str) -> TupleSource:
+        _, dealer_address = self.addresses
+
+        def channel() -> grpc.aio.Channel:
+            return dial(dealer_address, Role.DEALER, self.credentials.tls, self.credentials.dealer)
+
+        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest(), task=task_id)
+        return TupleSource(self.party, channel, hello, dealer_address, self.state.burns)
+
+    async def _rounds(self, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: _Patience) -> str:
+        """Runs rounds until the task is over. Returns why it is."""
+        if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is not None:
+            return why_over  # it was before we met: clients and dealer may have gone
+        self.view.enter("waiting for the dealer")
+        await tuples.wait_until_greeted(patience.left_s)
+        await self._wait_for_clients(is_resumed=next_round > 0)
+        patience.ends()
+        for t in itertools.count(next_round):
+            self.drain.between_rounds()
+            if runner.n_committed >= self.task.rounds:
+                break
+            if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients)):
+                return f"the privacy budget is spent after {runner.n_committed} rounds"
+            self.view.bytes_uploaded = 0
+            record = await runner.run_round(t)
+            record.bytes_by_link["from_clients"] = self.view.bytes_uploaded
+            await self._publish(runner.task_id, runner.parameters, record)
+        return f"{self.task.rounds} rounds done"
+
+    async def _leave(
+        self,
+        link: PeerLink,
+        tuples: TupleSource,
+        guards: tuple[asyncio.Task[None], asyncio.Task[None]],
+        goodbye: common_pb2.Goodbye,
+    ) -> bool:
+        """Says goodbye to the other servers and waits a while for theirs. Whether the other aggregator has finished."""
+        timeout_s = LINGER_S if goodbye.finished else GOODBYE_S
+        await link.say_goodbye(goodbye, timeout_s)
+        tuples.say_goodbye(goodbye)
+        await asyncio.wait(guards, timeout=timeout_s)
+        for guard in guards:
+            guard.cancel()
+        ends = await asyncio.gather(*guards, return_exceptions=True)
+        return ends[0] is None
+
+    async def _wait_for_clients(self, *, is_resumed: bool) -> None:
+        """Until all are connected, or registration_timeout_s have passed; of a task that goes on, until there are
+        enough and the others had a moment, for reconnect_timeout_s if that is longer."""
+        self.view.enter("registering clients")
+        sessions, n_all = self.view.sessions, len(self.task.clients)
+        timeout_s = max(self.task.registration_timeout_s, self.config.reconnect_timeout_s if is_resumed else 0.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await sessions.wait_for(self.task.min_clients if is_resumed else n_all)
+        if is_resumed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REJOIN_GRACE_S):
+                    await sessions.wait_for(n_all)
+        if (n := len(sessions.connected)) < self.task.min_clients:
+            raise TaskRefusedError(
+                f"min_clients: expected {self.task.min_clients} registered within {timeout_s:g} s, got {n}"
+            )
+
+    async def _publish(self, task_id: str, parameters: NDArray[np.float32], record: control_pb2.RoundRecord) -> None:
+        """Shows the new model and the round's record to operators, and writes both down for them."""
+        self.view.parameters = parameters
+        self.view.records.append(record)
+        await to_the_end(write_round, self.config.state_dir, record, parameters)
+        self.view.telemetry.committed(record)
+        log.info(
+            "round.committed",
+            task=task_id,
+            round=record.round,
+            chosen=len(record.chosen),
+            accepted=len(record.accepted),
+            rejected=list(record.rejected),
+            missing=list(record.missing),
+        )
+        await self.notify()
+
+
+def public_reason(role: Role, error: Exception) -> str:
+    """What the other processes, clients too, are told. Errors of ours hold public values, but some name files and
+    databases; of those, and of others' errors, the log has more."""
+    if isinstance(error, (StoreError, SetupError)):
+        return f"{role} cannot read or write what it must; its log says more"
+    if isinstance(error, (ServerError, MpcError, DpError)):
+        return str(error)
+    log.error("aggregator.failed", error=type(error).__name__)
+    return f"{role} failed ({type(error).__name__})"
+
+
+async def _awaited(future: asyncio.Future[T]) -> T:
+    return await future
+
+
+async def _stays(link: PeerLink) -> None:
+    """Returns when the other aggregator has finished the task. Raises PeerUnreachableError when it left before."""
+    goodbye = await link.run()
+    if not goodbye.finished:
+        raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")
