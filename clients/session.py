@@ -134,14 +134,17 @@ class ClientSession:
         Raises the reason of the last loss when the server has been away for too long.
         """
         patience = Patience(self._connect_timeout_s, self._reconnect_timeout_s)
+        said = ""
         while True:
             try:
                 return await self._pass_on(links.stubs[server], server, inbox, patience)
             except ServerUnreachableError as error:
                 if (pause_s := patience.next_pause_s(error.retry_after_s)) is None:
                     raise
-                if patience.was_just_lost:
-                    self._log.info("client.lost", server=AGGREGATORS[server], reason=str(error))
+                event = "client.lost" if patience.was_just_lost else "client.waiting"
+                if patience.was_just_lost or str(error) != said:  # a line for each reason, not for each attempt
+                    self._log.info(event, server=AGGREGATORS[server], reason=str(error))
+                said = str(error)
             await asyncio.sleep(pause_s)
             await links.renew(server)
 

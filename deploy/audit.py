@@ -89,8 +89,10 @@ def load_vectors(path: Path) -> RingArray:
             x = archive["x"]
     except KeyError:
         raise ConfigError(f"--vectors: expected an array named x in {path}, found none") from None
-    except Exception as error:  # noqa: BLE001 - a damaged archive can fail anywhere in zipfile, zlib and NumPy
-        raise ConfigError(f"--vectors: expected a .npz file, found {path}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"--vectors: expected a .npz file, found {path}: {error.strerror or error}") from None
+    except Exception:  # noqa: BLE001 - a damaged archive can fail anywhere in zipfile, zlib and NumPy
+        raise ConfigError(f"--vectors: expected a .npz file of numpy.savez, found something else in {path}") from None
     if not isinstance(x, np.ndarray):
         raise ConfigError(f"--vectors: expected an array named x in {path}, found something else")
     if x.dtype != np.int64 or x.ndim != 2 or 0 in x.shape:

@@ -71,20 +71,19 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
 
 def _dealer(config: DealerConfig) -> dict[str, Any]:
     _require_usable_server(config, Role.DEALER)
-    pinned = (config.aggregator_a_certificate, config.aggregator_b_certificate)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [
-            shown
-            for path, role in zip(pinned, (Role.AGGREGATOR_A, Role.AGGREGATOR_B), strict=True)
-            for shown in _pinned(path, role)
+            *_pinned(config.aggregator_a_certificate, Role.AGGREGATOR_A),
+            *_pinned(config.aggregator_b_certificate, Role.AGGREGATOR_B),
         ],
         "authority": _authorities(config.authority),
     }
 
 
 def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
-    """Those of the task's clients whose folder is here."""
+    """Those of the task's clients whose folder is here. They trust the pinned aggregators; any of the authority's where
+    none is pinned."""
     certificates = config.certificates
     here = [client for client in task.clients if (certificates / client).is_dir()]
     if not here:
@@ -94,6 +93,12 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
             raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")
     return {
         "certificates": [_shown((certificates / client / "cert.pem").read_bytes()) for client in here],
+        "trusts": [
+            shown
+            for path, role in zip(config.pins, (Role.AGGREGATOR_A, Role.AGGREGATOR_B), strict=True)
+            if path is not None
+            for shown in _pinned(path, role)
+        ],
         "authority": _authorities(config.authority),
     }
 
@@ -120,9 +125,10 @@ def lines(report: dict[str, Any], indent: str = "") -> list[str]:
     """The report for people, a fact a line."""
     shown: list[str] = []
     for name, value in report.items():
-        label = f"{indent}{name.replace('_', ' ')}"
+        label = f"{indent}{name.replace('_', ' ').replace('mib', 'MiB')}"
         if isinstance(value, list):
-            shown.extend(f"{label:<18}{'  '.join(map(str, item.values()))}" for item in value)
+            facts = ["  ".join(map(str, item.values())) for item in value] or ["whatever the authority signs"]
+            shown.extend(f"{label:<18}{fact}" for fact in facts)
         elif isinstance(value, dict) and "sha256" not in value:
             shown += [label, *lines(value, indent + "  ")]
         else:

@@ -6,7 +6,8 @@ role's modules when it runs, so that the dealer never waits for PyTorch.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from importlib import metadata
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -18,15 +19,39 @@ from deploy.commands.export import export, verify_export
 from deploy.commands.pki import pki_app
 from deploy.commands.report import report
 from deploy.commands.xie_experiments import xie_app
+from protos.task import PROTOCOL_VERSION
 
 app = typer.Typer(
     name="precad",
-    help="PRECAD: federated learning that is private and robust, over two servers that need not be trusted alone.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
 )
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"precad {metadata.version('precad')}, protocol {PROTOCOL_VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def precad(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_show_version,
+            help="Show program and protocol, and exit.",
+        ),
+    ] = False,
+) -> None:
+    """PRECAD: federated learning that is private and robust, over two servers that need not be trusted alone."""
+
+
 for command in (
     *(local.demo, local.run, local.simulate, roles.client, operations.status, operations.watch),
     *(setup.check, setup.initial_model, enrolment.enrol, guarantees.account, guarantees.certify, report),

@@ -32,7 +32,7 @@ torch=={version}+cpu \\
 
 def resolve() -> str:
     """The resolved requirements of the locked extras and CrypTen, as pip reads them. Raises CalledProcessError."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     with tempfile.NamedTemporaryFile("w", suffix=".in") as crypten:
         crypten.write(CRYPTEN + "\n")
         crypten.flush()
@@ -81,7 +81,7 @@ def main() -> None:
     version = next(match[1] for entry in plain if (match := re.match(r"torch==(\S+)", entry)))
     cpu = [CPU_BUILD.format(version=version)]
     for name, part in (("requirements.lock", plain), ("requirements-cuda.lock", cuda), ("requirements-cpu.lock", cpu)):
-        (ROOT / name).write_text(note.format(name) + "".join(part))
+        (ROOT / name).write_text(note.format(name) + "".join(part), encoding="utf-8")
 
 
 if __name__ == "__main__":

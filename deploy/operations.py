@@ -111,7 +111,7 @@ def _token(path: Path | None) -> str:
             raise ConfigError(f"--token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither")
     else:
         try:
-            token = path.read_text(errors="replace").strip()
+            token = path.read_text(encoding="utf-8", errors="replace").strip()
         except OSError as error:
             raise ConfigError(f"--token: expected a readable file, found {path}: {error.strerror}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:
@@ -167,6 +167,8 @@ def _require_ok(source: Source, answer: aiohttp.ClientResponse) -> None:
 
 def _unreachable(source: Source, error: Exception) -> RunFailedError:
     match error:
+        case aiohttp.ClientConnectorError(os_error=ConnectionRefusedError()):
+            why = "nothing listens there: is the server running?"
         case aiohttp.ClientConnectorError():
             why = error.os_error.strerror or str(error.os_error)
         case ValueError() | KeyError():
@@ -262,7 +264,7 @@ def read_rounds(folder: RunFolder) -> list[RoundSummary]:
     """The lines of metrics.jsonl that are whole. Raises ConfigError for one that is not a round's."""
     if not folder.metrics.exists():
         return []
-    lines = folder.metrics.read_text().split("\n")[:-1]  # the last one may still be written
+    lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
     try:
         return [_round(json.loads(line)) for line in lines]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

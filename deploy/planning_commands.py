@@ -89,7 +89,7 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
             highlight=False,
         )
     table = Table(title="the frontier: the best plan by number of attackers", title_justify="left")
-    for column in ("attackers", "sigma", "C", "T", "noise over signal", ""):
+    for column in ("attackers", "sigma", "C", "T", "noise over signal", "reach"):
         table.add_column(column, justify="right")
     for row in report["frontier"]:
         cells = ("none does", "", "", "", "") if row["plan"] is None else _cells(row["plan"])
@@ -99,7 +99,7 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
 
 def _table(title: str, plans: list[dict[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left")
-    for column in ("sigma at least", "C", "T", "noise over signal", "", "decided by"):
+    for column in ("sigma at least", "C", "T", "noise over signal", "reach", "decided by"):
         table.add_column(column, justify="right")
     for plan in plans:
         table.add_row(*_cells(plan), plan["decided_by"])
@@ -112,7 +112,7 @@ def _cells(plan: dict[str, Any]) -> tuple[str, str, str, str, str]:
         "-" if plan["client_clip"] is None else f"{plan['client_clip']:g}",
         str(plan["rounds"]),
         f">= {_ratio(plan['noise_to_signal'])}",
-        "" if plan["reaches"] else "out of reach",
+        "in reach" if plan["reaches"] else "out of reach",
     )
 
 

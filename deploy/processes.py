@@ -34,7 +34,7 @@ class Child:
 
     def last_words(self) -> str:
         """The last line of its log."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "(nothing in its log)"
 
 

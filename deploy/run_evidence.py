@@ -135,8 +135,8 @@ def _read(path: Path) -> _Run:
     except ClientError as error:
         raise ConfigError(f"--run: expected a model that can be built in {path}: {error}") from None
     try:
-        summary = json.loads(folder.summary.read_text())
-        metrics = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+        summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+        metrics = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
         charged = _charged(folder, deployment.task)
         return _Run(folder, deployment, charged, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"]))
     except OSError as error:

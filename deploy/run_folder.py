@@ -97,7 +97,7 @@ class RunFolder:
 
     def write_config(self, raw: dict[str, Any]) -> None:
         """The resolved configuration, as TOML."""
-        self.config.write_text(tomli_w.dumps(raw))
+        self.config.write_text(tomli_w.dumps(raw), encoding="utf-8")
 
     def write_operations_token(self, token: str) -> None:
         """For this user's eyes only."""
@@ -107,7 +107,7 @@ class RunFolder:
 
     def append_metrics(self, round_metrics: dict[str, Any]) -> None:
         """One line per round."""
-        with self.metrics.open("a") as file:
+        with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(round_metrics) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:

@@ -180,6 +180,7 @@ class Aggregator:
             raise
         finally:
             await self._tell_clients_and_operators(goodbye)
+        log.info("aggregator.finished", reason=goodbye.reason)
 
     def _bind(self) -> tuple[grpc.aio.Server, int]:
         """The main port, behind admission control. Raises TlsFileError, TransportError."""

@@ -160,5 +160,8 @@ def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:
     only = sorted(a.keys() ^ b.keys())
     newest = max((*a, *b), default=-1)
     if len(only) > 1 or (only and only[0] != newest):
-        raise PeerMismatchError("committed rounds", ours=sorted(a), peers=sorted(b))
+        is_cut = only[0] > max(a.keys() & b.keys(), default=-1) and (a.keys() <= b.keys() or b.keys() <= a.keys())
+        hint = "; the other one ends before it: are they of one moment?" if is_cut else ""
+        field = f"committed rounds (round {only[0]} is in one log alone{hint})"
+        raise PeerMismatchError(field, ours=f"{len(a)} rounds", peers=f"{len(b)} rounds")
     return len(a.keys() & b.keys())

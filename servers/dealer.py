@@ -112,6 +112,7 @@ class Dealer:
             over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
             with self._drain.excused():
                 await until_stopped(while_leading(over, session), self._stop, "the dealer")
+            log.info("dealer.finished")
 
     def _note_end(self) -> None:
         self._telemetry.is_over = True

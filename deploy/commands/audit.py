@@ -14,7 +14,7 @@ from deploy import config as configuration
 from deploy.commands.common import ConfigFile, GateName, Json, ModeName, exit_codes, people
 from protos.identity import Role
 
-audit_app = typer.Typer(help="Attack the protocol yourself.", no_args_is_help=True)
+audit_app = typer.Typer(help="Verify what servers wrote down; attack the norm check yourself.", no_args_is_help=True)
 
 
 @audit_app.command("validation")

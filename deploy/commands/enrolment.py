@@ -44,6 +44,8 @@ def pki_token(
         match = _VALID.fullmatch(valid)
         if match is None:
             raise errors.ConfigError(f"--valid: expected minutes, hours or days like 24h, found {valid!r}")
+        if not (directory / "ca.pem").is_file():
+            raise errors.ConfigError(f"DIR: expected the authority's folder, found no ca.pem in {directory}")
         with Tokens(directory) as tokens:
             lifetime = dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
             typer.echo(tokens.make(identity_of(role, name), valid=lifetime, days=days))

@@ -118,7 +118,11 @@ def experiment_precad_backdoor(
     seeds: Seeds = None,
     attackers: Annotated[
         list[int] | None,
-        typer.Option("--attackers", help="K; instead of 5 and 10, or 1 and 3 on CIFAR-10; repeat for several.", min=1),
+        typer.Option(
+            "--attackers",
+            help="K; instead of 5 and 10, or 1 and 3 on CIFAR-10 (5, or 3, with --quick); repeat for several.",
+            min=1,
+        ),
     ] = None,
     sigma: Sigma = 1.0,
     rounds: Rounds = None,
@@ -139,8 +143,9 @@ def experiment_precad_backdoor(
     with exit_codes():
         from deploy.experiments import precad_backdoor as module
 
+        quick_attackers = module.QUICK_ATTACKERS.get(dataset.value, module.QUICK_ATTACKERS["mnist"])
         experiment = module.Experiment(
-            attackers=tuple(dict.fromkeys(attackers or ())),
+            attackers=tuple(dict.fromkeys(attackers or (quick_attackers if quick else ()))),
             sigma=sigma,
             **_size(module, quick=quick, seeds=seeds, rounds=rounds),
             dataset=dataset.value,
@@ -202,7 +207,10 @@ def experiment_ptr_mnist(
         list[float] | None, typer.Option("--epsilon", help="Instead of 3 and 5; repeat for several.")
     ] = None,
     dataset: PaperImages = ImagesName.MNIST,
-    model: Annotated[str, typer.Option(help="cnn is the paper's; cnn-half takes a third of the time.")] = "cnn",
+    model: Annotated[
+        str | None,
+        typer.Option(help="cnn, the paper's, unless given; cnn-half, that of --quick, takes a third of the time."),
+    ] = None,
     dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Also DP-SGD, which trims nothing, as in Table 4.")] = False,
     device: Device = "auto",
     threads: Threads = None,
@@ -222,7 +230,7 @@ def experiment_ptr_mnist(
             epsilons=tuple(dict.fromkeys(epsilons or (module.QUICK_EPSILONS if quick else module.EPSILONS))),
             seeds=seeds or (1 if quick else 3),
             dataset=dataset.value,
-            model=model,
+            model=model or (module.QUICK_MODEL if quick else module.MODEL),
             device=device,
             with_dpsgd=dpsgd,
         )

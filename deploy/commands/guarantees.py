@@ -37,7 +37,7 @@ class MethodName(StrEnum):
 
 def account(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="Take what is not given from its task.")
+        Path | None, typer.Argument(metavar="CONFIG", help="Take what is not given from its task.")
     ] = None,
     sigma: Annotated[Number, typer.Option(help="Each server's noise over the record clip.")] = None,
     q: Annotated[Number, typer.Option("-q", "--client-rate", help="Rate of clients in a round.")] = None,

@@ -54,7 +54,7 @@ def run(config: ConfigFile, output: Output = None, dashboard: Dashboard = False,
 
 def simulate(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="As for `precad run`; without one, the demo's training.")
+        Path | None, typer.Argument(metavar="CONFIG", help="As for `precad run`; without one, the demo's training.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
     seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,

@@ -16,7 +16,7 @@ from deploy.errors import UNREACHABLE, InterruptedRunError, RunFailedError
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="[CONFIG|URL|FOLDER]", help="Deployment, operations port, or run folder (default: the latest in runs/)."
+        metavar="CONFIG|URL|FOLDER", help="Deployment, operations port, or run folder (default: the latest in runs/)."
     ),
 ]
 TokenFile = Annotated[

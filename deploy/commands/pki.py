@@ -30,9 +30,10 @@ def pki_init(
     """Create a private authority."""
     with exit_codes():
         from deploy import pki
+        from protos.identity import fingerprint
 
         path = pki.create_authority(directory, days=days, passphrase=passphrase_of(authority_passphrase_file))
-        people.print(f"authority: {path}", soft_wrap=True)
+        people.print(f"authority: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
 @pki_app.command("issue")

@@ -13,9 +13,7 @@ from deploy.commands.common import Json, exit_codes, say
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of `precad demo`, `run` or `simulate`.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of `precad demo`, `run` or `simulate`.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE.html", help="By default report.html in the run's folder."),
@@ -30,11 +28,14 @@ def report(
     with exit_codes():
         from deploy.errors import ConfigError
         from deploy.reporting import figures as png
+        from deploy.reporting.folders import require_run_folder
         from deploy.reporting.write import Report, require_writable, write_files
         from deploy.run_folder import RunFolder
 
         if output is None and len(runs) > 1:
             raise ConfigError("--output: expected a file for a report of several runs, found none")
+        if output is None:
+            require_run_folder(runs[0])
         page = output or RunFolder(runs[0]).report
         folder = figures or page.parent / "figures"
         if figures is not None:

@@ -63,7 +63,9 @@ def serve_dealer(config: ConfigFile) -> None:
 
 def client(
     config: ConfigFile,
-    ids: Annotated[list[str], typer.Option("--id", help="Client to host; repeat for several virtual ones.")],
+    ids: Annotated[
+        list[str], typer.Option("--id", metavar="ID", help="Client to host; repeat for several virtual ones.")
+    ],
 ) -> None:
     """Run one client, or several virtual ones."""
     with exit_codes():

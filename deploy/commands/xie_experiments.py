@@ -51,7 +51,7 @@ class AttackLevel(StrEnum):
 
 @xie_app.command("xie-tables")
 def experiment_xie_tables(as_json: Json = False) -> None:
-    """Every epsilon that Xie et al. print, beside its reproduction and what is proved."""
+    """The epsilons that Xie and others print, beside their reproduction and what is proved."""
     with exit_codes():
         from deploy.experiments import xie_tables
 

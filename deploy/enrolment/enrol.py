@@ -68,7 +68,9 @@ async def enrol(
             authority = await _authority(session, url, authority_fingerprint)
             certificate = await _certificate(session, url, authority, token, (folder / "request.pem").read_bytes())
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise PeerUnreachableError(f"no enrolment at {url}: {error or type(error).__name__}") from None
+        is_refused = isinstance(getattr(error, "os_error", None), ConnectionRefusedError)
+        why = "nothing listens there" if is_refused else str(error) or type(error).__name__
+        raise PeerUnreachableError(f"no enrolment at {url}: {why}") from None
     files = TlsFiles(
         certificate=folder / "cert.pem",
         key=folder / "key.pem",

@@ -46,6 +46,7 @@ from dp.accounting import SampledGaussian
 from dp.ptr_privacy import eps_ptr_rounds
 
 EPSILONS, QUICK_EPSILONS = (3.0, 5.0), (1.2,)
+MODEL, QUICK_MODEL = "cnn", "cnn-half"
 BATCH: Final = 256
 RECORDS: Final[Mapping[str, int]] = {"mnist": 60_000, "fashion-mnist": 60_000, "digits": 1437}
 """N, to train on."""
@@ -60,7 +61,7 @@ class Experiment:
     corruptions: Sequence[str] = tuple(corruption.name for corruption in CORRUPTIONS)
     epsilons: Sequence[float] = EPSILONS
     seeds: int = 3
-    model: str = "cnn"
+    model: str = MODEL
     device: str = "auto"
     with_dpsgd: bool = False
 
@@ -189,7 +190,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 def _row(experiment: Experiment, corruption: Corruption, outcomes: Sequence[Outcome], epsilon: float) -> dict[str, Any]:
     """A row of the table at one epsilon. A column is None where epsilon is not for EVALUATE_EVERY rounds of it."""
-    is_paper = (experiment.dataset, experiment.model) == ("mnist", "cnn") and epsilon in corruption.paper
+    is_paper = (experiment.dataset, experiment.model) == ("mnist", MODEL) and epsilon in corruption.paper
     row: dict[str, Any] = {"corruption": corruption.of, "share": corruption.share, "epsilon": epsilon}
     for key, method, price in COLUMNS:
         rounds = experiment.rounds(method, epsilon, price)

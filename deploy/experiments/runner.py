@@ -155,7 +155,7 @@ def _outcome(case: Case, dim: int, folder: Path, summaries: Sequence[Mapping[str
     rows, seconds = [], []
     for summary in summaries:
         seed = summary["seed"]
-        lines = [json.loads(line) for line in (folder / f"seed-{seed}.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (folder / f"seed-{seed}.jsonl").read_text(encoding="utf-8").splitlines()]
         rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines, case.rounds_per_epoch)]
         seconds += [line["seconds"] for line in lines]
     ms = 1000 * statistics.median(seconds) if seconds else None
@@ -188,13 +188,13 @@ def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
 def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
     """curves.csv, report.json, report.txt; the report has a `paragraph`."""
     write_rows(folder / "curves.csv", [row for outcome in outcomes for row in outcome.rows])
-    (folder / "report.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
-    (folder / "report.txt").write_text(report["paragraph"] + "\n")
+    (folder / "report.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    (folder / "report.txt").write_text(report["paragraph"] + "\n", encoding="utf-8")
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as CSV, in the columns of them all; what a row lacks is left empty."""
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)

@@ -26,7 +26,9 @@ EXPLAINED, UNEXPLAINED, REPRODUCED = "not reproduced, explained", "NOT REPRODUCE
 
 def xie_tables() -> dict[str, Any]:
     """One row for each printed value: what is printed, our reproduction of it, and two proved bounds."""
-    tables = tomllib.loads(resources.files("deploy.experiments").joinpath("xie_tables.toml").read_text())["table"]
+    tables = tomllib.loads(
+        resources.files("deploy.experiments").joinpath("xie_tables.toml").read_text(encoding="utf-8")
+    )["table"]
     rows = [
         _row(table, sigma, printed)
         for table in tables

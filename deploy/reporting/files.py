@@ -42,7 +42,7 @@ def read_lines(path: Path, kind: type[M]) -> list[M]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: expected a file of a finished run, found: {error.strerror}") from None
     except UnicodeDecodeError as error:

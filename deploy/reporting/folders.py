@@ -31,9 +31,14 @@ def read_folders(paths: Sequence[Path]) -> tuple[Run, ...]:
     return _labelled(runs)
 
 
-def _read(path: Path) -> Run:
+def require_run_folder(path: Path) -> None:
+    """Raises ConfigError."""
     if not (path / "config.toml").is_file():
         raise ConfigError(f"RUN: expected the folder of precad demo, run or simulate, found no config.toml in {path}")
+
+
+def _read(path: Path) -> Run:
+    require_run_folder(path)
     if (path / "metrics.jsonl").is_file():
         return read_deployed(path)
     if any(path.glob("seed-*.jsonl")):

@@ -107,4 +107,4 @@ def _hash(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("deploy.reporting").joinpath("assets", name).read_text()
+    return resources.files("deploy.reporting").joinpath("assets", name).read_text(encoding="utf-8")

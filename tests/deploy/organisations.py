@@ -49,7 +49,7 @@ class Organisations:
             made._enrol(Role.CLIENT, Identity(Role.CLIENT, client), made.folder(Role.CLIENT) / "clients" / client)
         (made.folder(Role.CLIENT) / "tls").mkdir()
         shutil.copy(authority, made.folder(Role.CLIENT) / "tls" / "ca.pem")
-        for role in SERVERS:
+        for role in (*SERVERS, Role.CLIENT):
             (made.folder(role) / "peers").mkdir()
             for other in SERVERS:
                 shutil.copy(made.folder(other) / "tls" / "cert.pem", made.folder(role) / "peers" / f"{other}.pem")

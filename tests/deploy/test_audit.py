@@ -112,6 +112,7 @@ def test_a_missing_file_is_invalid_input(tmp_path: Path) -> None:
     """Exit code 2, and the message names flag and path."""
     message = refused("--vectors", tmp_path / "none.npz", "--clip", 1)
     assert message.startswith("precad: --vectors: expected a .npz file, found ")
+    assert message.endswith("none.npz: No such file or directory\n")
     assert str(tmp_path / "none.npz") in message
 
 

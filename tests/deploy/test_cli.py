@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -24,29 +25,23 @@ from dp import errors as dp_errors
 from mpc import errors as mpc_errors
 from protos import identity, tls_files
 from protos.identity import Identity, Role
+from protos.task import PROTOCOL_VERSION
 from protos.tls_files import TlsFiles
 from servers import errors as server_errors
 from servers.errors import RefusalReason, SubmissionRefusedError
 
-SUBCOMMANDS = [
-    ("demo",),
-    ("run",),
-    ("client",),
-    ("serve", "aggregator"),
-    ("serve", "dealer"),
-    ("pki", "init"),
-    ("pki", "issue"),
-    ("pki", "request"),
-    ("pki", "sign"),
-    ("check",),
-    ("initial-model",),
-    ("audit", "validation"),
-    ("simulate",),
-    ("status",),
-    ("watch",),
-    ("report",),
-    ("experiment", "precad-mnist"),
-]
+
+def commands_of(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command that is shown, by its words."""
+    for name, command in group.commands.items():
+        if isinstance(command, typer.core.TyperGroup):
+            yield from commands_of(command, (*path, name))
+        elif not command.hidden:
+            yield (*path, name)
+
+
+ROOT = Path(__file__).parents[2]
+SUBCOMMANDS = list(commands_of(typer.main.get_command(cli.app)))
 
 
 def precad(*arguments: object) -> Result:
@@ -64,6 +59,13 @@ def test_help_lists_every_command() -> None:
     assert result.exit_code == 0
     for command, *_ in SUBCOMMANDS:
         assert re.search(rf"^\s+{command}\s+[A-Z]", result.stdout, re.MULTILINE), command
+
+
+def test_the_version_is_the_packages_and_the_protocols() -> None:
+    """What two operators compare when `protocol_version differs`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    shown = precad("--version")
+    assert (shown.exit_code, shown.stdout) == (0, f"precad {project['version']}, protocol {PROTOCOL_VERSION}\n")
 
 
 @pytest.mark.parametrize("command", SUBCOMMANDS, ids=" ".join)
@@ -120,7 +122,8 @@ def test_an_authority_and_its_certificates_from_the_command_line(tmp_path: Path)
     directory = tmp_path / "pki"
     made = precad("pki", "init", directory)
     assert (made.exit_code, made.stdout) == (0, "")
-    assert made.stderr == f"authority: {directory / 'ca.pem'}\n"
+    shown = identity.fingerprint((directory / "ca.pem").read_bytes())
+    assert made.stderr == f"authority: {directory / 'ca.pem'}\nSHA-256: {shown}\n"
     for role in Role:
         name = "alice" if role is Role.CLIENT else role.value
         flags = ["--name", name] if role is Role.CLIENT else []

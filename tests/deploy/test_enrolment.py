@@ -23,8 +23,9 @@ import aiohttp
 import pytest
 import structlog
 from aiohttp import web
+from typer.testing import CliRunner
 
-from deploy import pki
+from deploy import cli, pki
 from deploy.enrolment import enrol as enrolling
 from deploy.enrolment.endpoint import MAX_REQUEST_BYTES, Endpoint
 from deploy.enrolment.enrol import enrol
@@ -214,7 +215,7 @@ def test_the_token_does_not_leave_for_another_endpoint(authority: Path, tmp_path
         with pytest.raises(pki.PkiError, match="expected https://"):
             await enrol(url.replace("https", "http"), tmp_path / "new", ALICE, "secret", pin(authority))
         await runner.cleanup()
-        with pytest.raises(PeerUnreachableError, match="no enrolment at"):
+        with pytest.raises(PeerUnreachableError, match=r"no enrolment at .*: nothing listens there"):
             await enrol(url, tmp_path / "new", ALICE, "secret", pin(authority))
 
     asyncio.run(scenario())
@@ -267,6 +268,15 @@ def test_a_token_is_read_from_a_private_file_or_the_environment(tmp_path: Path) 
     for text in ("", "two words", "line\nX-Other: 1", "gr\u00fcn"):
         with pytest.raises(pki.PkiError, match="token: expected one of `precad pki token`, found"):
             enrolling.read_token(None, {"PRECAD_ENROLMENT_TOKEN": text})
+
+
+def test_a_token_is_of_an_authority(tmp_path: Path) -> None:
+    """A mistyped folder is refused, and nothing is made there."""
+    command = ["pki", "token", str(tmp_path / "none"), "--name", "alice"]
+    done = CliRunner().invoke(cli.app, command)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "DIR: expected the authority's folder, found no ca.pem" in done.stderr
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_commands_enrol_a_client_across_processes(authority: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from clients import evaluation
 from clients.datasets import DataSource
 from clients.simulation import Simulation
 from deploy.cli import app
+from deploy.errors import ConfigError
 from deploy.experiments import (
     central_local_backdoor,
     precad_backdoor,
@@ -74,6 +75,47 @@ def test_the_backdoor_in_small_and_gone_on_with(tmp_path: Path, monkeypatch: pyt
     assert (folder / "backdoor-k10.png").read_bytes()[:4] == b"\x89PNG"
     monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
     assert small("precad-backdoor", folder, *arguments, "--rounds", 4) == report
+
+
+@pytest.mark.parametrize(
+    ("arguments", "k", "rounds"),
+    [(["--quick"], (5,), 600), (["--quick", "--dataset", "cifar10"], (3,), 600), ([], (5, 10), 5000)],
+    ids=["mnist", "cifar10", "not quick"],
+)
+def test_a_quick_backdoor_is_one_k_of_fewer_rounds(
+    arguments: list[str], k: tuple[int, ...], rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    asked: list[precad_backdoor.Experiment] = []
+
+    def run(experiment: precad_backdoor.Experiment, *_: object) -> dict[str, Any]:
+        asked.append(experiment)
+        raise ConfigError("not trained here")
+
+    monkeypatch.setattr(precad_backdoor, "run", run)
+    assert experiment("precad-backdoor", *arguments, "--output", tmp_path / "run").exit_code == 2
+    assert [(one.numbers, one.rounds) for one in asked] == [(k, rounds)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model"),
+    [(["--quick"], "cnn-half"), (["--quick", "--model", "cnn"], "cnn"), (["--epsilon", 1.2], "cnn")],
+    ids=["quick", "quick, and named", "not quick"],
+)
+def test_a_quick_ptr_trains_the_smaller_model(
+    arguments: list[object], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    asked: list[ptr_mnist.Experiment] = []
+
+    def run(experiment: ptr_mnist.Experiment, *_: object) -> dict[str, Any]:
+        asked.append(experiment)
+        raise ConfigError("not trained here")
+
+    monkeypatch.setattr(ptr_mnist, "proved_epsilon", lambda method, n, rate, rounds: rounds / 1000)
+    monkeypatch.setattr(ptr_mnist, "run", run)
+    assert experiment("ptr-mnist", *arguments, "--output", tmp_path / "run").exit_code == 2
+    assert [(one.model, one.epsilons) for one in asked] == [(model, (1.2,))]
 
 
 def test_the_backdoors_setting_is_the_papers() -> None:

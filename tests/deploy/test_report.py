@@ -13,6 +13,7 @@ import math
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
@@ -513,6 +514,16 @@ def test_without_matplotlib_there_is_a_page_and_a_word(run: Path, monkeypatch: p
     assert (run / "report.html").exists()
 
 
+def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
+    """The page's bytes are those of this process, whose texts are UTF-8, in a locale that has ASCII alone."""
+    here, there = tmp_path / "here.html", tmp_path / "there.html"
+    assert precad("report", run, "--output", here).exit_code == 0
+    ascii_only = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"}
+    command = [sys.executable, "-m", "deploy.cli", "report", run, "--output", there]
+    subprocess.run(command, env=ascii_only, check=True, capture_output=True, timeout=120)
+    assert there.read_bytes() == here.read_bytes()
+
+
 # -- what it refuses ---------------------------------------------------------------------------------------------------
 
 
@@ -596,7 +607,8 @@ def test_only_what_can_be_compared_is(run: Path, tmp_path: Path) -> None:
         ((run, run, "--output", page), "expected different folders"),
         ((*(tmp_path / str(i) for i in range(7)), "--output", page), "expected at most 6 runs"),
         ((run, tmp_path / "other"), "--output: expected a file for a report of several runs"),
-        ((tmp_path / "nowhere",), "--output: expected a file in an existing folder"),
+        ((tmp_path / "nowhere",), "RUN: expected the folder of precad demo, run or simulate, found no config.toml"),
+        ((run, "--output", tmp_path / "nowhere" / "page.html"), "--output: expected a file in an existing folder"),
         ((run, "--output", tmp_path), "--output: expected a file"),
         ((run, "--output", run / "config.toml"), "found another file"),
         ((run, "--figures", run / "config.toml"), "--figures: expected a folder"),

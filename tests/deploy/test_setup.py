@@ -54,7 +54,7 @@ def test_every_role_checks_its_sample_and_all_see_the_same(organisations: Organi
         [b["certificate"], dealer["certificate"]],
         [a["certificate"], dealer["certificate"]],
     )
-    assert dealer["trusts"] == [a["certificate"], b["certificate"]]
+    assert dealer["trusts"] == reports[Role.CLIENT]["clients"]["trusts"] == [a["certificate"], b["certificate"]]
     assert [c["of"] for c in reports[Role.CLIENT]["clients"]["certificates"]] == [
         f"precad://client/{c}" for c in CLIENTS
     ]
@@ -77,6 +77,15 @@ def test_people_are_shown_what_programs_are(organisations: Organisations) -> Non
         for digest in {word for word in shown.output.split() if len(word) == 64}:
             assert digest in facts
         assert shown.output.count("precad://") == facts.count("precad://") > 0
+
+
+def test_a_client_without_pins_is_told_what_it_trusts(organisations: Organisations) -> None:
+    config = organisations.config(Role.CLIENT)
+    pins = ("aggregator_a_certificate", "aggregator_b_certificate")
+    kept = [line for line in config.read_text().splitlines() if not line.startswith(pins)]
+    config.write_text("\n".join(kept))
+    assert json.loads(precad("check", config, "--json").stdout)["clients"]["trusts"] == []
+    assert "trusts          whatever the authority signs" in precad("check", config).output
 
 
 def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
@@ -115,6 +124,12 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
             lambda f: (f / "peers/aggregator-a.pem").write_bytes((f / "peers/aggregator-b.pem").read_bytes()),
             "pinned: expected the server certificate of aggregator-a",
         ),
+        (Role.CLIENT, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
+        (
+            Role.CLIENT,
+            lambda f: (f / "peers/aggregator-a.pem").write_bytes((f / "peers/aggregator-b.pem").read_bytes()),
+            "pinned: expected the server certificate of aggregator-a",
+        ),
         (
             Role.CLIENT,
             lambda f: (
@@ -124,7 +139,16 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
             "client.certificates: expected the certificate of 'hospital-1', found one of precad://client/hospital-2",
         ),
     ],
-    ids=["no pin", "open key", "short token", "no model", "swapped pins", "another client"],
+    ids=[
+        "no pin",
+        "open key",
+        "short token",
+        "no model",
+        "swapped pins",
+        "a client's lost pin",
+        "its swapped pins",
+        "another client",
+    ],
 )
 def test_what_a_start_would_refuse_is_refused(organisations, role, spoil, fault) -> None:
     spoil(organisations.folder(role))

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import structlog
 
 from clients.errors import ServerUnreachableError
 from clients.errors import TaskRefusedError as ClientRefusedError
@@ -535,6 +536,26 @@ async def test_a_client_that_pins_talks_to_nobody_else(
             expected = (ServerUnreachableError, "its certificate is not the pinned one")
         with pytest.raises(expected[0], match=expected[1]):
             await session.run()
+
+
+@asynchronous
+async def test_a_client_that_waits_for_servers_says_why_once(certificates: Certificates) -> None:
+    """A line for each server and reason, however often it asks."""
+    addresses = free_addresses(2)
+    session = ClientSession(
+        client="eve",
+        task=TASK,
+        addresses=(addresses[0], addresses[1]),
+        tls=certificates.pki.tls("eve"),
+        train=lambda parameters: vector_of("alice", 0),
+        connect_timeout_s=2.0,
+    )
+    with structlog.testing.capture_logs() as lines, pytest.raises(ServerUnreachableError, match="nothing listens"):
+        await session.run()
+    said = sorted((line["server"], line["reason"]) for line in lines if line["event"] == "client.waiting")
+    assert said == [
+        (role, f"{role} at {at}: nothing listens there") for role, at in zip((A, B), addresses, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("impostor", ["another certificate", "the same certificate"])

@@ -398,6 +398,8 @@ def test_lines_say_whose_they_are(lines: list[dict[str, Any]], pki: Pki, tmp_pat
         [(AGGREGATORS[i], 0), (AGGREGATORS[1 - i], 0)] for i in (0, 1)
     ]
     assert all({line["task"]} == tasks for line in committed)
+    finished = {line["role"]: line.get("reason") for line in lines if line["event"].endswith(".finished")}
+    assert finished == {**dict.fromkeys(AGGREGATORS, "1 rounds done"), Role.DEALER: None}
     assert TOKEN not in repr(lines)
 
 
@@ -405,7 +407,7 @@ def test_lines_say_whose_they_are(lines: list[dict[str, Any]], pki: Pki, tmp_pat
 async def test_a_server_that_is_not_there_is_said_so() -> None:
     (address,) = free_addresses(1)
     for look in (fetch, lambda source: anext(follow(source))):
-        with pytest.raises(RunFailedError, match="Connect call failed") as gone:
+        with pytest.raises(RunFailedError, match="nothing listens there") as gone:
             await look(Source("a", f"http://{address}", TOKEN))
         assert gone.value.exit_code == UNREACHABLE
         assert TOKEN not in str(gone.value)

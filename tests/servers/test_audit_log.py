@@ -166,8 +166,16 @@ def test_servers_may_be_one_release_apart_at_the_end_and_nowhere_else(path: Path
     two, one = (audit_log.read(write_rounds(tmp_path / str(n), n)) for n in (2, 1))
     assert audit_log.compare(log, log) == 3
     assert audit_log.compare(log, two) == audit_log.compare(two, log) == 2
-    with pytest.raises(PeerMismatchError, match="committed rounds"):
+    with pytest.raises(PeerMismatchError, match=r"round 1 is in one log alone; the other .*ours 3 rounds, peer's 1"):
         audit_log.compare(log, one)
+
+
+def test_a_round_that_one_log_lacks_in_the_middle_is_named(path: Path, tmp_path: Path) -> None:
+    other = write_rounds(tmp_path / "b", 3)
+    rewrite(other, lambda texts: [text for text in texts if '"committed"' not in text or '"round":1' not in text])
+    log = audit_log.read(path)
+    with pytest.raises(PeerMismatchError, match=r"round 1 is in one log alone\) differs"):
+        audit_log.compare(log, audit_log.read(other))
 
 
 def test_no_database_is_said_so(tmp_path: Path) -> None:
