@@ -330,9 +330,10 @@ def run_plan(
 
     Raises ConfigError, ArgumentError.
     """
+    engine = plan.simulation(seeds[0]).federation.engine  # what it refuses leaves no folder behind
     runs = Runs(plan, folder)
     if workers is None:
-        summaries = _one_by_one(runs, seeds, console)
+        summaries = _one_by_one(runs, seeds, engine, console)
     else:
         summaries = side_by_side(runs.jobs(seeds), "seeds", console, workers)
     summary = {
@@ -351,8 +352,7 @@ def run_plan(
     return summary
 
 
-def _one_by_one(runs: Runs, seeds: Sequence[int], console: Console) -> list[dict[str, Any]]:
-    engine = runs.plan.simulation(seeds[0]).federation.engine
+def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, console: Console) -> list[dict[str, Any]]:
     summaries = []
     for seed in seeds:
         with progress_bar(console, f"seed {seed}", runs.plan.task.rounds) as advance:

@@ -329,6 +329,16 @@ def test_an_epoch_on_mnist(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "fig")
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_no_training_can_begin_with_leaves_no_folder(tmp_path: Path, workers: int) -> None:
+    """The mended file could not be run there."""
+    wrong = {**SMALL, "simulation": {**SMALL.get("simulation", {}), "attack": {"kind": "scled", "clients": 1}}}
+    (tmp_path / "wrong.toml").write_text(tomli_w.dumps(wrong))
+    done = precad("simulate", tmp_path / "wrong.toml", "--workers", workers, "--output", tmp_path / "run")
+    assert (done.exit_code, "unknown attack 'scled'" in done.stderr) == (2, True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_unusual_sigma_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = precad("experiment", "precad-mnist", "--dataset", "digits", "--sigma", -1, "--output", tmp_path / "fig")
