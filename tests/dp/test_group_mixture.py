@@ -48,13 +48,13 @@ def test_one_round_is_just_above_the_exact_divergence(K, q, sigma, epsilon, dire
 @pytest.mark.parametrize("direction", BOTH)
 @pytest.mark.parametrize(("K", "q", "T"), [(1, 0.1, 1), (5, 0.02, 7), (3, 0.6, 2)])
 def test_next_to_no_noise_shows_who_was_drawn(direction, K, q, T):
-    """Below a hundredth of the clip the bound is that of seeing the draw; a little above it, the grid's is the same."""
+    """Below a hundredth of the clip the bound is that of seeing the draw; a little above it, the grid's is just above."""
     w = (1 - q) ** (K * T)
     for epsilon in (-0.5, 0.0, 0.05, 3.0):
         seen = 1 - w + max(0.0, w - math.exp(min(epsilon, 0.0))) if direction is ATTACKED else 1 - math.exp(epsilon) * w
         bound = group_mixture_delta(K, q, 1e-160, T, epsilon, direction)
         assert bound == pytest.approx(max(0.0, seen), rel=1e-12, abs=1e-15)
-        assert group_mixture_delta(K, q, 0.0101, T, epsilon, direction) == pytest.approx(bound, rel=2e-3, abs=1e-6)
+        assert bound - 1e-9 <= group_mixture_delta(K, q, 0.0101, T, epsilon, direction) <= bound * 1.005 + 1e-6
     curve = delta_curve(K, q, 1e-160, T, direction)
     exact = [group_mixture_delta(K, q, 1e-160, T, float(epsilon), direction) for epsilon in curve.epsilons]
     assert curve.deltas.tolist() == pytest.approx(exact)
