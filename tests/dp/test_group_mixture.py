@@ -48,7 +48,7 @@ def test_one_round_is_just_above_the_exact_divergence(K, q, sigma, epsilon, dire
 @pytest.mark.parametrize("direction", BOTH)
 @pytest.mark.parametrize(("K", "q", "T"), [(1, 0.1, 1), (5, 0.02, 7), (3, 0.6, 2)])
 def test_next_to_no_noise_shows_who_was_drawn(direction, K, q, T):
-    """Below a hundredth of the clip the bound is that of seeing the draw; a little above it, the grid's is just above."""
+    """Below a hundredth of the clip the bound is that of seeing the draw; a little above it, the grid is just above."""
     w = (1 - q) ** (K * T)
     for epsilon in (-0.5, 0.0, 0.05, 3.0):
         seen = 1 - w + max(0.0, w - math.exp(min(epsilon, 0.0))) if direction is ATTACKED else 1 - math.exp(epsilon) * w
