@@ -63,6 +63,7 @@ def test_workers_go_on_where_a_run_stopped(config: Path, tmp_path: Path, one_aft
     assert models(tmp_path / "halted") == one_after_the_other
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="who started whom is read from Linux's /proc")
 def test_workers_end_soon_after_who_started_them_was_killed(tmp_path: Path) -> None:
     long = tmp_path / "long.toml"

@@ -35,7 +35,7 @@ def silence(std: float, dim: int) -> RingArray:
     return np.zeros(dim, dtype=np.int64)
 
 
-@pytest.mark.parametrize("mode", ["masked", "shares"])
+@pytest.mark.parametrize("mode", ["masked", pytest.param("shares", marks=pytest.mark.slow)])
 @asynchronous
 async def test_what_is_forged_does_not_count_and_everything_else_does(tmp_path: Path, mode: str) -> None:
     """Each client has a coordinate of its own, so that the model tells whose updates it is made of, and how often."""
