@@ -91,6 +91,7 @@ def test_validation_report():
     assert max(masked) <= 10_000
 
 
+@pytest.mark.slow
 def test_scale_report():
     """Slopes of everything that was measured; what the servers exchange in the check does not grow with d."""
     report = scale.run(scale.Plan((200, 2000), (1, 4), 1), gate="native", mode="masked")

@@ -185,7 +185,7 @@ def test_flatten_gives_a_vector_of_its_own():
     assert np.any(models.flatten(model) != 0.0)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", [pytest.param("mlp", marks=pytest.mark.slow), "cnn"])
 def test_initial_parameters_are_the_same_in_every_process(name):
     """Two fresh interpreters and this one, whose generator has been used before, agree to the bit."""
     program = (

@@ -514,6 +514,7 @@ def test_without_matplotlib_there_is_a_page_and_a_word(run: Path, monkeypatch: p
     assert (run / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
     """The page's bytes are those of this process, whose texts are UTF-8, in a locale that has ASCII alone."""
     here, there = tmp_path / "here.html", tmp_path / "there.html"

@@ -257,7 +257,7 @@ def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes
             process.wait()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["masked", pytest.param("shares", marks=pytest.mark.slow)])
 def test_two_server_processes_equal_the_reference(mode: str, pki: Pki, tmp_path: Path) -> None:
     """A dealer's and two aggregators' processes; clients run the real client code over mutual TLS."""
     task = small_task(CLIENTS, rounds=N_ROUNDS, mode=mode)
