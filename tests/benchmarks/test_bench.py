@@ -58,6 +58,7 @@ def test_threads_report():
 
 
 @needs_crypten
+@pytest.mark.slow
 def test_validation_report():
     """Every implementation at both sizes, except the peers that are missing; ours are sound, cheap and in time."""
     dims, clients = (64, 300), (1, 3)

@@ -195,7 +195,7 @@ def test_many_clients_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("n_clients", "rate", "dim"),
     [
-        pytest.param(20, 1.0, 300_000, id="small"),  # three messages an upload
+        pytest.param(20, 1.0, 300_000, id="small", marks=pytest.mark.slow),  # three messages an upload
         pytest.param(1000, 0.2, 100_000, id="full", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ],
 )

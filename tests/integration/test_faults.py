@@ -217,7 +217,7 @@ def wait_for_rounds(runner: Runner, n_rounds: int) -> None:
 
 def test_a_killed_client_is_missing_and_the_run_goes_on(start: Start) -> None:
     """The round in progress finishes without it, so do all later ones, and the run ends well."""
-    runner = start(deployment(clients=3, rounds=40))
+    runner = start(deployment(clients=3, rounds=25))
     wait_for_rounds(runner, 3)
     n_before = len(runner.metrics)
     os.kill(runner.pid_of("client", str(runner.folder / "config.toml"), "--id", "client-1"), signal.SIGKILL)
@@ -225,11 +225,11 @@ def test_a_killed_client_is_missing_and_the_run_goes_on(start: Start) -> None:
     assert code == SUCCESS, stderr
     assert "client-1 ended with code -9" in " ".join(stderr.split())
     metrics = runner.metrics
-    assert [m["round"] for m in metrics] == list(range(40))
+    assert [m["round"] for m in metrics] == list(range(25))
     is_missing = [m["missing"] == ["client-1"] for m in metrics]
     first = is_missing.index(True)
     assert n_before <= first + 1
-    assert is_missing == [t >= first for t in range(40)]
+    assert is_missing == [t >= first for t in range(25)]
     assert all(m["missing"] == [] for m in metrics[:first])
     assert all(m["accepted"] == ["client-0", "client-2"] for m in metrics[first:])
     assert all(m["rejected"] == [] for m in metrics)
