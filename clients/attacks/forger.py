@@ -1,7 +1,7 @@
 """Forgers: malicious clients whose update is honest and whose upload is not, which the servers refuse to count.
 
-They attack the protocol and not the model: none of them changes what the others' updates add up to. A server that
-refuses an upload tells its sender why, and the round goes on without it.
+They attack the protocol and not the model: none of them changes what the others' updates add up to, and the round goes
+on without theirs. A server that can tell by itself what is wrong tells the sender.
 """
 
 from __future__ import annotations
