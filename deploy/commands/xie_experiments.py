@@ -88,12 +88,12 @@ def experiment_userdp_certified(
 ) -> None:
     """Xie et al.'s Tables 4, 5 and Figures 1 to 3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
     with exit_codes():
-        from deploy.experiments import certified_accuracy
+        from deploy.experiments import certified_accuracy, certified_setting
         from deploy.experiments import userdp_certified as module
 
         experiment = module.Experiment(
             sigmas=tuple(dict.fromkeys(sigmas or ())),
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
+            seeds=seeds or (module.QUICK_SEEDS if quick else certified_setting.SEEDS),
             rounds=rounds,
             dataset=dataset.value,
             device=device,
@@ -131,13 +131,13 @@ def experiment_insdp_certified(
 ) -> None:
     """Xie et al.'s Tables 7, 8 and Figures 5a, 6a: InsDP-FedAvg's accuracy, certified against poisoned records."""
     with exit_codes():
-        from deploy.experiments import certified_accuracy
+        from deploy.experiments import certified_accuracy, certified_setting
         from deploy.experiments import insdp_certified as module
 
         row = module.row_of(dataset.value)
         experiment = module.Experiment(
             sigmas=tuple(dict.fromkeys(sigmas or (row.quick_sigmas if quick else ()))),
-            seeds=seeds or (row.quick_seeds if quick else module.SEEDS),
+            seeds=seeds or (row.quick_seeds if quick else certified_setting.SEEDS),
             rounds=rounds,
             dataset=dataset.value,
             device=device,

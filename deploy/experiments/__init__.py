@@ -1,6 +1,7 @@
 """What the papers report, repeated: a module for each experiment, and what several of them share.
 
 runner               trainings, and what is written of them
+certified_setting    what is trained for it, by which row of the paper
 certified_accuracy   certified accuracy from the models of a case
 two_classes          which classes are told apart, and by which model
 public_start         a public model that CIFAR-10's trainings start from

@@ -26,8 +26,7 @@ def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair) -> di
     """
     parameters: dict[str, Any] = {"gamma": GAMMA}
     if attack != LabelFlip.name:
-        steps = row.local_epochs * row.stamped_batches_an_epoch
-        parameters |= {"steps": steps, "rate": row.local_rate}
+        parameters |= {"steps": row.local_steps(n_stamped=row.client_records), "rate": row.local_rate}
     elif pair is not DIGITS:
         parameters["source"] = pair.classes[1]
     if attack == DistributedBackdoor.name:
@@ -66,9 +65,9 @@ class Level:
 LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
     {
         "user": Level(
-            algorithm=f"UserDP-FedAvg, {userdp_certified.N_CLIENTS} clients,",
+            algorithm=f"UserDP-FedAvg, {userdp_certified.MNIST.n_clients} clients,",
             trained=userdp_certified.Experiment,
-            delta=userdp_certified.DELTA,
+            delta=userdp_certified.MNIST.delta,
             sigmas=(2.5,),
             rounds=5,
             attackers=(2, 5, 10),
@@ -78,9 +77,9 @@ LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
             words="clients that attackers replace",
         ),
         "instance": Level(
-            algorithm=f"InsDP-FedAvg, {insdp_certified.N_CLIENTS} clients,",
+            algorithm=f"InsDP-FedAvg, {insdp_certified.MNIST.n_clients} clients,",
             trained=insdp_certified.Experiment,
-            delta=insdp_certified.DELTA,
+            delta=insdp_certified.MNIST.delta,
             sigmas=(10.0,),
             rounds=4,
             attackers=(5, 10, 20),

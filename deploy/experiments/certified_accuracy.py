@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
@@ -25,14 +24,14 @@ from rich.table import Table
 
 from deploy import simulate
 from deploy.certify_commands import Request, certify_runs
-from deploy.experiments import public_start, runner
-from deploy.experiments.public_start import PublicStart
-from deploy.experiments.runner import Case, Outcome
-from deploy.experiments.two_classes import Pair, pair_of
+from deploy.experiments import runner
+from deploy.experiments.certified_setting import Experiment
+from deploy.experiments.public_start import PublicStart, started
+from deploy.experiments.runner import Outcome
+from deploy.experiments.two_classes import pair_of
 from deploy.workers import Workers
 from dp.accounting import PldAccountant
-from dp.certified_prediction import Method, Threat, Training, published_epsilon
-from protos.task import Task
+from dp.certified_prediction import Method, Threat, published_epsilon
 
 PAPER_TRAININGS: Final = 1000
 """Sec. 6.1.5."""
@@ -41,98 +40,20 @@ GOAL: Final = 0.02
 _EVIDENCES: Final[Mapping[str, str]] = {"radius": "with the radius", "estimate": "means as exact"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What an experiment is about, in the paper and in words."""
-
-    command: str
-    title: str
-    algorithm: str
-    """With its clients, as a sentence begins."""
-    table: str
-    """Of the paper, which has `accuracies`."""
-    accuracies: Mapping[float, float]
-    """Clean accuracy by noise multiplier, after `rounds`; none where the paper has nothing of the kind."""
-    rounds: int
-    delta: float
-    unit: str
-    """Attackers, in the plural."""
-    differs: str
-    """From the paper: a sentence."""
-
-
-class Starting(Protocol):
-    """What may begin with a public model."""
-
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def public_start(self) -> Path | None: ...
-    def starting_from(self, model: Path) -> Self: ...
-
-
-class Experiment(Starting, Protocol):
-    """Trainings of several noise multipliers, and by what an attacker is accounted in them."""
-
-    @property
-    def setting(self) -> Setting: ...
-    @property
-    def sigmas(self) -> Sequence[float]: ...
-    @property
-    def rounds(self) -> int | None: ...
-    @property
-    def seeds(self) -> int:
-        """Trainings of each sigma."""
-        ...
-
-    def filled(self) -> Self:
-        """With sigmas and rounds."""
-        ...
-
-    def case(self, sigma: float) -> Case: ...
-    def training(self, task: Task) -> Training:
-        """Of the task that a case resolves to."""
-        ...
-
-
-E = TypeVar("E", bound=Starting)
-
-
-def case_of(
-    sigma: float,
-    pair: Pair,
-    *,
-    task: Mapping[str, Any],
-    client: Mapping[str, Any],
-    simulation: Mapping[str, Any],
-    public_start: Path | None,
-) -> Case:
-    """One noise multiplier, in its own folder; the server takes the average itself."""
-    name = f"sigma-{sigma:g}"
-    common = {"name": name, "noise_multiplier": sigma, "learning_rate": 1.0, "model": pair.model}
-    config = {
-        "task": {**common, **task},
-        "client": {"classes": list(pair.classes), **client},
-        "simulation": dict(simulation) | ({} if public_start is None else {"initial_model": str(public_start)}),
-    }
-    return Case(name=name, labels={"sigma": sigma}, config=config)
-
-
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then certificates and figure; the report. Goes on with what the folder holds.
 
     Raises: ConfigError, DataError.
     """
     start, experiment = started(experiment.filled(), folder, console, workers)
-    pair, cases = pair_of(experiment.dataset), [experiment.case(sigma) for sigma in experiment.sigmas]
+    setting, pair = experiment.setting, pair_of(experiment.dataset)
+    cases = [experiment.case(sigma) for sigma in experiment.sigmas]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     found = [_of_case(experiment, outcome, folder) for outcome in outcomes]
     curves = [row for case in found for row in case["curves"]]
     report: dict[str, Any] = {
-        "experiment": experiment.setting.command,
-        "title": f"Xie et al., {experiment.setting.title}, {experiment.dataset}",
+        "experiment": setting.command,
+        "title": f"Xie et al., {setting.title}, {experiment.dataset}",
         "dataset": experiment.dataset,
         "classes": list(pair.classes),
         "model": pair.model,
@@ -142,7 +63,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "output": str(folder),
         "cases": [{name: value for name, value in case.items() if name != "curves"} for case in found],
     }
-    report["paragraph"] = paragraph(report, experiment.setting, start)
+    report["paragraph"] = paragraph(report, experiment, start)
     runner.write(folder, report, outcomes)
     runner.write_rows(folder / "certified.csv", curves)
     for threat in Threat:
@@ -155,24 +76,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     return report
 
 
-def started(
-    experiment: E, folder: Path, console: Console, workers: Workers | None = None
-) -> tuple[PublicStart | None, E]:
-    """The public model that CIFAR-10's trainings start from, trained unless it is given; digits start from none.
-
-    Raises: ConfigError, DataError.
-    """
-    if experiment.public_start is not None:
-        return PublicStart(experiment.public_start), experiment
-    if experiment.dataset != "cifar10":
-        return None, experiment
-    pair = pair_of(experiment.dataset)
-    start = public_start.trained(pair, device=experiment.device, folder=folder, console=console, workers=workers)
-    return start, experiment.starting_from(start.path)
-
-
 def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str, Any]:
-    sigma, seeds, setting = outcome.case.labels["sigma"], experiment.seeds, experiment.setting
+    sigma, seeds, row = outcome.case.labels["sigma"], experiment.seeds, experiment.row
     plan = simulate.resolve(outcome.case.config)
     pair, test, training = pair_of(experiment.dataset), plan.split.test, experiment.training(plan.task)
     confidences, labels = pair.mean_confidences(folder / outcome.case.name, seeds, test), pair.indices(test)
@@ -183,7 +88,7 @@ def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str
             confidences.tolist(),
             labels.tolist(),
             training,
-            Request(delta=setting.delta, threat=threat),
+            Request(delta=row.delta, threat=threat),
             n_runs=seeds,
             provenance={},
         )
@@ -197,9 +102,9 @@ def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str
         "accuracy": outcome.over_seeds("accuracy"),
         "standard_error": statistics.stdev(accuracies) / math.sqrt(seeds) if seeds > 1 else None,
         "accuracy_of_mean_confidence": float(np.mean(confidences.argmax(axis=1) == labels)),
-        "paper": setting.accuracies.get(sigma) if experiment.rounds == setting.rounds else None,
-        "epsilon_published": published_epsilon(training, setting.delta),
-        "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, setting.delta),
+        "paper": experiment.setting.accuracies.get(sigma) if experiment.rounds == row.rounds else None,
+        "epsilon_published": published_epsilon(training, row.delta),
+        "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, row.delta),
         "radius": certificates["run"]["radius"],
         "runs_needed": certificates["run"]["runs_needed"],
         "most_attackers": certified,
@@ -232,10 +137,10 @@ def _most(rows: Sequence[Mapping[str, Any]], evidence: str, method: Method) -> i
     return max(found, default=None)
 
 
-def paragraph(report: Mapping[str, Any], setting: Setting, start: PublicStart | None) -> str:
+def paragraph(report: Mapping[str, Any], experiment: Experiment, start: PublicStart | None) -> str:
     """What came out, beside what the paper says."""
-    cases = report["cases"]
-    accuracies = "; ".join(f"sigma = {case['sigma']:g}: {_clean(case, setting.table)}" for case in cases)
+    cases, setting, row = report["cases"], experiment.setting, experiment.row
+    accuracies = "; ".join(f"sigma = {case['sigma']:g}: {_clean(case, row.table)}" for case in cases)
     tolerated = "; ".join(
         f"sigma = {case['sigma']:g}: "
         + ", ".join(
@@ -245,10 +150,10 @@ def paragraph(report: Mapping[str, Any], setting: Setting, start: PublicStart | 
         )
         for case in cases
     )
-    is_paper = "the" if report["rounds"] == setting.rounds else "not the"
+    is_paper = "the" if report["rounds"] == row.rounds else "not the"
     return (
         f"{setting.algorithm} on {report['dataset']}, {pair_of(report['dataset']).words}, {report['rounds']} round(s) "
-        f"({is_paper} paper's {setting.rounds}), {report['seeds']} training(s) of each sigma (the paper has "
+        f"({is_paper} paper's {row.rounds}), {report['seeds']} training(s) of each sigma (the paper has "
         f"{PAPER_TRAININGS}). Clean accuracy, mean over the trainings: {accuracies}. Joining {setting.unit} that the "
         f"predictions of half of the test samples are certified against, from the same models: {tolerated}. With "
         "the radius the exact number is a bound, with probability 0.99 over the trainings; the published one rests on "

@@ -8,39 +8,29 @@ What is computed of the trainings: `deploy.experiments.certified_accuracy`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-from deploy.experiments.certified_accuracy import Setting, case_of
+from deploy.experiments import certified_setting
+from deploy.experiments.certified_setting import Setting
 from deploy.experiments.runner import Case
-from deploy.experiments.two_classes import pair_of
 from dp.accounting import SampledGaussian, effective_noise_multiplier
 from dp.certified_prediction import Training
 from protos.task import Task
 
-SEEDS = 100
-N_CLIENTS, DELTA = 10, 1e-5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Of the paper's Table 2, with the rounds and steps that its epsilons are of."""
+class Row(certified_setting.Row):
+    """Of the paper's Table 2, with the steps that its epsilons are of."""
 
-    table: str
     figures: str
-    accuracies: Mapping[float, float]
-    """Clean accuracy by noise multiplier."""
-    sigmas: tuple[float, ...]
-    """Of those, that are trained unless others are asked for."""
     quick_sigmas: tuple[float, ...]
     quick_seeds: int
-    rounds: int
     local_steps: int
     record_rate: float
     """50 of a client's records."""
-    local_rate: float
     record_clip: float
     """S."""
 
@@ -61,6 +51,8 @@ MNIST: Final = Row(
     sigmas=(3.0, 5.0, 10.0),
     quick_sigmas=(3.0, 5.0, 10.0),
     quick_seeds=5,
+    n_clients=10,
+    delta=1e-5,
     rounds=3,
     local_steps=26,
     record_rate=50 / 1266,
@@ -83,6 +75,8 @@ CIFAR: Final = Row(
     sigmas=(2.0, 4.0, 8.0),
     quick_sigmas=(4.0,),
     quick_seeds=2,
+    n_clients=10,
+    delta=1e-5,
     rounds=1,
     local_steps=100,
     record_rate=50 / 1000,
@@ -91,80 +85,49 @@ CIFAR: Final = Row(
 )
 
 
+ROWS: Final[Mapping[str, Row]] = MappingProxyType({"mnist": MNIST, "cifar10": CIFAR})
+
+
 def row_of(dataset: str) -> Row:
-    """That of the data set's pictures; MNIST's, but for CIFAR-10."""
-    return CIFAR if dataset == "cifar10" else MNIST
+    """MNIST's for what has the shape of digits."""
+    return ROWS[dataset if dataset in ROWS else "mnist"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """What is run. No sigmas and no rounds: those of the data set's row."""
-
-    sigmas: Sequence[float] = ()
-    rounds: int | None = None
-    seeds: int = SEEDS
-    """Trainings of each sigma."""
-    dataset: str = "mnist"
-    device: str = "auto"
-    public_start: Path | None = None
-    """What trainings start from, in place of a model that is drawn."""
+class Experiment(certified_setting.Experiment):
+    """What is run."""
 
     @property
     def row(self) -> Row:
         """The data set's."""
         return row_of(self.dataset)
 
-    def filled(self) -> Experiment:
-        """With what the row has in place of what is left out."""
-        return replace(self, sigmas=tuple(self.sigmas or self.row.sigmas), rounds=self.rounds or self.row.rounds)
-
-    def starting_from(self, model: Path) -> Experiment:
-        """The same, from that public model."""
-        return replace(self, public_start=model)
-
     @property
     def setting(self) -> Setting:
-        """The paper's accuracies are of its data sets."""
+        """See base."""
         row = self.row
         return Setting(
             command="insdp-certified",
             title=f"{row.table} and {row.figures}",
-            algorithm=f"InsDP-FedAvg, {N_CLIENTS} clients with records dealt i.i.d.,",
-            table=row.table,
-            accuracies=row.accuracies if self.dataset in ("mnist", "cifar10") else {},
-            rounds=row.rounds,
-            delta=DELTA,
+            algorithm=f"InsDP-FedAvg, {row.n_clients} clients with records dealt i.i.d.,",
+            accuracies=row.accuracies if self.dataset in ROWS else {},
             unit="poisoned records",
             differs="Batches are Poisson samples, of 50 in expectation, where the paper's have 50.",
         )
 
     def case(self, sigma: float) -> Case:
-        """Table 2 of the paper; SGD with momentum 0.9 and weight decay 0.0005 on noisy gradients, records dealt i.i.d.
-
-        24 fractional bits: all that rounding adds to a record's clip is 10^-5 of it.
-        """
+        """SGD is on noisy gradients, records are dealt i.i.d. 24 fractional bits: all that rounding adds to a record's
+        clip is 10^-5 of it."""
         row = self.row
         task = {
-            "clients": N_CLIENTS,
-            "rounds": self.rounds or row.rounds,
             "client_rate": 1.0,
             "record_rate": row.record_rate,
             "record_clip": row.record_clip,
             "client_clip": row.record_clip,  # of no use here: clients clip records
-            "delta": DELTA,
             "frac_bits": 24,
         }
-        simulation = {
-            "algorithm": "ins-dp-fedavg",
-            "local_steps": row.local_steps,
-            "local_rate": row.local_rate,
-            "local_momentum": 0.9,
-            "local_weight_decay": 0.0005,
-            "evaluate_every": row.rounds,
-        }
-        client = {"dataset": self.dataset, "device": self.device}
-        pair = pair_of(self.dataset)
-        return case_of(sigma, pair, task=task, client=client, simulation=simulation, public_start=self.public_start)
+        simulation = {"algorithm": "ins-dp-fedavg", "local_steps": row.local_steps}
+        return self._case(sigma, task=task, client={}, simulation=simulation)
 
     def training(self, task: Task) -> Training:
         """What a poisoned record is accounted by: every step of its client, which is in every round."""

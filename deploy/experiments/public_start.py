@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from clients import models
 from clients.datasets.records import N_CLASSES
 from deploy.experiments import runner
 from deploy.experiments.runner import Case
-from deploy.experiments.two_classes import Pair
+from deploy.experiments.two_classes import Pair, pair_of
 from deploy.workers import Workers
 
 ROUNDS: Final = 5
@@ -60,6 +60,38 @@ class PublicStart:
     def to_json(self) -> dict[str, Any]:
         """For a report."""
         return {"file": str(self.path), "accuracy_on_its_own_classes": self.accuracy}
+
+
+class Starting(Protocol):
+    """What may begin with a public model."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def public_start(self) -> Path | None: ...
+    def starting_from(self, model: Path) -> Self: ...
+
+
+E = TypeVar("E", bound=Starting)
+
+
+def started(
+    experiment: E, folder: Path, console: Console, workers: Workers | None = None
+) -> tuple[PublicStart | None, E]:
+    """The public model that CIFAR-10's trainings start from, trained unless it is given; digits start from none.
+
+    Raises: ConfigError, DataError.
+    """
+    if experiment.public_start is not None:
+        return PublicStart(experiment.public_start), experiment
+    if experiment.dataset != "cifar10":
+        return None, experiment
+    start = trained(
+        pair_of(experiment.dataset), device=experiment.device, folder=folder, console=console, workers=workers
+    )
+    return start, experiment.starting_from(start.path)
 
 
 def case_of(private: Pair, device: str) -> Case:

@@ -41,9 +41,9 @@ class Pair:
 
 DIGITS: Final = Pair((0, 1), "classes 0 and 1", "cnn-binary")
 AIRPLANES_AND_BIRDS: Final = Pair((0, 2), "airplanes and birds", "cnn-pooled-binary")
-_OTHERS: Final[Mapping[str, Pair]] = MappingProxyType({"cifar10": AIRPLANES_AND_BIRDS})
+PAIRS: Final[Mapping[str, Pair]] = MappingProxyType({"mnist": DIGITS, "cifar10": AIRPLANES_AND_BIRDS})
 
 
 def pair_of(dataset: str) -> Pair:
     """Of the paper's data sets; what has the shape of digits is taken for digits."""
-    return _OTHERS.get(dataset, DIGITS)
+    return PAIRS.get(dataset, DIGITS)

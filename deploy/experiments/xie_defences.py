@@ -45,7 +45,7 @@ from deploy.certify_commands import Request, certify_runs
 from deploy.errors import ConfigError
 from deploy.experiments import runner, userdp_certified, xie_defences_shown
 from deploy.experiments.attack_levels import of_clients
-from deploy.experiments.certified_accuracy import started
+from deploy.experiments.public_start import started
 from deploy.experiments.runner import Case, Outcome
 from deploy.experiments.two_classes import Pair, pair_of
 from deploy.simulate import Plan
@@ -113,8 +113,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for k in self.attackers:
-            if not 1 <= k <= userdp_certified.N_CLIENTS // 2:
-                raise ConfigError(f"--attackers: expected 1 .. {userdp_certified.N_CLIENTS // 2}, found {k}")
+            if not 1 <= k <= self.row.n_clients // 2:
+                raise ConfigError(f"--attackers: expected 1 .. {self.row.n_clients // 2}, found {k}")
         for option, found, known in (("--attack", self.attacks, ATTACK_NAMES), ("--rule", self.rules, RULES)):
             for name in found:
                 if name not in known:
@@ -161,7 +161,7 @@ class Experiment:
         if attack is not None or defence != CERTIFICATION:
             name += f"-k{made_for}"
         if defence != CERTIFICATION:
-            parameters = rule_parameters(defence, made_for, self.row.client_rate, userdp_certified.N_CLIENTS)
+            parameters = rule_parameters(defence, made_for, self.row.client_rate, self.row.n_clients)
             simulation |= {"algorithm": "fedavg", "aggregation": defence, "aggregation_parameters": parameters}
         if attack is not None:
             simulation["attack"] = self._attack(defence, attack, k)
@@ -250,7 +250,7 @@ def _certified(experiment: Experiment, plan: Plan, clean: Path) -> dict[str, Any
     pair, test = pair_of(experiment.dataset), plan.split.test
     training = experiment.trained().training(plan.task)
     confidences = pair.mean_confidences(clean, experiment.seeds, test)
-    delta = userdp_certified.DELTA
+    delta = experiment.row.delta
     found = certify_runs(
         confidences.tolist(),
         pair.indices(test).tolist(),

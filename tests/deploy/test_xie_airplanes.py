@@ -41,8 +41,8 @@ def small_cifar(monkeypatch: pytest.MonkeyPatch) -> Split:
     monkeypatch.setattr(source, "_IMAGES", {"cifar10": lambda may_download: split})
     monkeypatch.setattr(public_start, "ROUNDS", 1)
     monkeypatch.setattr(public_start, "STEPS", 1)
-    monkeypatch.setattr(userdp_certified, "CIFAR", replace(userdp_certified.CIFAR, local_epochs=1))
-    monkeypatch.setattr(insdp_certified, "CIFAR", replace(insdp_certified.CIFAR, local_steps=1))
+    monkeypatch.setattr(userdp_certified, "ROWS", {"cifar10": replace(userdp_certified.CIFAR, local_epochs=1)})
+    monkeypatch.setattr(insdp_certified, "ROWS", {"cifar10": replace(insdp_certified.CIFAR, local_steps=1)})
     return split
 
 
@@ -58,11 +58,11 @@ def report_of(*arguments: object) -> dict[str, Any]:
 def test_the_rows_are_those_of_the_printed_epsilons() -> None:
     """Tables 4, 5, 7 and 8: every noise multiplier with an accuracy has the epsilon that is printed beside it."""
     printed = tomllib.loads(resources.files("deploy.experiments").joinpath("xie_tables.toml").read_text())["table"]
-    user = [userdp_certified.MNIST, userdp_certified.CIFAR]
-    records = [insdp_certified.MNIST, insdp_certified.CIFAR]
+    user = list(userdp_certified.ROWS.values())
+    records = list(insdp_certified.ROWS.values())
     expected = {
-        **{row.table: (row, row.client_rate, row.rounds, userdp_certified.DELTA) for row in user},
-        **{row.table: (row, row.record_rate, row.rounds * row.local_steps, insdp_certified.DELTA) for row in records},
+        **{row.table: (row, row.client_rate, row.rounds, row.delta) for row in user},
+        **{row.table: (row, row.record_rate, row.rounds * row.local_steps, row.delta) for row in records},
     }
     for name, (row, rate, steps, delta) in expected.items():
         (table,) = [found for found in printed if found["name"] == f"CCS '23, {name}"]

@@ -90,7 +90,7 @@ def test_defences_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Accuracies are those of the models that lie there; attackers are counted by name; the second time nothing is
     trained."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(userdp_certified, "MNIST", replace(userdp_certified.MNIST, local_epochs=1))
+    monkeypatch.setattr(userdp_certified, "ROWS", {"mnist": replace(userdp_certified.MNIST, local_epochs=1)})
     folder = tmp_path / "run"
     chosen = ("--dataset", "digits", "--rounds", 1, "--sigma", 0.1, "--attackers", 60, "--attack", "label-flip")
     arguments = (*chosen, "--rule", "krum", "--seeds", 2, "--rule-seeds", 1, "--output", folder)

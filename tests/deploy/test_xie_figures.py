@@ -184,7 +184,7 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
     """Costs are by PyTorch, on stamped ones that shall be zeros; a second time, with the paper's C_bar, nothing is
     trained."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(userdp_certified, "MNIST", replace(userdp_certified.MNIST, local_epochs=1))
+    monkeypatch.setattr(userdp_certified, "ROWS", {"mnist": replace(userdp_certified.MNIST, local_epochs=1)})
     folder, arguments = tmp_path / "run", ("--level", "user", "--sigma", 2, "--sigma", 3, "--attackers", 20)
     report = small(folder, *arguments, "--attack", "triangle-backdoor")
     wanted = TriangleBackdoor().success_records(DataSource(classes=(0, 1)).load(side=28).test)
