@@ -202,16 +202,16 @@ class LstmClassifier(nn.Module):
 
     EMBEDDING, HIDDEN = 32, 64
 
-    def __init__(self) -> None:
+    def __init__(self, n_classes: int = N_CLASSES) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, self.EMBEDDING)
         sizes = (self.EMBEDDING, self.HIDDEN)
         self.reads = nn.ModuleList(nn.Linear(size, 4 * self.HIDDEN) for size in sizes)
         self.recalls = nn.ModuleList(nn.Linear(self.HIDDEN, 4 * self.HIDDEN, bias=False) for _ in sizes)
-        self.classifier = nn.Linear(self.HIDDEN, N_CLASSES)
+        self.classifier = nn.Linear(self.HIDDEN, n_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, 32) int64 -> (batch, 10)."""
+        """(batch, 32) int64 -> (batch, n_classes)."""
         sequence = self.embedding(tokens)
         for read, recall in zip(self.reads, self.recalls, strict=True):
             inputs = read(sequence).unbind(dim=1)
@@ -225,6 +225,14 @@ class LstmClassifier(nn.Module):
             sequence = torch.stack(states, dim=1)
         logits: Tensor = self.classifier(sequence.mean(dim=1))
         return logits
+
+
+def _lstm_binary() -> nn.Module:
+    """`lstm` with two outputs, for the classes 0 and 1: d = 121 986. (batch, 32) tokens -> logits (batch, 10).
+
+    For `client.classes = [0, 1]`; a record of another class would have a loss of 10^4.
+    """
+    return nn.Sequential(LstmClassifier(2), UnusedClasses(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +261,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32)),
         "cnn-pooled-binary": Architecture(_cnn_pooled_binary, (3, 32, 32)),
         "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
+        "lstm-binary": Architecture(_lstm_binary, (LENGTH,), is_text=True),
     }
 )
 

@@ -9,13 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from clients.attacks.attack import Attack, Vector
+from clients.attacks.poisoned_share import evenly, require_share
 from clients.datasets.records import N_CLASSES, Records
 from clients.errors import ArgumentError
 
 
 @dataclass(frozen=True, slots=True)
 class LabelFlip(Attack):
-    """Labels every record of class `source` as `target`; the rest of its records it trains on honestly.
+    """Labels records of class `source` as `target`, all of them or a share; the rest of its records it trains on
+    honestly.
 
     Source: Tolpegin, Truex, Gursoy and Liu, "Data Poisoning Attacks Against Federated Learning Systems", ESORICS '20;
     1 to 0 on MNIST is that of Xie, Long, Chen, Li, Chen and Li, "Unraveling the Connections between Privacy and
@@ -28,6 +30,8 @@ class LabelFlip(Attack):
     target: int = 0
     gamma: float = 1.0
     """Factor on the update of what it trained on. Xie et al.'s model replacement has 50."""
+    share: float = 1.0
+    """Of its records of class `source`."""
 
     def __post_init__(self) -> None:
         for field, value in (("source", self.source), ("target", self.target)):
@@ -35,10 +39,13 @@ class LabelFlip(Attack):
                 raise ArgumentError(f"{field} must be a class in [0, {N_CLASSES - 1}], got {value}")
         if not 0 < self.gamma < math.inf:
             raise ArgumentError(f"gamma must be positive and finite, got {self.gamma}")
+        require_share(self.share)
 
     def on_records(self, records: Records) -> Records:
         """The same features; label `source` becomes `target`."""
-        return Records(records.features, np.where(records.labels == self.source, self.target, records.labels))
+        labels, of_source = records.labels.copy(), np.flatnonzero(records.labels == self.source)
+        labels[of_source[evenly(len(of_source), self.share)]] = self.target
+        return Records(records.features, labels)
 
     def on_update(self, update: Vector) -> Vector:
         """gamma * update, not projected."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.attacks.backdoor import Backdoor
+from clients.attacks.poisoned_share import evenly, require_share
 from clients.datasets.records import Records, require_images
 
 Mask = NDArray[np.bool_]
@@ -16,10 +17,18 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class PatternBackdoor(Backdoor):
-    """Trains on every record as it is and with its pattern; success is measured with the whole pattern.
+    """Trains on every record as it is, and on all of them or a share with its pattern; success is measured with the
+    whole pattern.
 
     Source: Gu, Dolan-Gavitt and Garg, "BadNets", 2017; PRECAD, Appendix E.
     """
+
+    share: float = 1.0
+    """Of its records that are stamped."""
+
+    def __post_init__(self) -> None:
+        Backdoor.__post_init__(self)
+        require_share(self.share)
 
     @abstractmethod
     def pattern(self, height: int, width: int) -> Mask:
@@ -30,8 +39,9 @@ class PatternBackdoor(Backdoor):
         return self.pattern(height, width)
 
     def on_records(self, records: Records) -> Records:
-        """Each record as it is and stamped. Raises ArgumentError for texts."""
-        stamped = self._stamped(records, self.trained_pattern(*self._size(records)))
+        """Each record as it is, then the stamped ones. Raises ArgumentError for texts."""
+        chosen = records.take(np.flatnonzero(evenly(len(records), self.share)))
+        stamped = self._stamped(chosen, self.trained_pattern(*self._size(records)))
         return Records(
             np.concatenate([records.features, stamped.features]), np.concatenate([records.labels, stamped.labels])
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, Final
 
 import numpy as np
@@ -16,8 +14,8 @@ from clients.attacks.triangle_backdoor import TriangleBackdoor
 from clients.datasets.records import Records, joined
 from clients.errors import ArgumentError
 
-AIMS: Final[Mapping[str, Attack]] = MappingProxyType({aim.name: aim for aim in (LabelFlip(), TriangleBackdoor())})
-"""What poisoned records are made for, and of: flipped ones, or stamped ones that are labelled 0."""
+AIMS: Final = (LabelFlip.name, TriangleBackdoor.name)
+"""What poisoned records are made for, and of: one class's that are labelled 0, or stamped ones that are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +32,17 @@ class PoisonedRecords(Attack):
     is_simulated_only: ClassVar[bool] = True
 
     aim: str = LabelFlip.name
-    """A key of `AIMS`."""
+    """One of `AIMS`."""
     records: int = 10
     """k."""
+    source: int = 1
+    """The class that label flipping takes; it means nothing for stamped ones."""
 
     def __post_init__(self) -> None:
         if self.aim not in AIMS:
             raise ArgumentError(f"aim must be one of {', '.join(AIMS)}, got {self.aim}")
         require_positive_count("records", self.records)
+        LabelFlip(source=self.source)  # refuses what is no class
 
     @property
     def follows_protocol(self) -> bool:
@@ -60,4 +61,5 @@ class PoisonedRecords(Attack):
 
     def success_records(self, test: Records) -> Records | None:
         """Those of the aim."""
-        return AIMS[self.aim].success_records(test)
+        aim: Attack = LabelFlip(source=self.source) if self.aim == LabelFlip.name else TriangleBackdoor()
+        return aim.success_records(test)

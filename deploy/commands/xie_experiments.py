@@ -12,7 +12,6 @@ import typer
 
 from deploy.commands.common import (
     Device,
-    ImagesName,
     Json,
     PicturesName,
     RayAddress,
@@ -21,7 +20,7 @@ from deploy.commands.common import (
     exit_codes,
     people,
 )
-from deploy.commands.experiments import ExperimentFolder, PaperImages, train
+from deploy.commands.experiments import ExperimentFolder, train
 
 xie_app = typer.Typer()
 """Commands of `precad experiment`, which takes them in."""
@@ -165,7 +164,8 @@ def experiment_xie_attack_cost(
         int | None, typer.Option(help="Trainings without attackers; 4 with --quick, else 40.", min=1)
     ] = None,
     sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 2.5, or 10 for records; repeat for several.")
+        list[float] | None,
+        typer.Option("--sigma", help="Instead of the paper's: on mnist 2.5, or 10 for records. Repeat."),
     ] = None,
     attackers: Annotated[
         list[int] | None, typer.Option("--attackers", help="k, at most 20; instead of the level's; repeat for several.")
@@ -173,11 +173,20 @@ def experiment_xie_attack_cost(
     attacks: Annotated[
         list[str] | None, typer.Option("--attack", help="Such as label-flip; the level's unless given.")
     ] = None,
-    cost_bound: Annotated[
-        float | None, typer.Option(help="Cost by cross-entropy, cut off here (the paper: 0.5), not by share of misses.")
+    poison_shares: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--poison-share", help="Of an attacking client's records (alpha), in (0, 1]; all unless given. Repeat."
+        ),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="In place of the paper's 5, or 4 for records.", min=1)] = None,
-    dataset: PaperImages = ImagesName.MNIST,
+    cost_bound: Annotated[
+        float | None, typer.Option(help="Cost by cross-entropy, cut off here (the paper: 0.5 on mnist), not by share.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="In place of the paper's: on mnist 5, or 4 for records.", min=1)
+    ] = None,
+    dataset: CertifiedPictures = PicturesName.MNIST,
+    public_start: PublicStart = None,
     device: Device = "auto",
     threads: Threads = None,
     workers: WorkersNumber = 1,
@@ -185,7 +194,7 @@ def experiment_xie_attack_cost(
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Xie et al.'s Figures 4, 5b-e, 7 and 10: what attacks cost, certified and measured, on MNIST."""
+    """Xie et al.'s Figures 4, 5b-e, 6b-e, 7 and 10: what attacks cost, certified and measured."""
     with exit_codes():
         from deploy.experiments import xie_attack_cost as module
 
@@ -197,9 +206,11 @@ def experiment_xie_attack_cost(
             rounds=rounds,
             seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
             clean_seeds=clean_seeds or (module.QUICK_CLEAN_SEEDS if quick else module.CLEAN_SEEDS),
+            poison_shares=tuple(dict.fromkeys(poison_shares or ())),
             cost_bound=cost_bound,
             dataset=dataset.value,
             device=device,
+            public_start=public_start,
         )
         name = f"xie-attack-cost-{level.value}"
         train(module, experiment, name, output, threads=threads, workers=(workers, ray), as_json=as_json)

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import evaluation
+from clients.attacks import ATTACKS
 from clients.datasets import Records
 from deploy.certify_commands import Request, cost_bounds
-from deploy.experiments.two_classes import DIGITS
+from deploy.experiments.runner import Case
 from dp.accounting import Label
 from dp.certified_prediction import LABELS, Method, Threat, Training
 
@@ -30,12 +31,12 @@ class Reached:
     """Share of the records that are taken for what the attackers want."""
 
     @classmethod
-    def of(cls, folder: Path, seeds: int, wanted: Records) -> Reached:
+    def of(cls, folder: Path, seeds: int, model: str, wanted: Records) -> Reached:
         """On `wanted`, by the models that lie in the case's folder."""
         losses, successes = np.empty(seeds), np.empty(seeds)
         for seed in range(seeds):
             with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
-                confidences = evaluation.confidences(saved["parameters"], DIGITS.model, wanted)
+                confidences = evaluation.confidences(saved["parameters"], model, wanted)
             of_label = confidences[np.arange(len(wanted)), wanted.labels]
             losses[seed] = -np.log(np.maximum(of_label, _TINY)).mean()
             successes[seed] = np.mean(confidences.argmax(axis=1) == wanted.labels)
@@ -44,6 +45,12 @@ class Reached:
     def costs(self, cost_bound: float | None) -> NDArray[np.float64]:
         """(seeds,)."""
         return 1 - self.successes if cost_bound is None else np.minimum(self.losses, cost_bound)
+
+
+def wanted_by(case: Case, test: Records) -> Records | None:
+    """What the attackers of a case aim at, None where there is no such thing."""
+    attack = case.config["simulation"].get("attack")
+    return None if attack is None else ATTACKS[attack["kind"]](**attack["parameters"]).success_records(test)
 
 
 def lower_bounds(
@@ -72,6 +79,7 @@ def cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
             "sigma": case["sigma"],
             "attack": case["attack"],
             "k": row["k"],
+            "poison_share": row["poison_share"],
             "seed": seed,
             "loss": loss,
             "attack_success": success,

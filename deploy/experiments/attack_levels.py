@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from clients.attacks import DistributedBackdoor, LabelFlip, PoisonedRecords, TriangleBackdoor
 from deploy.experiments import insdp_certified, userdp_certified
-from deploy.experiments.two_classes import DIGITS, Pair
+from deploy.experiments.two_classes import DIGITS, Pair, pair_of
 from dp.certified_prediction import Threat
 
 GAMMA: Final = 50.0
@@ -18,15 +18,18 @@ _PIXELS: Final = 15
 """Of the triangle: a distributed backdoor has at most so many parts."""
 
 
-def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair) -> dict[str, Any]:
-    """k clients; all their records are poisoned, and their updates scaled to the bound or beyond it.
+def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair, share: float = 1.0) -> dict[str, Any]:
+    """k clients; a share of their records is poisoned, and their updates scaled to the bound or beyond it.
 
-    The second of the classes shall be taken for the first, which is 0 in either pair, the attacks' default. Whoever
-    stamps records trains on each as it is and stamped.
+    The second of the classes shall be taken for the first, which is 0 in every pair, the attacks' default. Whoever
+    stamps records trains on each as it is and on the stamped ones.
     """
     parameters: dict[str, Any] = {"gamma": GAMMA}
+    if share < 1:
+        parameters["share"] = share
     if attack != LabelFlip.name:
-        parameters |= {"steps": row.local_steps(n_stamped=row.client_records), "rate": row.local_rate}
+        n_stamped = round(share * row.client_records)
+        parameters |= {"steps": row.local_steps(n_stamped=n_stamped), "rate": row.local_rate}
     elif pair is not DIGITS:
         parameters["source"] = pair.classes[1]
     if attack == DistributedBackdoor.name:
@@ -34,13 +37,28 @@ def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair) -> di
     return {"kind": attack, "clients": k, "parameters": parameters}
 
 
-def _of_digits(attack: str, k: int) -> dict[str, Any]:
-    return of_clients(attack, k, userdp_certified.MNIST, DIGITS)
+def _of_clients_on(dataset: str, attack: str, k: int, share: float) -> dict[str, Any]:
+    return of_clients(attack, k, userdp_certified.row_of(dataset), pair_of(dataset), share)
 
 
-def _of_records(attack: str, k: int) -> dict[str, Any]:
-    """One client has them all."""
-    return {"kind": PoisonedRecords.name, "clients": 1, "parameters": {"aim": attack, "records": k}}
+def _of_records_on(dataset: str, attack: str, k: int, share: float) -> dict[str, Any]:
+    """One client has them all, beside its own; k says how many they are, and no share."""
+    parameters: dict[str, Any] = {"aim": attack, "records": k}
+    if pair_of(dataset) is not DIGITS:
+        parameters["source"] = pair_of(dataset).classes[1]
+    return {"kind": PoisonedRecords.name, "clients": 1, "parameters": parameters}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What the paper's figures show of a data set, by the epsilons that they print."""
+
+    sigmas: tuple[float, ...]
+    rounds: int
+    attackers: tuple[int, ...]
+    attacks: tuple[str, ...]
+    cost_bound: float
+    """C_bar of Table 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,42 +67,70 @@ class Level:
 
     algorithm: str
     trained: type[userdp_certified.Experiment] | type[insdp_certified.Experiment]
-    delta: float
-    sigmas: tuple[float, ...]
-    rounds: int
-    """Of the paper's Figure 4 or 5, by the epsilons that it prints."""
-    attackers: tuple[int, ...]
-    attacks: tuple[str, ...]
-    attack: Callable[[str, int], Mapping[str, Any]]
-    """(name, k) to `[simulation.attack]`."""
+    figures: Mapping[str, Figure]
+    """By data set; what has the shape of digits has MNIST's."""
+    attack: Callable[[str, str, int, float], Mapping[str, Any]]
+    """(data set, name, k, share of an attacker's records) to `[simulation.attack]`."""
+    has_shares: bool
+    """Whether an attacker may poison a share of its records."""
     threat: Threat
     words: str
     """k of what, with a verb."""
 
+    def figure_of(self, dataset: str) -> Figure:
+        """Of that data set, or of MNIST."""
+        return self.figures.get(dataset, self.figures["mnist"])
+
+
+_PATTERNS: Final = (TriangleBackdoor.name, DistributedBackdoor.name)
 
 LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
     {
         "user": Level(
-            algorithm=f"UserDP-FedAvg, {userdp_certified.MNIST.n_clients} clients,",
+            algorithm="UserDP-FedAvg",
             trained=userdp_certified.Experiment,
-            delta=userdp_certified.MNIST.delta,
-            sigmas=(2.5,),
-            rounds=5,
-            attackers=(2, 5, 10),
-            attacks=(LabelFlip.name, TriangleBackdoor.name, DistributedBackdoor.name),
-            attack=_of_digits,
+            figures={
+                "mnist": Figure(
+                    sigmas=(2.5,),
+                    rounds=5,
+                    attackers=(2, 5, 10),
+                    attacks=(LabelFlip.name, *_PATTERNS),
+                    cost_bound=0.5,
+                ),
+                "cifar10": Figure(
+                    sigmas=(3.0,),
+                    rounds=4,
+                    attackers=(2, 5, 10),
+                    attacks=(LabelFlip.name, *_PATTERNS),
+                    cost_bound=0.2,
+                ),
+            },
+            attack=_of_clients_on,
+            has_shares=True,
             threat=Threat.REPLACE,
             words="clients that attackers replace",
         ),
         "instance": Level(
-            algorithm=f"InsDP-FedAvg, {insdp_certified.MNIST.n_clients} clients,",
+            algorithm="InsDP-FedAvg",
             trained=insdp_certified.Experiment,
-            delta=insdp_certified.MNIST.delta,
-            sigmas=(10.0,),
-            rounds=4,
-            attackers=(5, 10, 20),
-            attacks=(LabelFlip.name, TriangleBackdoor.name),
-            attack=_of_records,
+            figures={
+                "mnist": Figure(
+                    sigmas=(10.0,),
+                    rounds=4,
+                    attackers=(5, 10, 20),
+                    attacks=(LabelFlip.name, TriangleBackdoor.name),
+                    cost_bound=0.5,
+                ),
+                "cifar10": Figure(
+                    sigmas=(8.0,),
+                    rounds=1,
+                    attackers=(4, 10, 20),
+                    attacks=(LabelFlip.name, TriangleBackdoor.name),
+                    cost_bound=2.0,
+                ),
+            },
+            attack=_of_records_on,
+            has_shares=False,
             threat=Threat.ADD,
             words="poisoned records that join one client's",
         ),

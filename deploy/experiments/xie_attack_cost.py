@@ -1,4 +1,4 @@
-"""`precad experiment xie-attack-cost`: Xie et al.'s Figures 4, 5b to 5e, 7 and 10, what attacks cost on MNIST.
+"""`precad experiment xie-attack-cost`: Xie et al.'s Figures 4, 5b to 5e, 6b to 6e, 7 and 10, what attacks cost.
 
 The cost of an attack (their attack inefficacy) is how far a model is from what the attackers want, on the test records
 that they aim at: the share of these that it does not take for what they want, which is in [0, 1] for every model; or,
@@ -8,8 +8,8 @@ own. J is the cost's expectation over the training. Two things are compared, for
     certified   a lower bound on J after any attack by k attackers, from J of trainings without attackers
     measured    the mean cost of trainings with k attackers of one kind
 
-    --level user       attackers take the places of k of UserDP-FedAvg's 200 clients (`userdp_certified`)
-    --level instance   k poisoned records join those of one of InsDP-FedAvg's 10 clients (`insdp_certified`)
+    --level user       attackers take the places of k of UserDP-FedAvg's clients (`userdp_certified`)
+    --level instance   k poisoned records join those of one of InsDP-FedAvg's clients (`insdp_certified`)
 
 Certified from the trainings' mean with Hoeffding's radius (`radius`: all J of a run together with probability 0.99),
 and as if the mean were J (`estimate`). `published` is the paper's formula as printed, which takes a client that is
@@ -25,16 +25,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
-from clients.attacks import ATTACKS, LabelFlip, TriangleBackdoor
+from clients.attacks import LabelFlip, TriangleBackdoor
 from deploy import simulate
 from deploy.certify_commands import ATTACKERS_SHOWN
 from deploy.errors import ConfigError
-from deploy.experiments import insdp_certified, runner, userdp_certified, xie_attack_figures
-from deploy.experiments.attack_costs import Reached, attackers_for, bound_rows, cost_rows, lower_bounds
-from deploy.experiments.attack_levels import LEVELS, Level
+from deploy.experiments import insdp_certified, runner, userdp_certified, xie_attack_figures, xie_attack_shown
+from deploy.experiments.attack_costs import Reached, attackers_for, bound_rows, cost_rows, lower_bounds, wanted_by
+from deploy.experiments.attack_levels import LEVELS, Figure, Level
+from deploy.experiments.public_start import started
 from deploy.experiments.runner import Case, Outcome
+from deploy.experiments.two_classes import PAIRS, pair_of
 from deploy.workers import Workers
 from dp.accounting import PldAccountant
 from dp.certified_prediction import Method, Training, published_epsilon
@@ -44,7 +45,6 @@ PSI: Final = 0.01
 """All of a run's J are within their radii but for this probability."""
 TAUS: Final = (1.25, 1.5, 2.0, 3.0, 5.0)
 """By what an attack shall divide J, of Figures 7d and 10."""
-PAPER_TRAININGS: Final = 100
 SEEDS, CLEAN_SEEDS = 10, 40
 QUICK_SEEDS, QUICK_CLEAN_SEEDS = 2, 4
 QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
@@ -66,17 +66,29 @@ class Experiment:
     """Trainings of each sigma without attackers."""
     cost_bound: float | None = None
     """C_bar of the cross-entropy, 0.5 in the paper's Table 2; None: the cost is a share."""
+    poison_shares: Sequence[float] = ()
+    """Of an attacking client's records that are poisoned, one after the other: the paper's alpha; none: all of them."""
     dataset: str = "mnist"
     device: str = "auto"
+    public_start: Path | None = None
+    """What trainings start from, in place of a model that is drawn."""
 
     def __post_init__(self) -> None:
+        if self.dataset in PAIRS and self.dataset not in self.of.figures:
+            known = ", ".join(self.of.figures)
+            raise ConfigError(f"--dataset: expected one of {known} at level {self.level}, found {self.dataset!r}")
         for k in self.attackers:
             if not 1 <= k <= ATTACKERS_SHOWN:
                 raise ConfigError(f"--attackers: expected 1 .. {ATTACKERS_SHOWN}, found {k}")
         for attack in self.attacks:
-            if attack not in self.of.attacks:
-                known = ", ".join(self.of.attacks)
+            if attack not in self.figure.attacks:
+                known = ", ".join(self.figure.attacks)
                 raise ConfigError(f"--attack: expected one of {known} at level {self.level}, found {attack!r}")
+        for share in self.poison_shares:
+            if share != 1 and not self.of.has_shares:
+                raise ConfigError(f"--poison-share: expected 1 at level {self.level}, found {share}")
+            if not 0 < share <= 1:
+                raise ConfigError(f"--poison-share: expected a number above 0 and at most 1, found {share}")
         for field, value in (*(("--sigma", sigma) for sigma in self.sigmas), ("--cost-bound", self.largest_cost)):
             if not 0 < value < math.inf:
                 raise ConfigError(f"{field}: expected a positive number, found {value}")
@@ -91,30 +103,53 @@ class Experiment:
         """The level."""
         return LEVELS[self.level]
 
+    @property
+    def figure(self) -> Figure:
+        """What the paper shows of the data set."""
+        return self.of.figure_of(self.dataset)
+
     def filled(self) -> Experiment:
-        """With what the level has in place of what is left out."""
-        level = self.of
+        """With what the paper has in place of what is left out."""
+        figure = self.figure
         return replace(
             self,
-            sigmas=tuple(self.sigmas or level.sigmas),
-            attackers=tuple(sorted(self.attackers or level.attackers)),
-            attacks=tuple(self.attacks or level.attacks),
-            rounds=self.rounds or level.rounds,
+            sigmas=tuple(self.sigmas or figure.sigmas),
+            attackers=tuple(sorted(self.attackers or figure.attackers)),
+            attacks=tuple(self.attacks or figure.attacks),
+            rounds=self.rounds or figure.rounds,
+            poison_shares=tuple(sorted(self.poison_shares or (1.0,))),
         )
+
+    def starting_from(self, model: Path) -> Experiment:
+        """The same, from that public model."""
+        return replace(self, public_start=model)
 
     def trained(self) -> userdp_certified.Experiment | insdp_certified.Experiment:
         """What is trained without attackers."""
-        rounds = self.rounds or self.of.rounds
-        return self.of.trained(sigmas=self.sigmas, rounds=rounds, dataset=self.dataset, device=self.device)
+        return self.of.trained(
+            sigmas=self.sigmas,
+            rounds=self.rounds or self.figure.rounds,
+            dataset=self.dataset,
+            device=self.device,
+            public_start=self.public_start,
+        )
 
-    def case(self, sigma: float, attack: str | None = None, k: int = 0) -> Case:
-        """Without an attack, or with k attackers of that kind."""
+    def clean_case(self, sigma: float) -> Case:
+        """Without an attack."""
+        return self._named(sigma, "clean", attack="none", k=0, poison_share=None)
+
+    def case(self, sigma: float, attack: str, k: int, share: float = 1.0) -> Case:
+        """With k attackers of that kind."""
+        which = f"{attack}-k{k}" + ("" if share == 1 else f"-share-{share:g}")
+        case = self._named(sigma, which, attack=attack, k=k, poison_share=share)
+        simulation = {**case.config["simulation"], "attack": self.of.attack(self.dataset, attack, k, share)}
+        return replace(case, config={**case.config, "simulation": simulation})
+
+    def _named(self, sigma: float, which: str, **labels: Any) -> Case:
         clean = self.trained().case(sigma)
-        name = f"{clean.name}-{'clean' if attack is None else f'{attack}-k{k}'}"
+        name = f"{clean.name}-{which}"
         config = {**clean.config, "task": {**clean.config["task"], "name": name}}
-        if attack is not None:
-            config["simulation"] = {**config["simulation"], "attack": self.of.attack(attack, k)}
-        return Case(name=name, labels={"sigma": sigma, "attack": attack or "none", "k": k}, config=config)
+        return Case(name=name, labels={"sigma": sigma, **labels}, config=config)
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
@@ -122,12 +157,13 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
     Raises: ConfigError, DataError, ArgumentError.
     """
-    experiment = experiment.filled()
-    clean = [experiment.case(sigma) for sigma in experiment.sigmas]
+    start, experiment = started(experiment.filled(), folder, console, workers)
+    clean = [experiment.clean_case(sigma) for sigma in experiment.sigmas]
     attacked = [
-        experiment.case(sigma, attack, k)
+        experiment.case(sigma, attack, k, share)
         for sigma in experiment.sigmas
         for attack in experiment.attacks
+        for share in experiment.poison_shares
         for k in experiment.attackers
     ]
     outcomes = [
@@ -139,8 +175,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         for sigma in experiment.sigmas
         for attack in experiment.attacks
     ]
-    report = runner.report_of("xie-attack-cost", experiment, folder)
+    report = runner.report_of("xie-attack-cost", replace(experiment, public_start=None), folder)
     report |= {
+        "public_start": None if start is None else start.to_json(),
+        "clients": experiment.trained().row.n_clients,
         "threat": experiment.of.threat.value,
         "C_bar": experiment.largest_cost,
         "psi": PSI,
@@ -148,12 +186,12 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "cases": cases,
     }
     report["beaten"] = [
-        f"sigma = {case['sigma']:g}, {case['attack']}, k = {row['k']}"
+        f"sigma = {case['sigma']:g}, {case['attack']}, k = {row['k']}, share {row['poison_share']:g}"
         for case in cases
         for row in case["measured"]
         if row["beats_the_bound"]
     ]
-    report["paragraph"] = paragraph(report)
+    report["paragraph"] = xie_attack_shown.paragraph(report, start)
     runner.write(folder, report, outcomes)
     runner.write_rows(folder / "costs.csv", [row for case in cases for row in cost_rows(case)])
     runner.write_rows(folder / "certified.csv", [row for case in cases for row in bound_rows(case)])
@@ -165,26 +203,32 @@ def _of_case(
     experiment: Experiment, outcomes: Sequence[Outcome], folder: Path, sigma: float, attack: str
 ) -> dict[str, Any]:
     """One noise multiplier and attack: J without attackers, what is certified of it, and the cost by k."""
-    level, n_J = experiment.of, len(experiment.sigmas) * len(experiment.attacks)
-    by_k = {0: _outcome(outcomes, sigma, "none", 0)}
-    by_k |= {k: _outcome(outcomes, sigma, attack, k) for k in experiment.attackers}
-    plan = simulate.resolve(by_k[0].case.config)
-    wanted = ATTACKS[attack]().success_records(plan.split.test)
+    row, n_J = experiment.trained().row, len(experiment.sigmas) * len(experiment.attacks)
+    clean, *attacked = (
+        outcome
+        for outcome in outcomes
+        if outcome.case.labels["sigma"] == sigma and outcome.case.labels["attack"] in ("none", attack)
+    )
+    plan, model = simulate.resolve(clean.case.config), pair_of(experiment.dataset).model
+    wanted = wanted_by(attacked[0].case, plan.split.test)
     assert wanted is not None  # every attack of a level has an aim
-    reached = {k: Reached.of(folder / of_k.case.name, len(of_k.runs), wanted) for k, of_k in by_k.items()}
+    reached = [Reached.of(folder / each.case.name, len(each.runs), model, wanted) for each in (clean, *attacked)]
     training = experiment.trained().training(plan.task)
     J = float(reached[0].costs(experiment.cost_bound).mean())
     certified = _certified(experiment, J, training, psi=PSI / n_J)
-    measured = [_measured(k, by_k[k], reached[k], reached[0], experiment.cost_bound) for k in by_k]
-    radius = experiment.largest_cost * hoeffding_radius(experiment.seeds, PSI / (n_J * len(experiment.attackers)))
-    for row in measured:
-        proved = max(certified["radius"][method][row["k"]] for method in (Method.PLD, Method.EXACT))
-        row["beats_the_bound"] = row["k"] > 0 and row["mean"] + radius < proved
+    measured = [
+        _measured(outcome, each, reached[0], experiment.cost_bound)
+        for outcome, each in zip((clean, *attacked), reached, strict=True)
+    ]
+    radius = experiment.largest_cost * hoeffding_radius(experiment.seeds, PSI / (n_J * len(attacked)))
+    for line in measured:
+        proved = max(certified["radius"][method][line["k"]] for method in (Method.PLD, Method.EXACT))
+        line["beats_the_bound"] = line["k"] > 0 and line["mean"] + radius < proved
     return {
         "sigma": sigma,
         "attack": attack,
-        "epsilon_published": published_epsilon(training, level.delta),
-        "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, level.delta),
+        "epsilon_published": published_epsilon(training, row.delta),
+        "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, row.delta),
         "J": J,
         "radius": experiment.largest_cost * hoeffding_radius(experiment.clean_seeds, PSI / n_J, n_events=2),
         "measured": measured,
@@ -200,29 +244,25 @@ def _certified(
     experiment: Experiment, J: float, training: Training, *, psi: float
 ) -> dict[str, dict[str, list[float]]]:
     """The lowest cost of k = 0 .. 20 attackers, by evidence and method."""
-    level, largest = experiment.of, experiment.largest_cost
+    largest, delta = experiment.largest_cost, experiment.trained().row.delta
     share = min(J / largest, 1.0)
     return {
         evidence: {
             method: [largest * low for low in bounds]
             for method, bounds in lower_bounds(
-                share, training, delta=level.delta, threat=level.threat, psi=psi, trainings=trainings
+                share, training, delta=delta, threat=experiment.of.threat, psi=psi, trainings=trainings
             ).items()
         }
         for evidence, trainings in (("radius", experiment.clean_seeds), ("estimate", None))
     }
 
 
-def _outcome(outcomes: Sequence[Outcome], sigma: float, attack: str, k: int) -> Outcome:
-    wanted = {"sigma": sigma, "attack": attack, "k": k}
-    return next(outcome for outcome in outcomes if outcome.case.labels == wanted)
-
-
-def _measured(k: int, outcome: Outcome, reached: Reached, clean: Reached, cost_bound: float | None) -> dict[str, Any]:
-    """The cost of k attackers over the trainings; beside it, if there are as many, that of the same seeds without."""
+def _measured(outcome: Outcome, reached: Reached, clean: Reached, cost_bound: float | None) -> dict[str, Any]:
+    """The cost over the trainings of a case; beside it, if there are as many, that of the same seeds without."""
     costs, without = reached.costs(cost_bound), clean.costs(cost_bound)[: len(reached.losses)]
     return {
-        "k": k,
+        "k": outcome.case.labels["k"],
+        "poison_share": outcome.case.labels["poison_share"],
         "mean": float(costs.mean()),
         "standard_error": float(costs.std(ddof=1) / math.sqrt(len(costs))) if len(costs) > 1 else None,
         "same_seeds_without": float(without.mean()) if len(without) == len(costs) else None,
@@ -234,74 +274,6 @@ def _measured(k: int, outcome: Outcome, reached: Reached, clean: Reached, cost_b
     }
 
 
-def paragraph(report: Mapping[str, Any]) -> str:
-    """What came out, beside what the paper says."""
-    level = LEVELS[report["level"]]
-    found = "; ".join(_sentence(case) for case in report["cases"])
-    is_paper = "the" if report["rounds"] == level.rounds else "not the"
-    beaten = "; ".join(report["beaten"]) or "none"
-    cost = (
-        "share of the records that attackers aim at which the model does not take for what they want"
-        if report["cost_bound"] is None
-        else f"cross-entropy on what attackers want, cut off at C_bar = {report['cost_bound']:g} (the paper's: 0.5)"
-    )
-    return (
-        f"{level.algorithm} on {report['dataset']}, classes 0 and 1, {report['rounds']} rounds ({is_paper} paper's "
-        f"{level.rounds}), {report['clean_seeds']} training(s) without attackers and {report['seeds']} of each attack "
-        f"(the paper has {PAPER_TRAININGS}). Cost: {cost}; k counts {level.words}. {found}. Bounds from J with its "
-        f"radius hold for all of the run together with probability {1 - report['psi']:g} over the trainings; from the "
-        "mean as if it were J they are approximations, and the published formula is a reproduction, not a bound. "
-        "Bounds that a measured cost is below, each with its radius, which a true bound escapes with probability "
-        f"{1 - 2 * report['psi']:g} at least: {beaten}. The paper says that costs and bounds fall with k and "
-        "rise as epsilon falls, that the bounds are tight for few attackers, and that under DP the kind of attack "
-        "makes little difference."
-    )
-
-
-def _sentence(case: Mapping[str, Any]) -> str:
-    last = case["measured"][-1]
-    bounds = {evidence: case["certified"][evidence] for evidence in ("radius", "estimate")}
-    k, paired = last["k"], last["same_seeds_without"]
-    without = "" if paired is None else f" ({paired:.3f} without attackers from the same seeds)"
-    return (
-        f"{case['attack']}, sigma = {case['sigma']:g} (epsilon published {case['epsilon_published']:.4f}): J = "
-        f"{case['J']:.3f} +- {case['radius']:.3f} without attackers; with k = {k}, {last['mean']:.3f} "
-        f"measured{without}, at least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
-        f"{_down(bounds['estimate'][Method.EXACT][k])} if the mean were J and "
-        f"{_down(bounds['estimate'][Method.PUBLISHED][k])} by the published formula"
-    )
-
-
-def _down(value: float) -> str:
-    return f"{math.floor(value * 1000) / 1000:.3f}"
-
-
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """For people."""
-    table = Table(title=f"Xie et al., what attacks cost, {report['level']} level", title_justify="left")
-    for column in ("sigma", "attack", "k", "accuracy", "success", "cost", "error", "without"):
-        table.add_column(column, justify="left" if column == "attack" else "right")
-    for evidence in ("radius", "estimate"):
-        for method in Method:
-            table.add_column(f"{method.value}\n{evidence}", justify="right")
-    for case in report["cases"]:
-        for row in case["measured"]:
-            bounds = (
-                case["certified"][evidence][method][row["k"]]
-                for evidence in ("radius", "estimate")
-                for method in Method
-            )
-            table.add_row(
-                f"{case['sigma']:g}",
-                case["attack"],
-                str(row["k"]),
-                f"{row['accuracy']:.3f}",
-                f"{row['attack_success']:.3f}",
-                f"{row['mean']:.3f}",
-                *(
-                    "-" if row[name] is None else f"{row[name]:.3f}"
-                    for name in ("standard_error", "same_seeds_without")
-                ),
-                *map(_down, bounds),
-            )
-    runner.print_result(console, table, report)
+    xie_attack_shown.print_report(console, report)

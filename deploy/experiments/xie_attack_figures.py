@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from deploy.experiments import runner
 from dp.certified_prediction import Method
 
+_MARKERS = "osD^v"
 _WORDS = {"radius": "J with its radius", "estimate": "the mean as J"}
 
 
@@ -35,8 +37,10 @@ def _by_k(axes: Any, cases: Sequence[Mapping[str, Any]], report: Mapping[str, An
                 bounds = case["certified"][evidence][method]
                 style = ":" if evidence == "estimate" else "--" if method is Method.PUBLISHED else "-"
                 panel.plot(range(len(bounds)), bounds, style, color=colour, label=f"{method.value}, {words}")
-        ks, means, errors = _points(case["measured"])
-        panel.errorbar(ks, means, errors, fmt="o", color="black", capsize=3, label="measured")
+        for share, marker in zip(report["poison_shares"], cycle(_MARKERS), strict=False):
+            ks, means, errors = _points(_of_share(case, share))
+            label = "measured" if share == 1 else f"measured, {share:g} of an attacker's records poisoned"
+            panel.errorbar(ks, means, errors, fmt=marker, color="black", capsize=3, mfc=f"{1 - share:g}", label=label)
         panel.set(xlabel="k", ylabel="cost of the attack", title=f"{case['attack']}, sigma = {case['sigma']:g}")
         panel.set_ylim(-0.02 * report["C_bar"], 1.05 * report["C_bar"])
 
@@ -46,15 +50,22 @@ def _points(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]
     return [row["k"] for row in rows], [row["mean"] for row in rows], [row["standard_error"] or 0.0 for row in rows]
 
 
+def _of_share(case: Mapping[str, Any], share: float) -> list[Mapping[str, Any]]:
+    """What was measured of such attackers, and without any."""
+    return [row for row in case["measured"] if row["poison_share"] in (None, share)]
+
+
 def _by_epsilon(axes: Any, report: Mapping[str, Any]) -> None:
-    """For each k, by the published epsilon: measured, and what is certified if the mean were J."""
+    """For each k, by the published epsilon: measured, of attackers who poison most, and what is certified if the mean
+    were J."""
+    share = report["poison_shares"][-1]
     for panel, attack in zip(axes, report["attacks"], strict=True):
         cases = sorted(
             (case for case in report["cases"] if case["attack"] == attack), key=lambda case: case["epsilon_published"]
         )
         epsilons = [case["epsilon_published"] for case in cases]
         for colour, i in zip(runner.COLOURS, range(len(report["attackers"]) + 1), strict=False):
-            rows = [case["measured"][i] for case in cases]
+            rows = [_of_share(case, share)[i] for case in cases]
             k, means, errors = rows[0]["k"], [row["mean"] for row in rows], [row["standard_error"] or 0 for row in rows]
             panel.errorbar(epsilons, means, errors, fmt="o-", color=colour, capsize=3, label=f"k = {k}, measured")
             for method, style in ((Method.EXACT, ":"), (Method.PUBLISHED, "--")):

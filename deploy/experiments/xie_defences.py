@@ -38,12 +38,13 @@ from clients.aggregation import (
     MultiKrum,
     TrimmedMean,
 )
-from clients.attacks import ATTACKS, LabelFlip, StatOpt, TriangleBackdoor
+from clients.attacks import LabelFlip, StatOpt, TriangleBackdoor
 from clients.datasets import Records
 from deploy import simulate
 from deploy.certify_commands import Request, certify_runs
 from deploy.errors import ConfigError
 from deploy.experiments import runner, userdp_certified, xie_defences_shown
+from deploy.experiments.attack_costs import wanted_by
 from deploy.experiments.attack_levels import of_clients
 from deploy.experiments.public_start import started
 from deploy.experiments.runner import Case, Outcome
@@ -218,7 +219,7 @@ def _of_case(outcome: Outcome, folder: Path, plan: Plan, pair: Pair) -> dict[str
     if labels["defence"] == CERTIFICATION:
         test = plan.split.test
         found["accuracy_of_mean_confidence"] = _share_right(pair, of_case, seeds, test)
-        wanted = _wanted(outcome.case, test)
+        wanted = wanted_by(outcome.case, test)
         if wanted is not None:
             found["attack_success_of_mean_confidence"] = _share_right(pair, of_case, seeds, wanted)
     return found
@@ -237,12 +238,6 @@ def _share_right(pair: Pair, folder: Path, seeds: int, records: Records) -> floa
     """Of the records whose label has the larger mean confidence."""
     predicted = pair.mean_confidences(folder, seeds, records).argmax(axis=1)
     return float(np.mean(predicted == pair.indices(records)))
-
-
-def _wanted(case: Case, test: Records) -> Records | None:
-    """What the attackers of a case aim at, None where there is no such thing."""
-    attack = case.config["simulation"].get("attack")
-    return None if attack is None else ATTACKS[attack["kind"]](**attack["parameters"]).success_records(test)
 
 
 def _certified(experiment: Experiment, plan: Plan, clean: Path) -> dict[str, Any]:

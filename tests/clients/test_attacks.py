@@ -149,6 +149,31 @@ def test_label_flipping_scales_its_update():
     assert_array_equal(LabelFlip(gamma=50.0).on_update(np.array([0.5, -2.0])), [25.0, -100.0])
 
 
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.29, 0.5, 0.999])
+def test_a_share_of_an_attackers_records_is_poisoned(share):
+    """As many as round(share n), in every stretch of the records as many as in any other, give or take one."""
+    ones = Records(np.zeros((100, 1, 6, 6), dtype=np.float32), np.ones(100, dtype=np.int64))
+    flipped = LabelFlip(share=share).on_records(ones).labels == 0
+    assert flipped.sum() == round(100 * share)
+    assert np.ptp(flipped.reshape(4, 25).sum(axis=1)) <= 1
+    stamped = TriangleBackdoor(share=share).on_records(ones)
+    assert_array_equal(stamped.labels, [1] * 100 + [0] * round(100 * share))
+    assert_array_equal(stamped.features.any(axis=(1, 2, 3)), stamped.labels == 0)
+    assert len(LabelFlip(share=share).success_records(ones)) == 100  # what it is measured by is the same
+
+
+def test_only_the_flipped_class_counts_for_the_share():
+    flipped = LabelFlip(source=3, target=8, share=0.5).on_records(images()).labels
+    assert np.count_nonzero(flipped == 3) == 2
+    assert np.count_nonzero(flipped == 8) == 4 + 2
+
+
+def test_poisoned_records_take_another_class():
+    wanted = PoisonedRecords(records=2, source=7)
+    assert_array_equal(wanted.on_records(images()).labels, [*images().labels, 0, 0])
+    assert_array_equal(wanted.success_records(images()).labels, LabelFlip(source=7).success_records(images()).labels)
+
+
 @pytest.mark.parametrize("aim", [LabelFlip(), TriangleBackdoor()])
 def test_poisoned_records_join_the_clients_own(aim):
     """Its own stay as they are; k more are the first that the aim is measured by."""
@@ -434,6 +459,10 @@ def test_sign_flip_and_noise():
         (lambda: LabelFlip(source=10), "source must be a class"),
         (lambda: LabelFlip(gamma=0.0), "gamma must be positive"),
         (lambda: PoisonedRecords(aim="scaled"), "aim must be one of label-flip, triangle-backdoor"),
+        (lambda: LabelFlip(share=0.0), r"share must be in \(0, 1\], got 0.0"),
+        (lambda: TriangleBackdoor(share=1.5), r"share must be in \(0, 1\], got 1.5"),
+        (lambda: PixelBackdoor(share=math.nan), r"share must be in \(0, 1\], got nan"),
+        (lambda: PoisonedRecords(source=10), "source must be a class"),
         (lambda: PoisonedRecords(records=0), "records must be an integer >= 1"),
         (lambda: PoisonedRecords(records=5).on_records(images()), "at most the 4 of the client"),
         (lambda: PixelBackdoor(target=-1), "target must be a class"),

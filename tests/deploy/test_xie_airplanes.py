@@ -16,10 +16,12 @@ import torch
 from numpy.testing import assert_array_equal
 from typer.testing import CliRunner
 
-from clients import models
+from clients import evaluation, models
 from clients.datasets import Records, Split, model_inputs, source
+from deploy import simulate
 from deploy.cli import app
-from deploy.experiments import insdp_certified, public_start, userdp_certified, xie_tables
+from deploy.experiments import insdp_certified, public_start, userdp_certified, xie_attack_cost, xie_tables
+from deploy.experiments.attack_levels import LEVELS
 from deploy.experiments.two_classes import AIRPLANES_AND_BIRDS, pair_of
 from dp.accounting import SampledGaussian
 from dp.certified_prediction import Training, published_epsilon
@@ -131,3 +133,33 @@ def test_a_start_that_is_given(small_cifar: Split, tmp_path: Path) -> None:
     assert report["cases"][0]["paper"] == 0.8143
     assert "Table 8 has 0.8143" in report["paragraph"]
     assert "that was given (start.npy)" in report["paragraph"]
+
+
+def test_what_birds_cost_in_small(small_cifar: Split, tmp_path: Path) -> None:
+    """Birds shall be airplanes: the cost is the share of birds that are not, by the model that is `cnn-pooled-binary`;
+    of the 40 records' worth of a class that a client has, k join it."""
+    pytest.importorskip("matplotlib")
+    np.save(tmp_path / "start.npy", models.initial_parameters("cnn-pooled-binary", seed=5))
+    chosen = ("--dataset", "cifar10", "--sigma", 4, "--attackers", 3, "--attack", "label-flip", "--seeds", 1)
+    arguments = (*chosen, "--rounds", 1, "--clean-seeds", 1, "--public-start", tmp_path / "start.npy")
+    birds = small_cifar.test.take(np.flatnonzero(small_cifar.test.labels == 2))
+    for level, kind in (("user", "label-flip"), ("instance", "poisoned-records")):
+        folder = tmp_path / level
+        report = report_of("xie-attack-cost", "--level", level, *arguments, "--output", folder)
+        parameters = np.load(folder / "sigma-4-clean" / "seed-0.npz")["parameters"]
+        found = evaluation.confidences(parameters, "cnn-pooled-binary", birds).argmax(axis=1)
+        assert report["cases"][0]["J"] == pytest.approx(np.mean(found != 0))
+        attack = tomllib.loads((folder / "sigma-4-label-flip-k3" / "config.toml").read_text())["simulation"]["attack"]
+        assert (attack["kind"], attack["parameters"]["source"]) == (kind, 2)
+        assert "airplanes and birds" in report["paragraph"]
+        assert "that was given (start.npy)" in report["paragraph"]
+
+
+def test_the_costs_epsilons_are_the_papers(small_cifar: Split) -> None:
+    """Figures 4d and 6c print 0.59 and 0.31, the first two decimals of what its tables and the earlier version have."""
+    for level, printed in (("user", 0.5978), ("instance", 0.3158)):
+        setting = xie_attack_cost.Experiment(level=level, dataset="cifar10").filled()
+        row, (sigma,) = setting.trained().row, setting.sigmas
+        task = simulate.resolve(setting.clean_case(sigma).config).task
+        assert published_epsilon(setting.trained().training(task), row.delta) == pytest.approx(printed, abs=6e-5)
+    assert [LEVELS[level].figure_of("cifar10").cost_bound for level in LEVELS] == [0.2, 2.0]

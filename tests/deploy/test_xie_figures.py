@@ -124,7 +124,7 @@ def test_who_attacks_is_the_papers() -> None:
     """Sec. 6.1.3: scaled by 50, every record poisoned; of records, all in the hands of one client."""
     user = xie_attack_cost.Experiment(level="user").filled()
     assert (user.sigmas, user.rounds) == ((2.5,), 5)
-    clean, flipped = user.case(2.5), user.case(2.5, "label-flip", 5)
+    clean, flipped = user.clean_case(2.5), user.case(2.5, "label-flip", 5)
     assert clean.config["simulation"].get("attack") is None
     assert flipped.config["simulation"]["attack"] == {
         "kind": "label-flip",
@@ -135,6 +135,11 @@ def test_who_attacks_is_the_papers() -> None:
         user.case(2.5, "distributed-backdoor", k).config["simulation"]["attack"]["parameters"]["parts"] for k in (4, 20)
     ]
     assert parts == [4, 15]
+    half = [
+        user.case(2.5, attack, 4, 0.5).config["simulation"]["attack"]["parameters"]
+        for attack in ("label-flip", "triangle-backdoor")
+    ]
+    assert half == [{"gamma": 50.0, "share": 0.5}, {"gamma": 50.0, "share": 0.5, "steps": 20, "rate": 0.02}]
     record = xie_attack_cost.Experiment(level="instance").filled().case(10.0, "triangle-backdoor", 20)
     attack = record.config["simulation"]["attack"]
     assert (attack["clients"], attack["parameters"]) == (1, {"aim": "triangle-backdoor", "records": 20})
@@ -152,6 +157,10 @@ def test_who_attacks_is_the_papers() -> None:
         (("xie-attack-cost", "--level", "instance", "--attack", "distributed-backdoor"), "at level instance"),
         (("xie-attack-cost", "--level", "user", "--cost-bound", 0), "--cost-bound: expected a positive number"),
         (("xie-attack-cost", "--level", "user", "--cost-bound", "nan"), "--cost-bound: expected a positive number"),
+        (("xie-attack-cost", "--level", "user", "--poison-share", 0), "--poison-share: expected a number above 0"),
+        (("xie-attack-cost", "--level", "user", "--poison-share", "nan"), "--poison-share: expected a number above 0"),
+        (("xie-attack-cost", "--level", "user", "--poison-share", 1.1), "at most 1, found 1.1"),
+        (("xie-attack-cost", "--level", "instance", "--poison-share", 0.5), "expected 1 at level instance"),
         (("xie-attack-cost", "--level", "user", "--sigma", "-1"), "--sigma: expected a positive number"),
         (("userdp-certified", "--clipping", "median-not-private"), "--clipping: expected one of flat"),
         (("userdp-certified", "--dirichlet-alpha", 0), "--dirichlet-alpha: expected a positive number"),
@@ -212,6 +221,22 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained again"))
     cut = small(folder, *arguments, "--attack", "triangle-backdoor", "--cost-bound", 0.5)
     assert cut["cases"][0]["J"] == pytest.approx(np.mean([min(loss, 0.5) for loss in losses]), rel=1e-4)
+
+
+def test_shares_of_poisoned_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each share trains in a folder of its own beside the same clean trainings, and all are measured by the same J."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(userdp_certified, "ROWS", {"mnist": replace(userdp_certified.MNIST, local_epochs=1)})
+    arguments = ("--level", "user", "--sigma", 2, "--attackers", 20, "--attack", "label-flip")
+    report = small(tmp_path / "run", *arguments, "--poison-share", 1, "--poison-share", 0.5)
+    (case,) = report["cases"]
+    assert [(row["k"], row["poison_share"]) for row in case["measured"]] == [(0, None), (20, 0.5), (20, 1.0)]
+    trained = sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_dir())
+    assert trained == ["sigma-2-clean", "sigma-2-label-flip-k20", "sigma-2-label-flip-k20-share-0.5"]
+    half = json.loads((tmp_path / "run" / trained[2] / "seed-0.jsonl").read_text().splitlines()[-1])
+    assert case["measured"][1]["attack_success"] == pytest.approx(half["attack_success"])
+    rows = rows_of(tmp_path / "run" / "costs.csv")
+    assert [row["poison_share"] for row in rows] == ["", "", "0.5", "1.0"]
 
 
 def test_poisoned_records_in_small(tmp_path: Path) -> None:
