@@ -31,12 +31,27 @@ CertifiedSeeds = Annotated[
     typer.Option(help="Trainings of each sigma; with --quick 2 or 5, else 100; the paper has 1000.", min=1),
 ]
 CertifiedRounds = Annotated[int | None, typer.Option(help="In place of the paper's 3, or 1 on cifar10.", min=1)]
+
+
+class PairsName(StrEnum):
+    """Data sets of which two classes are told apart."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    FASHION_MNIST = "fashion-mnist"
+    CIFAR10 = "cifar10"
+    SENTIMENT140 = "sentiment140-50k"
+
+
 CertifiedPictures = Annotated[PicturesName, typer.Option(help="Digits 0 and 1, or cifar10's airplanes and birds.")]
+CertifiedPairs = Annotated[
+    PairsName, typer.Option(help="Digits 0 and 1, cifar10's airplanes and birds, or negative and positive tweets.")
+]
 PublicStart = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.npy",
-        help="Public model to start from; on cifar10, one is trained on its other classes unless this is given.",
+        help="Public model to start from; on cifar10 and tweets, one is trained on other records unless this is given.",
     ),
 ]
 
@@ -67,7 +82,7 @@ def experiment_userdp_certified(
     seeds: CertifiedSeeds = None,
     sigmas: Annotated[
         list[float] | None,
-        typer.Option("--sigma", help="Instead of 1, 1.8, 2.3; on cifar10 1.7, 3, 6. Repeat."),
+        typer.Option("--sigma", help="Instead of 1, 1.8, 2.3; on cifar10 1.7, 3, 6; of tweets 1, 2, 3. Repeat."),
     ] = None,
     rounds: CertifiedRounds = None,
     clipping: Annotated[
@@ -76,7 +91,7 @@ def experiment_userdp_certified(
     dirichlet_alpha: Annotated[
         float | None, typer.Option(help="Deal records by a Dirichlet distribution, not i.i.d.: Figure 3 has 1 and 0.5.")
     ] = None,
-    dataset: CertifiedPictures = PicturesName.MNIST,
+    dataset: CertifiedPairs = PairsName.MNIST,
     public_start: PublicStart = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -85,7 +100,7 @@ def experiment_userdp_certified(
     output: ExperimentFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Xie et al.'s Tables 4, 5 and Figures 1 to 3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
+    """Xie et al.'s Tables 4 to 6 and Figures 1 to 3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
     with exit_codes():
         from deploy.experiments import certified_accuracy, certified_setting
         from deploy.experiments import userdp_certified as module
@@ -185,7 +200,7 @@ def experiment_xie_attack_cost(
     rounds: Annotated[
         int | None, typer.Option(help="In place of the paper's: on mnist 5, or 4 for records.", min=1)
     ] = None,
-    dataset: CertifiedPictures = PicturesName.MNIST,
+    dataset: CertifiedPairs = PairsName.MNIST,
     public_start: PublicStart = None,
     device: Device = "auto",
     threads: Threads = None,

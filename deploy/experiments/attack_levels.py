@@ -104,6 +104,13 @@ LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
                     attacks=(LabelFlip.name, *_PATTERNS),
                     cost_bound=0.2,
                 ),
+                "sentiment140-50k": Figure(
+                    sigmas=(2.0,),
+                    rounds=3,
+                    attackers=(2, 5, 10),
+                    attacks=(LabelFlip.name,),
+                    cost_bound=1.4,
+                ),
             },
             attack=_of_clients_on,
             has_shares=True,

@@ -1,4 +1,4 @@
-"""The two classes that Xie et al. tell apart, and by which model: digits 0 and 1, or airplanes and birds."""
+"""The two classes that Xie et al. tell apart, and by which model: digits 0 and 1, airplanes and birds, or tweets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class Pair:
 
 DIGITS: Final = Pair((0, 1), "classes 0 and 1", "cnn-binary")
 AIRPLANES_AND_BIRDS: Final = Pair((0, 2), "airplanes and birds", "cnn-pooled-binary")
-PAIRS: Final[Mapping[str, Pair]] = MappingProxyType({"mnist": DIGITS, "cifar10": AIRPLANES_AND_BIRDS})
+TWEETS: Final = Pair((0, 1), "negative and positive tweets", "lstm-binary")
+PAIRS: Final[Mapping[str, Pair]] = MappingProxyType(
+    {"mnist": DIGITS, "cifar10": AIRPLANES_AND_BIRDS, "sentiment140-50k": TWEETS}
+)
 
 
 def pair_of(dataset: str) -> Pair:

@@ -15,7 +15,7 @@ from clients.errors import DimensionError, ModelImportError, ModelInputError, Un
 
 NAMES = [
     *("mlp", "cnn", "cnn-standardised", "cnn-half", "cnn-binary", "cnn-letters", "cnn-rgb", "cifar"),
-    *("cnn-pooled", "cnn-pooled-binary", "lstm"),
+    *("cnn-pooled", "cnn-pooled-binary", "lstm", "lstm-binary"),
 ]
 FOR_EMNIST = {"cnn-letters": 26, "cnn-balanced": 47, "cnn-byclass": 62}
 
@@ -36,7 +36,11 @@ def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
 
 @pytest.mark.parametrize(
     ("name", "classes", "dimension"),
-    [("cnn-binary", (0, 1), 26_010 - 8 * 33), ("cnn-pooled-binary", (0, 2), 131_466 - 8 * 129)],
+    [
+        ("cnn-binary", (0, 1), 26_010 - 8 * 33),
+        ("cnn-pooled-binary", (0, 2), 131_466 - 8 * 129),
+        ("lstm-binary", (0, 1), 122_506 - 8 * 65),
+    ],
 )
 def test_a_binary_cnn_is_its_cnn_with_two_outputs(name, classes, dimension):
     """Eight outputs fewer; the other classes have no confidence at all, and the loss is that of two logits."""

@@ -41,8 +41,8 @@ def small_cifar(monkeypatch: pytest.MonkeyPatch) -> Split:
     """Made-up pictures in CIFAR-10's place, and little training."""
     split = Split(pictures(PER_CLASS, 1), pictures(PER_CLASS_TEST, 2))
     monkeypatch.setattr(source, "_IMAGES", {"cifar10": lambda may_download: split})
-    monkeypatch.setattr(public_start, "ROUNDS", 1)
-    monkeypatch.setattr(public_start, "STEPS", 1)
+    recipe = replace(public_start.RECIPES["cifar10"], rounds=1, steps=1)
+    monkeypatch.setattr(public_start, "RECIPES", {"cifar10": recipe})
     monkeypatch.setattr(userdp_certified, "ROWS", {"cifar10": replace(userdp_certified.CIFAR, local_epochs=1)})
     monkeypatch.setattr(insdp_certified, "ROWS", {"cifar10": replace(insdp_certified.CIFAR, local_steps=1)})
     return split
