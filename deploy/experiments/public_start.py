@@ -49,7 +49,7 @@ class Recipe:
     """The experiment's with an output for each class."""
     rounds: int
     steps: int
-    """Of a client in a round: a pass over its half."""
+    """Of a client in a round: a pass over its half, or a little more."""
     rate: float
     weight_decay: float
     words: str
@@ -75,8 +75,8 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
             dataset="airline-tweets",
             classes=(0, 2),
             model="lstm",
-            rounds=8,
-            steps=72,
+            rounds=6,
+            steps=91,
             rate=0.5,
             weight_decay=0.0,
             words="negative and positive tweets to American airlines",

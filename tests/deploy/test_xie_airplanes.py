@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from clients import evaluation, models
 from clients.datasets import Records, Split, model_inputs, source
-from deploy import simulate
 from deploy.cli import app
 from deploy.experiments import insdp_certified, public_start, userdp_certified, xie_attack_cost, xie_tables
 from deploy.experiments.attack_levels import LEVELS
@@ -136,30 +135,45 @@ def test_a_start_that_is_given(small_cifar: Split, tmp_path: Path) -> None:
 
 
 def test_what_birds_cost_in_small(small_cifar: Split, tmp_path: Path) -> None:
-    """Birds shall be airplanes: the cost is the share of birds that are not, by the model that is `cnn-pooled-binary`;
-    of the 40 records' worth of a class that a client has, k join it."""
+    """Birds shall be airplanes: the cost is the share of birds that are not, by `cnn-pooled-binary`."""
     pytest.importorskip("matplotlib")
     np.save(tmp_path / "start.npy", models.initial_parameters("cnn-pooled-binary", seed=5))
     chosen = ("--dataset", "cifar10", "--sigma", 4, "--attackers", 3, "--attack", "label-flip", "--seeds", 1)
     arguments = (*chosen, "--rounds", 1, "--clean-seeds", 1, "--public-start", tmp_path / "start.npy")
+    report = report_of("xie-attack-cost", "--level", "user", *arguments, "--output", tmp_path / "run")
     birds = small_cifar.test.take(np.flatnonzero(small_cifar.test.labels == 2))
-    for level, kind in (("user", "label-flip"), ("instance", "poisoned-records")):
-        folder = tmp_path / level
-        report = report_of("xie-attack-cost", "--level", level, *arguments, "--output", folder)
-        parameters = np.load(folder / "sigma-4-clean" / "seed-0.npz")["parameters"]
+    for row, case in zip(report["cases"][0]["measured"], ("clean", "label-flip-k3"), strict=True):
+        parameters = np.load(tmp_path / "run" / f"sigma-4-{case}" / "seed-0.npz")["parameters"]
         found = evaluation.confidences(parameters, "cnn-pooled-binary", birds).argmax(axis=1)
-        assert report["cases"][0]["J"] == pytest.approx(np.mean(found != 0))
-        attack = tomllib.loads((folder / "sigma-4-label-flip-k3" / "config.toml").read_text())["simulation"]["attack"]
-        assert (attack["kind"], attack["parameters"]["source"]) == (kind, 2)
-        assert "airplanes and birds" in report["paragraph"]
-        assert "that was given (start.npy)" in report["paragraph"]
+        assert row["mean"] == pytest.approx(np.mean(found != 0))
+    assert "airplanes and birds" in report["paragraph"]
+    assert "that was given (start.npy)" in report["paragraph"]
 
 
-def test_the_costs_epsilons_are_the_papers(small_cifar: Split) -> None:
+def test_who_attacks_birds() -> None:
+    """Birds are class 2, whoever flips them: a client, or records that join one's."""
+    user, records = (xie_attack_cost.Experiment(level=level, dataset="cifar10").filled() for level in LEVELS)
+    parameters = [
+        of.case(8.0, attack, 4).config["simulation"]["attack"]["parameters"]
+        for of, attack in ((user, "label-flip"), (user, "triangle-backdoor"), (records, "label-flip"))
+    ]
+    assert parameters == [
+        {"gamma": 50.0, "source": 2},
+        {"gamma": 50.0, "steps": 10, "rate": 0.05},
+        {"aim": "label-flip", "records": 4, "source": 2},
+    ]
+
+
+def test_the_costs_epsilons_are_the_papers() -> None:
     """Figures 4d and 6c print 0.59 and 0.31, the first two decimals of what its tables and the earlier version have."""
-    for level, printed in (("user", 0.5978), ("instance", 0.3158)):
-        setting = xie_attack_cost.Experiment(level=level, dataset="cifar10").filled()
-        row, (sigma,) = setting.trained().row, setting.sigmas
-        task = simulate.resolve(setting.clean_case(sigma).config).task
-        assert published_epsilon(setting.trained().training(task), row.delta) == pytest.approx(printed, abs=6e-5)
-    assert [LEVELS[level].figure_of("cifar10").cost_bound for level in LEVELS] == [0.2, 2.0]
+    (user, records), (clients, joined) = (
+        [level.figure_of("cifar10") for level in LEVELS.values()],
+        (userdp_certified.CIFAR, insdp_certified.CIFAR),
+    )
+    trainings = [
+        Training(SampledGaussian(clients.client_rate, *user.sigmas), user.rounds),
+        Training(SampledGaussian(joined.record_rate, *records.sigmas), records.rounds * joined.local_steps),
+    ]
+    epsilons = [published_epsilon(each, row.delta) for each, row in zip(trainings, (clients, joined), strict=True)]
+    assert epsilons == pytest.approx([0.5978, 0.3158], abs=6e-5)
+    assert [user.cost_bound, records.cost_bound] == [0.2, 2.0]

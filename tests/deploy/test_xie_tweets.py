@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Split:
     private = Split(tweets([0, 1] * 20, 1), tweets([0, 1, 1, 0, 1], 2))
     public = Split(tweets([0, 1, 2] * 4, 3), tweets([0, 1, 2], 4))
     monkeypatch.setattr(source, "_TEXTS", {"sentiment140-50k": lambda: private, "airline-tweets": lambda: public})
-    row = replace(userdp_certified.TWEETS, n_clients=8, client_rate=0.5, client_records=5)
+    row = replace(userdp_certified.TWEETS, n_clients=8, client_rate=0.5, client_records=5, rounds=1)
     monkeypatch.setattr(userdp_certified, "ROWS", {"sentiment140-50k": row})
     recipe = replace(public_start.RECIPES["sentiment140-50k"], rounds=1, steps=1)
     monkeypatch.setattr(public_start, "RECIPES", {"sentiment140-50k": recipe})
@@ -108,7 +108,17 @@ def test_what_flipped_tweets_cost_in_small(small: Split, tmp_path: Path) -> None
     np.save(tmp_path / "start.npy", models.initial_parameters("lstm-binary", seed=5))
     chosen = ("--dataset", "sentiment140-50k", "--attackers", 4, "--seeds", 1, "--clean-seeds", 1)
     folder = tmp_path / "run"
-    arguments = ("--level", "user", *chosen, "--public-start", tmp_path / "start.npy", "--output", folder)
+    arguments = (
+        "--level",
+        "user",
+        "--rounds",
+        1,
+        *chosen,
+        "--public-start",
+        tmp_path / "start.npy",
+        "--output",
+        folder,
+    )
     report = report_of("xie-attack-cost", *arguments)
     positive = small.test.take(np.flatnonzero(small.test.labels == 1))
     for row, case in zip(report["cases"][0]["measured"], ("clean", "label-flip-k4"), strict=True):
