@@ -27,7 +27,7 @@ from dp.attack_inefficacy import (
     xie_attack_inefficacy_bounds,
     xie_corollary_k,
 )
-from dp.certified_prediction import LABELS, Method, Threat, Training, attacked_bounds, certify, published_epsilon
+from dp.certified_prediction import LABELS, Method, Threat, Training, attacked_bounds, certify_all, published_epsilon
 from dp.checks import require_delta
 from dp.monte_carlo import certified_accuracy, hoeffding_class_bounds, hoeffding_radius, require_psi
 from dp.planner import least_multiplier_for_attackers
@@ -146,12 +146,14 @@ def _certify_samples(
         bounds = [(low, high) for _, low, high in leads]
         report["plan"] = plan_for_samples(correct, bounds, training, request)
     for method in request.methods:
-        made = [
-            certify(
-                low, high, training, method=method, threat=request.threat, delta=request.delta, at_most=request.at_most
-            )
-            for _, low, high in leads
-        ]
+        made = certify_all(
+            [(low, high) for _, low, high in leads],
+            training,
+            method=method,
+            threat=request.threat,
+            delta=request.delta,
+            at_most=request.at_most,
+        )
         tolerated = [certificate.tolerated for certificate in made]
         report["labels"][method.value] = made[0].label.value
         report["tolerated"][method.value] = tolerated

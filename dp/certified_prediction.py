@@ -19,7 +19,9 @@ method bounds the removal and the addition one after the other, each in its own 
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -205,6 +207,40 @@ def certify(
         epsilon = published_epsilon(training, delta)
         K = xie_certified_k(FA, FB, epsilon, delta) if math.isfinite(epsilon) else 0.0
     return Certificate(int(min(certified_integer(K, threat), at_most)), threat, method)
+
+
+def certify_all(
+    leads: Sequence[tuple[float, float]],
+    training: Training,
+    *,
+    method: Method,
+    threat: Threat = Threat.ADD,
+    delta: float | None = None,
+    at_most: int = 128,
+) -> list[Certificate]:
+    """`certify` of each (F_A, F_B), with few calls where they are ordered, as those of two classes are.
+
+    With a larger F_A beside an F_B that is no larger no fewer attackers are tolerated. So where the first and the last
+    of a stretch tolerate the same number, all between them do.
+    """
+
+    def of(i: int) -> Certificate:
+        return certify(*leads[i], training, method=method, threat=threat, delta=delta, at_most=at_most)
+
+    order = sorted(range(len(leads)), key=lambda i: (leads[i][0], -leads[i][1]))
+    if not order or any(leads[i][1] < leads[j][1] for i, j in pairwise(order)):
+        return [of(i) for i in range(len(leads))]
+    found = {i: of(i) for i in {order[0], order[-1]}}
+    stretches = [(0, len(order) - 1)]
+    while stretches:
+        first, last = stretches.pop()
+        if found[order[first]] == found[order[last]]:
+            found |= dict.fromkeys(order[first:last], found[order[first]])
+        elif last - first > 1:
+            middle = (first + last) // 2
+            found[order[middle]] = of(order[middle])
+            stretches += [(first, middle), (middle, last)]
+    return [found[i] for i in range(len(leads))]
 
 
 def published_epsilon(training: Training, delta: float) -> float:

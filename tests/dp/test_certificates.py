@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp import certified_prediction
 from dp.accounting import Label, SampledGaussian
 from dp.attack_inefficacy import (
     attackers_needed,
@@ -24,6 +25,7 @@ from dp.certified_prediction import (
     best_certified_k,
     certified_integer,
     certify,
+    certify_all,
     is_certified,
     published_epsilon,
     xie_certified_k,
@@ -294,3 +296,24 @@ def test_hoeffding_covers():
     means = rng.binomial(200, truth, size=2000) / 200
     bounds = [hoeffding_class_bounds([m, 1 - m], 200, psi) for m in means]
     assert np.mean([low <= truth for winner, low, _ in bounds if winner == 0]) > 1 - psi
+
+
+@pytest.mark.parametrize("threat", list(Threat))
+@pytest.mark.parametrize("method", list(Method))
+def test_many_predictions_are_certified_like_each_alone(method, threat, monkeypatch):
+    """Of two classes, in any order and with equal ones among them, in fewer calls than there are predictions; and
+    leads that have no order."""
+    training = Training(SampledGaussian(0.1, 2.0), 1)
+    highest = np.random.default_rng(1).uniform(0.45, 1.0, 40).round(2).tolist()
+    ordered = [(FA, 1 - FA) for FA in highest]
+    unordered = [(0.6, 0.1), (0.5, 0.0), (0.9, 0.1), (0.6, 0.3)]
+    alone = certified_prediction.certify
+    options = {"method": method, "threat": threat, "delta": 0.0029, "at_most": 4}
+    expected = [[alone(*lead, training, **options) for lead in leads] for leads in (ordered, unordered)]
+    calls = []
+    monkeypatch.setattr(certified_prediction, "certify", lambda *a, **k: calls.append(a) or alone(*a, **k))
+    assert certify_all(ordered, training, **options) == expected[0]
+    assert len(calls) < 30
+    assert certify_all(unordered, training, **options) == expected[1]
+    assert certify_all([], training, **options) == []
+    assert certify_all(ordered[:1], training, **options) == expected[0][:1]
