@@ -45,10 +45,10 @@ def local_updates(
         raise NonFiniteModelError
     samples = [records.take(sample_records(len(records), sample_rate, random_bytes)) for records in clients]  # line 1
     updates = engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
-    np.negative(updates, out=updates)
-    if client_clip_norm != math.inf:  # this form leaves NaN to `shrinkage`, which refuses it
-        for i, update in enumerate(updates):
-            updates[i] *= shrinkage(update, client_clip_norm)  # line 7
+    if client_clip_norm == math.inf:  # this form leaves NaN to `shrinkage`, which refuses it
+        return np.negative(updates, out=updates)
+    for i, update in enumerate(updates):
+        updates[i] *= -shrinkage(update, client_clip_norm)  # line 7
     return updates
 
 
