@@ -217,7 +217,9 @@ def experiment_xie_attack_cost(
             level=level.value,
             sigmas=tuple(dict.fromkeys(sigmas or ())),
             attackers=tuple(dict.fromkeys(attackers or (module.QUICK_ATTACKERS if quick else ()))),
-            attacks=tuple(dict.fromkeys(attacks or (module.QUICK_ATTACKS if quick else ()))),
+            attacks=tuple(
+                dict.fromkeys(attacks or (module.quick_attacks(level.value, dataset.value) if quick else ()))
+            ),
             rounds=rounds,
             seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
             clean_seeds=clean_seeds or (module.QUICK_CLEAN_SEEDS if quick else module.CLEAN_SEEDS),

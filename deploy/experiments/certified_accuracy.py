@@ -92,7 +92,7 @@ def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str
             n_runs=seeds,
             provenance={},
         )
-        rows = [{"sigma": sigma, "threat": threat.value, **row} for row in _rows(certificates)]
+        rows = [{"sigma": sigma, "threat": threat.value, **line} for line in _rows(certificates)]
         curves += rows
         certified[threat.value] = {
             evidence: {method.value: _most(rows, evidence, method) for method in Method} for evidence in _EVIDENCES

@@ -50,9 +50,14 @@ QUICK_SEEDS, QUICK_CLEAN_SEEDS = 2, 4
 QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
 
 
+def quick_attacks(level: str, dataset: str) -> tuple[str, ...]:
+    """Of the two, those that there are on such records."""
+    return tuple(attack for attack in QUICK_ATTACKS if attack in LEVELS[level].figure_of(dataset).attacks)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run. Empty sequences and no rounds: those of the level."""
+    """What is run. Empty sequences and no rounds: those of the level and the data set."""
 
     level: str = "user"
     sigmas: Sequence[float] = ()

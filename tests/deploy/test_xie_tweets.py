@@ -78,6 +78,7 @@ def test_the_settings_are_table_2_s_and_the_epsilons_figure_4_s() -> None:
     epsilon = published_epsilon(Training(SampledGaussian(10 / 805, 2.0), figure.rounds), 1e-6)
     assert epsilon == pytest.approx(0.4102, abs=6e-5)
     flips = xie_attack_cost.Experiment(dataset="sentiment140-50k").filled().case(2.0, "label-flip", 5)
+    assert xie_attack_cost.quick_attacks("user", "sentiment140-50k") == ("label-flip",)
     assert flips.config["simulation"]["attack"]["parameters"] == {"gamma": 50.0, "source": 1}
 
 
