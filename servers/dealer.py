@@ -40,13 +40,14 @@ from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
 from servers.private_files import private_folder
 from servers.replicas import lead, while_leading
+from servers.resumption import MAX_ROUND
 from servers.servicers import check_hello
 from servers.supervision import until_stopped
 
 log = structlog.get_logger(__name__)
 
 AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-MAX_CLIENTS, MAX_PRODUCTS, MAX_ROUND = 1_000_000, 1 << 30, 1 << 32
+MAX_CLIENTS, MAX_PRODUCTS = 1_000_000, 1 << 30
 LEDGER_NAME = "dealt.sqlite"
 MAX_WAITING = 64
 """Batches that one server has and the other has not asked for yet."""
