@@ -28,7 +28,7 @@ from protos.precad.v1 import common_pb2
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import CONNECT_TIMEOUT_S, dial, with_port
 from servers.config import AggregatorConfig
-from servers.credentials import Credentials
+from servers.credentials import ROLES, Credentials
 from servers.lane import Lane, LaneListener, open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.resumption import MAX_ROUND, Agreement, Standing, agree
@@ -89,7 +89,7 @@ async def meet(
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
     peer = " or ".join(credentials.peer.load().fingerprints)
-    await to_the_end(state.store.begin, agreement.task_id)
+    await to_the_end(state.store.begin, agreement.task_id, ROLES[party])
     await to_the_end(state.store.joined, agreement.next_round, peer)
     return Meeting(link, lane, agreement, standing_of(theirs))
 
