@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -316,3 +317,21 @@ def test_the_command_as_a_process() -> None:
     refused = subprocess.run([*command, "run", "/nowhere"], capture_output=True, text=True, timeout=60, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "precad: /nowhere: expected a readable file, found: No such file or directory\n"
+
+
+ACCOUNT = ("account", "--sigma", "2", "--rounds", "3", "-q", "0.1", "--record-rate", "0.1", "--delta", "1e-5", "--json")
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ACCOUNT], ids=" ".join)
+def test_standard_output_that_takes_nothing_ends_with_one_line_or_in_silence(arguments: tuple[str, ...]) -> None:
+    """Exit code 1: one line where the disk is full, and none where the reader of a pipe has gone."""
+    command = [sys.executable, "-m", "deploy.cli", *arguments]
+    with Path("/dev/full").open("w") as full:
+        told = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert told.stderr == "precad: standard output: expected to write to it, found: No space left on device\n"
+    assert told.returncode == 1
+    reader, writer = os.pipe()
+    os.close(reader)
+    told = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (told.returncode, told.stderr) == (1, "")
