@@ -351,8 +351,12 @@ def test_what_a_command_wrote_before_it_ended_has_left_or_the_code_says_so(
 ) -> None:
     stream, said = refusing
     monkeypatch.setattr(sys, "stdout", stream)
-    with pytest.raises(SystemExit) as ended, checked():
+
+    def command() -> None:
         sys.stdout.write("x" * length)
         raise SystemExit(0)
+
+    with pytest.raises(SystemExit) as ended, checked():
+        command()
     assert ended.value.code == 1
     assert capsys.readouterr().err == said
