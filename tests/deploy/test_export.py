@@ -434,6 +434,15 @@ def test_an_authority_that_is_none_is_an_input_error(exported: Path, finished: P
         precad("verify-export", exported, "--authority", path, exit_code=code)
 
 
+@pytest.mark.parametrize("argument", ["DIR", "--against"])
+def test_a_folder_that_is_none_is_an_input_error(exported: Path, finished: Path, tmp_path: Path, argument: str) -> None:
+    """One that is missing, and a file."""
+    for path in (tmp_path / "none", exported / "model.pt"):
+        folders = (path,) if argument == "DIR" else (exported, "--against", path)
+        told = precad("verify-export", *folders, "--authority", finished / "pki/ca.pem", exit_code=2)
+        assert f"{argument}: expected a folder that `precad export` wrote, found {path}" in told.stderr
+
+
 # -- what is not exported ----------------------------------------------------------------------------------------------
 
 
