@@ -334,7 +334,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
 
 
 class _DealerControl(control_pb2_grpc.ControlServicer):
-    """Whether the dealer is up. The other calls are an aggregator's."""
+    """Whether the dealer is up, and in which state. The other calls are an aggregator's."""
 
     def __init__(self, dealer: DealerServicer) -> None:
         self._dealer = dealer
@@ -343,4 +343,9 @@ class _DealerControl(control_pb2_grpc.ControlServicer):
         """For the operator."""
         async with refusing("GetStatus", context, self._dealer.telemetry):
             require_role(context, Role.OPERATOR)
-        return control_pb2.Status(role=Role.DEALER, state="dealing", n_registered=self._dealer.n_connected)
+        return control_pb2.Status(
+            role=Role.DEALER,
+            state=self._dealer.telemetry.state,
+            task=self._dealer.task_id,
+            n_registered=self._dealer.n_connected,
+        )
