@@ -191,6 +191,19 @@ def test_a_training_that_diverges_ends_with_a_record(tmp_path: Path) -> None:
     assert len((tmp_path / "run" / "seed-0.jsonl").read_text().splitlines()) == run["rounds"]
 
 
+@pytest.mark.parametrize("rule", ["sum", "median"])
+def test_honest_updates_that_are_not_finite_are_a_divergence_under_any_rule(tmp_path: Path, rule: str) -> None:
+    """A local step so long that float64 overflows, on finite gradients."""
+    path = tmp_path / "wild.toml"
+    simulation = {"algorithm": "fedavg", "local_rate": 1e300, "local_weight_decay": 1e10, "aggregation": rule}
+    path.write_text(tomli_w.dumps({**SMALL, "simulation": simulation}))
+    done = precad("simulate", path, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    (run,) = json.loads(done.stdout)["seeds"]
+    assert run["diverged_in_round"] == run["rounds"] == 0
+    assert run["ended"].startswith("the training diverged in round 0: ")
+
+
 def test_a_folder_from_before_a_field_is_gone_on_with_if_the_field_has_its_default(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
