@@ -282,6 +282,9 @@ def build(name: str, *, seed: int = 0) -> nn.Module:
         raise ModelImportError(name, f"it gave a {type(model).__name__}, not a torch.nn.Module")
     if any(parameter.dtype != torch.float32 for parameter in model.parameters()) or not parameter_count(model):
         raise ModelImportError(name, "its parameters must be float32, and there must be some")
+    frozen = [own for own, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:  # they would be trained, and get their noise, like all others
+        raise ModelImportError(name, f"its parameter {frozen[0]} is frozen; what is not trained must be a buffer")
     return model
 
 
