@@ -269,6 +269,7 @@ def build(name: str, *, seed: int = 0) -> nn.Module:
     A name with a colon, `package.module:factory`, imports the user's own: a class or function that takes no argument
     and gives a `torch.nn.Module`.
     The same seed gives the same parameters in every process, and the global generator of torch is left as it was.
+    Buffers that are drawn are a part of the architecture: only seed 0's are ever used, whatever a task's seed is.
     The start of training is public, so this generator need not be cryptographic.
     Raises: UnknownNameError, ModelImportError.
     """
@@ -324,6 +325,14 @@ def dimension(name: str) -> int:
 def parameter_count(model: nn.Module) -> int:
     """d, the number of parameters of `model`."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def trained(name: str, parameters: NDArray[np.float32]) -> nn.Module:
+    """The model of that name, buffers and shared weights included, with these parameters (d,). Raises as `build`;
+    DimensionError."""
+    model = build(name)
+    model.load_state_dict(unflatten(torch.tensor(parameters), model), strict=False)  # which has no buffers
+    return model
 
 
 def initial_parameters(name: str, *, seed: int) -> NDArray[np.float32]:

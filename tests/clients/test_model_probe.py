@@ -6,15 +6,22 @@ A gradient that is not of one record alone can be longer than its bound, whateve
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 from torch import nn
 
+from clients.attacks import Honest
 from clients.datasets import Records
 from clients.errors import ArgumentError, ModelImportError, ModelInputError, RecordMixingLayerError, UnsteadyModelError
+from clients.evaluation import accuracy
 from clients.model_stack import ModelByModel, ModelStack, can_stack
-from clients.models import build, flatten, unflatten
+from clients.models import build, flatten, trained, unflatten
 from clients.per_record import RecordEngine
+from clients.process import Trainer
 from clients.record_clipping import RecordClip
 from clients.record_paths import Path
+from clients.simulation import Simulation, SimulationSettings
+from clients.simulation.randomness import SeededRandomness
+from protos.task import Task
 
 N = 12
 IMAGES = Records(
@@ -247,3 +254,44 @@ def _loop(model):
         gradient = torch.cat([own.grad.reshape(-1) for own in model.parameters()]).numpy()
         total = total + gradient * min(1.0, 1.0 / np.linalg.norm(gradient))
     return total
+
+
+class RandomFeatures(nn.Module):
+    """Drawn once, not trained; the two names of its only layer are one."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("directions", torch.randn(64, 32))
+        self.last = nn.Linear(32, 10)
+        self.head = self.last
+
+    def forward(self, images):
+        return self.head(torch.cos(images.flatten(1) @ self.directions))
+
+
+def test_buffers_are_those_of_the_architecture_whatever_the_seed_of_a_task():
+    """What a client trains, what an evaluation reads and what a run saves is one model."""
+    name = f"{__name__}:RandomFeatures"
+    task = Task(
+        **{"clients": {"a": N, "b": N}, "rounds": 1, "client_rate": 1.0},
+        **{"record_rate": 1.0, "record_clip": 1.0, "client_clip": 1.0, "noise_multiplier": 1.0, "learning_rate": 1.0},
+        **{"model": name, "model_seed": 5, "dim": 330},
+    )
+    running = Simulation(
+        task=task,
+        settings=SimulationSettings(),
+        records={"a": IMAGES, "b": IMAGES},
+        test=IMAGES,
+        randomness=SeededRandomness(0),
+        device="cpu",
+    )
+    trainer = Trainer(task=task, records={"a": IMAGES}, attacks={"a": Honest()}, device="cpu")
+    for engine in (running.federation.engine, trainer._engine):
+        assert_array_equal(engine.model_copy().directions, build(name).directions)
+    parameters = np.random.default_rng(0).standard_normal(330).astype(np.float32)
+    saved = build(name, seed=3)
+    saved.load_state_dict(trained(name, parameters).state_dict())
+    with torch.no_grad():
+        predicted = saved(torch.from_numpy(IMAGES.features)).argmax(dim=1).numpy()
+    assert np.mean(predicted == IMAGES.labels) == accuracy(parameters, name, IMAGES)
+    assert_array_equal(flatten(saved), parameters)
