@@ -273,9 +273,17 @@ def test_buffers_are_those_of_the_architecture_whatever_the_seed_of_a_task():
     """What a client trains, what an evaluation reads and what a run saves is one model."""
     name = f"{__name__}:RandomFeatures"
     task = Task(
-        **{"clients": {"a": N, "b": N}, "rounds": 1, "client_rate": 1.0},
-        **{"record_rate": 1.0, "record_clip": 1.0, "client_clip": 1.0, "noise_multiplier": 1.0, "learning_rate": 1.0},
-        **{"model": name, "model_seed": 5, "dim": 330},
+        clients={"a": N, "b": N},
+        rounds=1,
+        client_rate=1.0,
+        record_rate=1.0,
+        record_clip=1.0,
+        client_clip=1.0,
+        noise_multiplier=1.0,
+        learning_rate=1.0,
+        model=name,
+        model_seed=5,
+        dim=330,
     )
     running = Simulation(
         task=task,
