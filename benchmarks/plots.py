@@ -108,6 +108,27 @@ def plot_local_training(report: Mapping[str, Any], path: Path) -> None:
     _plot_samples(report["rows"], ("model", "kind", "clients", "implementation"), path)
 
 
+def plot_simulation(report: Mapping[str, Any], path: Path) -> None:
+    """Milliseconds of a round by its records, and by the registered clients; gradients, and the rest."""
+    pyplot = require_matplotlib()
+    figure, axes = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained", sharey=True)
+    for axis, along, x, label in zip(
+        axes,
+        ("drawn", "registered"),
+        ("records", "registered"),
+        ("records of a round", "registered clients"),
+        strict=True,
+    ):
+        rows = [row for row in report["rows"] if row["along"] == along]
+        _line(axis, rows, x, "ms_per_round", label="round", style="o-")
+        for part in ("gradients", "rest"):
+            axis.plot([row[x] for row in rows], [row[f"{part}_ms"] for row in rows], ".--", label=part)
+        axis.set(xscale="log", yscale="log", xlabel=label)
+    axes[0].set_ylabel("milliseconds")
+    axes[0].legend()
+    _save(pyplot, figure, path)
+
+
 def _plot_samples(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> None:
     pyplot = require_matplotlib()
     figure, axis = pyplot.subplots(figsize=SIZE, layout="constrained")

@@ -166,6 +166,42 @@ def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
     _print(console, table)
 
 
+def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
+    """One line per size; `rest` is what an accelerator does not take over."""
+    row = report["rows"][0]
+    size = f"{row['model']}, {row['repetitions']} rounds, {row['threads']} thread(s), {row['device']}"
+    console.print(size, highlight=False)
+    heads = [
+        "along",
+        "registered",
+        "drawn",
+        "records",
+        "rounds/s",
+        "ms/round",
+        "gradients",
+        "rest",
+        "CPU ms",
+        "peak MB",
+    ]
+    table = _table(heads)
+    for row in report["rows"]:
+        table.add_row(
+            row["along"],
+            f"{row['registered']:,}",
+            f"{row['drawn']:.1f}",
+            f"{row['records']:,.0f}",
+            f"{row['rounds_per_s']:.3g}",
+            f"{row['ms_per_round']:.3g}",
+            f"{row['gradients_ms']:.3g}",
+            f"{row['rest_ms']:.3g}",
+            f"{row['cpu_ms_per_round']:.3g}",
+            f"{row['peak_rss_bytes'] / 1e6:,.0f}",
+        )
+    _print(console, table)
+    if report["slope"] is not None:
+        console.print(f"time grows as records^{report['slope']:.2f} along the drawn", highlight=False)
+
+
 def _print(console: Console, table: Table) -> None:
     """At the table's own width, whatever the terminal's: it may scroll, and a file or a pipe has no width."""
     wide = Console(file=console.file, width=max(console.width, MAX_WIDTH), force_terminal=console.is_terminal)

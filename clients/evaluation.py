@@ -11,17 +11,23 @@ from torch.func import functional_call
 from clients import models
 from clients.datasets import Records, channels_last, model_inputs
 from clients.errors import ArgumentError
+from clients.per_record import deterministic
 
-_BATCH: Final = 256
+CPU: Final = torch.device("cpu")
+_BATCH, _BATCH_OF_ACCELERATOR = 256, 4096
 _IMAGE_AXES: Final = 4
 
 
-def accuracy(parameters: NDArray[np.float32], model_name: str, records: Records) -> float:
+def accuracy(
+    parameters: NDArray[np.float32], model_name: str, records: Records, *, device: torch.device = CPU
+) -> float:
     """Share of `records`, in [0, 1], whose label has the largest logit under the model with `parameters` (d,).
+
+    device: where it is computed.
 
     Raises: ArgumentError without records, UnknownNameError, DimensionError.
     """
-    predicted = _logits(parameters, model_name, records).argmax(axis=1)
+    predicted = _logits(parameters, model_name, records, device).argmax(axis=1)
     return float(np.mean(predicted == records.labels))
 
 
@@ -30,31 +36,35 @@ def confidences(parameters: NDArray[np.float32], model_name: str, records: Recor
 
     Raises: as `accuracy`.
     """
-    found: NDArray[np.float64] = softmax(_logits(parameters, model_name, records).astype(np.float64), axis=1)
+    found: NDArray[np.float64] = softmax(_logits(parameters, model_name, records, CPU).astype(np.float64), axis=1)
     return found
 
 
-def attack_success(parameters: NDArray[np.float32], model_name: str, wanted: Records | None) -> float | None:
+def attack_success(
+    parameters: NDArray[np.float32], model_name: str, wanted: Records | None, *, device: torch.device = CPU
+) -> float | None:
     """Share of the records that the model labels as the attackers want, whose labels `wanted` has.
 
     None where they aim at nothing, or no test record shows it. Raises: as `accuracy`.
     """
     if wanted is None or len(wanted) == 0:
         return None
-    return accuracy(parameters, model_name, wanted)
+    return accuracy(parameters, model_name, wanted, device=device)
 
 
-def _logits(parameters: NDArray[np.float32], model_name: str, records: Records) -> NDArray[np.float32]:
+def _logits(
+    parameters: NDArray[np.float32], model_name: str, records: Records, device: torch.device
+) -> NDArray[np.float32]:
     """Shape (n, n_logits)."""
     if len(records) == 0:
         raise ArgumentError("accuracy needs at least one record, got none")
-    model = models.build(model_name).eval()
-    weights = models.unflatten(torch.tensor(parameters, dtype=torch.float32), model)
-    parts = []
-    with torch.inference_mode():
-        for start in range(0, len(records), _BATCH):
-            features = model_inputs(torch.tensor(records.features[start : start + _BATCH]), torch.float32)
-            if features.dim() == _IMAGE_AXES:  # pooling is several times faster
+    model = models.build(model_name).eval().to(device)
+    weights = models.unflatten(torch.tensor(parameters, dtype=torch.float32, device=device), model)
+    parts, size = [], _BATCH if device.type == "cpu" else _BATCH_OF_ACCELERATOR
+    with torch.inference_mode(), deterministic():
+        for start in range(0, len(records), size):
+            features = model_inputs(torch.tensor(records.features[start : start + size]).to(device), torch.float32)
+            if features.dim() == _IMAGE_AXES and device.type == "cpu":  # pooling is several times faster
                 features = channels_last(features)
-            parts.append(functional_call(model, weights, (features,)).numpy())
+            parts.append(functional_call(model, weights, (features,)).cpu().numpy())
     return np.concatenate(parts)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clients.datasets import Records
 from clients.errors import ArgumentError, NonFiniteModelError
 from clients.per_record import RecordEngine
-from clients.projection import project
+from clients.projection import shrinkage
 from clients.record_clipping import RecordClip
 
 _WORD_BITS: Final = 64
@@ -44,10 +44,11 @@ def local_updates(
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
     samples = [records.take(sample_records(len(records), sample_rate, random_bytes)) for records in clients]  # line 1
-    updates = -engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
-    if client_clip_norm != math.inf:  # this form leaves NaN to `project`, which refuses it
-        for i, update in enumerate(updates):
-            updates[i] = project(update, client_clip_norm)  # line 7
+    updates = engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
+    if client_clip_norm == math.inf:  # this form leaves NaN to `shrinkage`, which refuses it
+        return np.negative(updates, out=updates)
+    for i, update in enumerate(updates):
+        updates[i] *= -shrinkage(update, client_clip_norm)  # line 7
     return updates
 
 

@@ -11,6 +11,8 @@ from clients.errors import ArgumentError
 
 _ROUNDING_SLACK: Final = 2.0**-40
 """Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46."""
+_LEAST_SQUARE: Final = 1e-270
+"""Of a squared norm: what d < 2^40 squares lose by being subnormal, 2^-1035 at most, is nothing beside it."""
 
 
 def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
@@ -21,14 +23,17 @@ def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
     2^-46, for d < 2^40 and C >= 1e-200. A server that checks the norm exactly thus never rejects an honest client.
     Raises: ArgumentError unless C is positive and finite and the norm of v is finite.
     """
+    return vector * shrinkage(vector, bound)
+
+
+def shrinkage(vector: NDArray[np.float64], bound: float) -> float:
+    """The factor of `project`, 1 within the ball. Raises: ArgumentError as there."""
     if not 0 < bound < math.inf:
         raise ArgumentError(f"bound must be positive and finite, got {bound}")
     norm = _norm(vector)
     if not norm < math.inf:  # this form refuses NaN too
         raise ArgumentError("the vector to project must have a finite norm")
-    if norm <= bound * (1 - _ROUNDING_SLACK / 2):
-        return vector.copy()
-    return vector * (bound * (1 - _ROUNDING_SLACK) / norm)
+    return 1.0 if norm <= bound * (1 - _ROUNDING_SLACK / 2) else bound * (1 - _ROUNDING_SLACK) / norm
 
 
 def project_layers(vector: NDArray[np.float64], bound: float, layer_sizes: Sequence[int]) -> NDArray[np.float64]:
@@ -46,7 +51,12 @@ def project_layers(vector: NDArray[np.float64], bound: float, layer_sizes: Seque
 
 
 def _norm(vector: NDArray[np.float64]) -> float:
-    """||v||_2 in float64; squares cannot overflow because the largest entry is divided out first."""
+    """||v||_2 in float64. Where squares overflow, or so many vanish that it could be seen, the largest entry is divided
+    out first."""
+    with np.errstate(over="ignore"):
+        square = float(np.sum(np.square(vector)))
+    if _LEAST_SQUARE < square < math.inf:
+        return math.sqrt(square)
     largest = float(np.max(np.abs(vector), initial=0.0))
     if not 0 < largest < math.inf:  # zero, NaN and infinity are their own norm
         return largest

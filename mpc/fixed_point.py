@@ -28,12 +28,13 @@ def check_frac_bits(frac_bits: int) -> int:
 
 def encode(x: NDArray[np.float64], frac_bits: int = DEFAULT_FRAC_BITS) -> RingArray:
     """trunc(x * 2^f), elementwise. Raises NotFiniteError, OverflowsRingError; never says which value."""
-    if not np.isfinite(x).all():
+    largest = max(float(x.max(initial=0.0)), -float(x.min(initial=0.0)))
+    if not largest < math.inf:  # this form refuses NaN too
         raise NotFiniteError("cannot encode: the vector holds a NaN or an infinity")
-    limit = math.ldexp(1.0, 63 - check_frac_bits(frac_bits))
-    if x.size and float(np.abs(x).max()) >= limit:
+    if largest >= math.ldexp(1.0, 63 - check_frac_bits(frac_bits)):
         raise OverflowsRingError(f"cannot encode: a coordinate is not below 2^{63 - frac_bits} in magnitude")
-    return np.trunc(np.asarray(x, dtype=np.float64) * math.ldexp(1.0, frac_bits)).astype(np.int64)
+    scaled = np.asarray(x, dtype=np.float64) * math.ldexp(1.0, frac_bits)
+    return scaled.astype(np.int64)  # which truncates
 
 
 def decode(x: RingArray, frac_bits: int = DEFAULT_FRAC_BITS) -> NDArray[np.float64]:
@@ -59,6 +60,9 @@ def encode_within(x: NDArray[np.float64], *, squared_norm_threshold: int, frac_b
 
 def exact_squared_norm(x: RingArray) -> int:
     """sum x_i^2 over the integers (not modulo 2^64), of the centred representatives."""
+    largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
+    if largest * largest * x.size < 1 << 63:  # nothing wraps
+        return int(np.dot(x, x))
     low, high = x & 0xFFFFFFFF, x >> 32  # x = high * 2^32 + low, 0 <= low < 2^32, |high| <= 2^31
     return (_exact_dot(high, high) << 64) + (_exact_dot(high, low) << 33) + _exact_dot(low, low)
 

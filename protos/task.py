@@ -274,7 +274,7 @@ class Task(BaseModel):
         """Of the model: its parameters are so many first numbers of the task's vector, which has d."""
         return self.dim - (self.update_clipping == "private-quantile")
 
-    @property
+    @cached_property
     def norm_bound(self) -> NormBound:
         """The norm check's parameters. Raises ParameterError."""
         return NormBound(clip_norm=self.client_clip, dim=self.dim, frac_bits=self.frac_bits)

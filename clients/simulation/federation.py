@@ -200,6 +200,11 @@ class Federation:
 
         return train
 
+    def uploads(self, updates: Mapping[str, Vector], *, is_clipped: bool) -> dict[str, RingArray]:
+        """What everybody shares, see `encoded`, without those who cannot encode what they made."""
+        encoded = {client: self.encoded(client, update, is_clipped=is_clipped) for client, update in updates.items()}
+        return {client: upload for client, upload in encoded.items() if upload is not None}
+
     def encoded(self, client: str, update: Vector, *, is_clipped: bool) -> RingArray | None:
         """What the client shares (d,): integers. None where an attacker cannot encode what it made.
 

@@ -170,11 +170,12 @@ class Simulation:
 
     def accuracy(self) -> float:
         """Of the model as it is, on the test records."""
-        return evaluation.accuracy(self._model, self.task.model, self.test)
+        return evaluation.accuracy(self._model, self.task.model, self.test, device=self.federation.engine.device)
 
     def attack_success(self) -> float | None:
         """See RoundMetrics."""
-        return evaluation.attack_success(self._model, self.task.model, self._success)
+        device = self.federation.engine.device
+        return evaluation.attack_success(self._model, self.task.model, self._success, device=device)
 
     @property
     def _model(self) -> NDArray[np.float32]:

@@ -60,15 +60,7 @@ class CleartextServers:
         return Checked(tuple(accepted), tuple(c for c in uploads if c not in set(accepted)), total)
 
     def _fits(self, upload: RingArray) -> bool:
-        return self._threshold is None or squared_norm(upload) <= self._threshold
-
-
-def squared_norm(x: RingArray) -> int:
-    """sum x_i^2 over the integers: in one pass of 64-bit words where nothing can wrap."""
-    largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
-    if largest * largest * x.size < 1 << 63:
-        return int(np.dot(x, x))
-    return fixed_point.exact_squared_norm(x)
+        return self._threshold is None or fixed_point.exact_squared_norm(upload) <= self._threshold
 
 
 class MpcServers:

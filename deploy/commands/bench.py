@@ -187,6 +187,40 @@ def bench_local_training(
         measure(run, tables.print_local_training, plots.plot_local_training, plot=plot, as_json=as_json)
 
 
+@bench_app.command("simulation")
+def bench_simulation(
+    quick: Quick = False,
+    drawn: Annotated[
+        list[int] | None, typer.Option(help="Clients of a round, instead of 10, 30, 100; repeat.", min=1)
+    ] = None,
+    registered: Annotated[
+        list[int] | None, typer.Option(help="Clients in all, instead of 100 to 100 000; repeat.", min=50)
+    ] = None,
+    records: Annotated[int, typer.Option(help="Of a drawn client.", min=1)] = 30,
+    rounds: Annotated[int | None, typer.Option(help="Of each size; 10 with --quick, else 40.", min=1)] = None,
+    threads: Annotated[int, typer.Option(help="Of PyTorch.", min=1)] = 1,
+    device: Device = "cpu",
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Simulated rounds of PRECAD: as more clients are drawn or registered, and what of it is not gradients."""
+    with exit_codes():
+        from benchmarks import plots, simulation, tables
+        from clients.per_record import resolve_device
+
+        usual = simulation.Plan()
+        plan = simulation.Plan(
+            drawn=tuple(drawn) if drawn else usual.drawn,
+            registered=tuple(registered) if registered else usual.registered,
+            records=records,
+            rounds=rounds or (10 if quick else usual.rounds),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        run = partial(simulation.run, plan, say=say)
+        measure(run, tables.print_simulation, plots.plot_simulation, plot=plot, as_json=as_json)
+
+
 @bench_app.command("overhead")
 def bench_overhead(
     quick: Quick = False,

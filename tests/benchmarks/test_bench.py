@@ -156,6 +156,23 @@ def test_local_training_report():
     assert all(row["ratio"]["loop"] == 1 for row in rows if row["implementation"] == "loop")
 
 
+def test_simulation_report():
+    """A row for each size along both axes; what is not gradients is part of the round."""
+    sizes = ["--drawn", "3", "--drawn", "6", "--registered", "100", "--records", "3", "--rounds", "2"]
+    done = CliRunner().invoke(app, ["bench", "simulation", "--quick", *sizes, "--json"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    rows = report["rows"]
+
+    assert [(row["along"], row["registered"], row["records"]) for row in rows] == [
+        ("drawn", 30, 9.0),
+        ("drawn", 60, 18.0),
+        ("registered", 100, 300.0),
+    ]
+    assert all(0 < row["gradients_ms"] <= row["ms_per_round_q3"] and row["rest_ms"] > 0 for row in rows)
+    assert isinstance(report["slope"], float)
+
+
 @pytest.mark.slow
 def test_opacus_computes_the_same_sums():
     """The peer's clipped sums, against our float64 twin."""
@@ -234,9 +251,12 @@ def test_plots_are_drawn(tmp_path):
     plots.plot_training({"rows": engines}, tmp_path / "training.png")
     stacks = [row | {"model": "mlp", "kind": "descent", "clients": 10} for row in engines]
     plots.plot_local_training({"rows": stacks}, tmp_path / "local-training.png")
+    parts = {"gradients_ms": 2.0, "rest_ms": 1.0, **{f"ms_per_round{q}": 3.0 for q in ("", "_q1", "_q3")}}
+    rounds = [{"along": along, "records": 300.0, "registered": 100, **parts} for along in ("drawn", "registered")]
+    plots.plot_simulation({"rows": rounds}, tmp_path / "simulation.png")
 
     assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(list(tmp_path.iterdir())) == 7
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -14,8 +14,9 @@ from numpy.testing import assert_array_equal
 from clients import datasets, models
 from clients.errors import ArgumentError, NonFiniteModelError
 from clients.evaluation import accuracy
-from clients.local_update import local_updates, project, sample_records
+from clients.local_update import local_updates, sample_records
 from clients.per_record import RecordEngine, clipped_gradient_sum
+from clients.projection import project
 from clients.record_clipping import RecordClip
 
 ENGINE = RecordEngine(models.build("mlp"), torch.zeros(1, 8, 8), device="cpu")

@@ -30,8 +30,9 @@ from clients.per_record import RecordEngine
 from clients.simulation import AttackSettings, SeededRandomness, Simulation, SimulationSettings
 from clients.simulation.algorithms import ALGORITHMS
 from clients.simulation.guarantee import Guarantee
-from clients.simulation.two_servers import CleartextServers, MpcServers, squared_norm
+from clients.simulation.two_servers import CleartextServers, MpcServers
 from dp.accounting import PldAccountant, SampledGaussian, View, round_event
+from mpc import fixed_point
 from mpc.joint_coin import select_poisson
 from mpc.prg import Label, Seed
 from mpc.ring import RingArray
@@ -475,7 +476,7 @@ def test_the_clear_round_is_the_mpc(vectors: list[list[int]], mode: str) -> None
     assert (clear.accepted, clear.rejected) == (secure.accepted, secure.rejected)
     assert_array_equal(clear.total, secure.total)
     for upload in uploads.values():
-        assert squared_norm(upload) == sum(int(word) ** 2 for word in upload)
+        assert fixed_point.exact_squared_norm(upload) == sum(int(word) ** 2 for word in upload)
 
 
 def test_simulated_mpc_gives_the_same_model(engine: RecordEngine) -> None:

@@ -32,8 +32,7 @@ class CentralRecordDp(Algorithm):
         task, federation = self.task, self.federation
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
         updates = federation.attacked(t, parameters, updates, bound=math.inf, step=task.learning_rate / task.divisor)
-        encoded = {c: federation.encoded(c, update, is_clipped=False) for c, update in updates.items()}
-        accepted = {client: upload for client, upload in encoded.items() if upload is not None}
+        accepted = federation.uploads(updates, is_clipped=False)
         total = np.zeros(task.dim, dtype=np.int64)
         for upload in accepted.values():
             total += upload

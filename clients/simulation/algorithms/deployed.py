@@ -91,8 +91,7 @@ class Deployed(Algorithm):
             updates.update(zip(group, found, strict=True))
         step = task.learning_rate / task.divisor
         updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=step)
-        encoded = {c: federation.encoded(c, u, is_clipped=True) for c, u in updates.items()}
-        return {client: upload for client, upload in encoded.items() if upload is not None}
+        return federation.uploads(updates, is_clipped=True)
 
     def _participant(self, t: int, client: str) -> Participant:
         federation = self.federation

@@ -45,5 +45,4 @@ class Precad(Deployed):
         enforced = task.client_clip if settings.validation else math.inf
         step = task.learning_rate / task.divisor
         updates = federation.attacked(t, parameters, updates, bound=enforced, step=step)
-        encoded = {c: federation.encoded(c, u, is_clipped=settings.client_clipping) for c, u in updates.items()}
-        return {client: upload for client, upload in encoded.items() if upload is not None}
+        return federation.uploads(updates, is_clipped=settings.client_clipping)
