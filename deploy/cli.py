@@ -18,6 +18,7 @@ from deploy.commands.experiments import experiment_app
 from deploy.commands.export import export, verify_export
 from deploy.commands.pki import pki_app
 from deploy.commands.report import report
+from deploy.commands.standard_output import checked
 from deploy.commands.xie_experiments import xie_app
 from protos.task import PROTOCOL_VERSION
 
@@ -68,7 +69,8 @@ app.add_typer(experiment_app, name="experiment")
 
 def main() -> NoReturn:
     """The entry point: every way out is a documented exit code."""
-    app(prog_name="precad")
+    with checked():
+        app(prog_name="precad")
     raise AssertionError("typer exits by itself")
 
 

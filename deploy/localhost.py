@@ -37,13 +37,15 @@ from mpc.gates import require_gate
 from protos import convert
 from protos.identity import Identity, Role
 from protos.model_update import learnt_bound
-from protos.precad.v1 import control_pb2, control_pb2_grpc
+from protos.precad.v1 import control_pb2
 from protos.tls_files import TransportError
 from protos.transport import dial, require_free
+from protos.undecoded import decoded, stub_of_bytes
 from servers import memory
 from servers.errors import SetupError
 from servers.state_dir import open_ledger
 
+_CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 SERVER_ROLES = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
@@ -269,13 +271,15 @@ class LocalRun:
         up: asyncio.Event,
         table: LiveTable | None,
     ) -> None:
-        """Finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError."""
+        """Finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError,
+        MalformedMessageError."""
         deadline = time.monotonic() + START_TIMEOUT_S
         request = control_pb2.WatchRequest(with_models=table is not None)
         model = bytearray()
         while True:
             try:
-                async for event in control_pb2_grpc.ControlStub(channel).Watch(request):
+                async for data in stub_of_bytes(channel, _CONTROL).Watch(request):
+                    event = decoded(control_pb2.ControlEvent, data, "an aggregator")
                     up.set()
                     match event.WhichOneof("event"):
                         case "model":

@@ -176,17 +176,16 @@ class Runs:
     def __init__(self, plan: Plan, folder: Path) -> None:
         """Raises ConfigError when the folder holds something else, or more rounds."""
         self.plan, self.folder = plan, folder
-        config, half_written = folder / "config.toml", folder / ".config.toml"
+        config = folder / "config.toml"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if config.exists():
                 _require_same(plan, config)
-            elif any(path != half_written for path in folder.iterdir()):
+            elif any(not path.name.startswith(".config.toml") for path in folder.iterdir()):  # of a killed process
                 raise ConfigError(f"--output: expected a new or empty folder, found files in {folder}")
             resolved = tomli_w.dumps(plan.raw)
             if not config.exists() or config.read_text() != resolved:  # as it is, workers beside us may read it
-                half_written.write_text(resolved)
-                os.replace(half_written, config)
+                write_whole(config, resolved.encode())
         except OSError as error:
             raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
 
@@ -250,7 +249,8 @@ class Runs:
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
         if len(lines) < rounds:
             raise ConfigError(f"--output: expected {rounds} rounds in {metrics}, found {len(lines)}")
-        metrics.write_text("".join(lines[:rounds]))  # rounds after the last save are trained again, to the same bits
+        # Rounds after the last save are trained again, to the same bits.
+        write_whole(metrics, "".join(lines[:rounds]).encode())
 
     def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]

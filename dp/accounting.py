@@ -15,6 +15,7 @@ bound (at p = 0.05, sigma = 1, T = 500, delta = 1e-5 it gives 6.86, the true val
 import enum
 import functools
 import math
+import warnings
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final, Literal, Protocol
@@ -24,6 +25,9 @@ from dp_accounting.pld import privacy_loss_distribution
 
 from dp.checks import require_count, require_delta, require_positive, require_probability
 from dp.group_mixture import Direction, loss_distribution
+from dp.loss_distribution import ROUNDING_PER_ROUND
+from dp.renyi import rdp_composed, rdp_sgm_two_stage
+from dp.renyi_accounting import OrderGridWarning, eps_from_rdp
 
 
 class View(enum.StrEnum):
@@ -168,6 +172,9 @@ class PldAccountant:
 
     A two-stage round is the one-stage round with probability `selection_rate`, and no loss otherwise; it is composed
     by `dp.loss_distribution`, likewise pessimistic. Below a multiplier of 0.1 sampling is taken to help nobody.
+
+    The transform of T rounds loses up to 1e-13 T of delta to rounding. Where that is more than half of delta, Renyi
+    divergences bound epsilon as well, without such a loss, and the smaller of both bounds is taken.
     """
 
     label: Final = Label.BOUND
@@ -185,9 +192,16 @@ class PldAccountant:
         if visible == 0 or one_stage.sampling_rate == 0:
             return 0.0
         tractable = _tractable(one_stage)
-        if visible == 1 or tractable.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
-            return _epsilon(tractable, rounds, delta)
-        return _two_stage_epsilon(tractable, visible, rounds, delta)
+        if tractable.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
+            visible = 1.0
+        if visible < 1:
+            epsilon = _two_stage_epsilon(tractable, visible, rounds, delta)
+        else:
+            epsilon = _epsilon(tractable, rounds, delta)
+        is_closed_form = visible == 1 and tractable.sampling_rate == 1
+        if is_closed_form or delta >= 2 * ROUNDING_PER_ROUND * rounds:
+            return epsilon
+        return min(epsilon, _renyi_epsilon(tractable, visible, rounds, delta))
 
 
 _SMALLEST_RATE: Final = 1e-7
@@ -211,8 +225,7 @@ def _epsilon(event: SampledGaussian, rounds: int, delta: float) -> float:
     """Pessimistic epsilon of `rounds` >= 1 rounds of a tractable event."""
     if event.sampling_rate == 1:
         return _gaussian_epsilon(event.noise_multiplier / math.sqrt(rounds), delta)
-    # Taking the T-th power of a Fourier transform of total mass 1 loses at most about 1e-13 T of delta to rounding.
-    delta_after_rounding = delta - 1e-13 * rounds
+    delta_after_rounding = delta - ROUNDING_PER_ROUND * rounds
     if delta_after_rounding <= 0:
         return math.inf
     one_round = _one_round(event)
@@ -229,6 +242,15 @@ def _two_stage_epsilon(event: SampledGaussian, selection_rate: float, rounds: in
         ).epsilon(delta)
         for direction in Direction
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _renyi_epsilon(event: SampledGaussian, visible: float, rounds: int, delta: float) -> float:
+    """By Renyi divergences, of `rounds` >= 1 rounds of an event that takes place, visibly, with that rate."""
+    one_round = functools.partial(rdp_sgm_two_stage, q=visible, p=event.sampling_rate, sigma=event.noise_multiplier)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OrderGridWarning)  # a bound all the same, and nobody chose the grid
+        return eps_from_rdp(lambda alpha: rdp_composed(one_round(alpha), rounds), delta)
 
 
 @functools.lru_cache(maxsize=8)

@@ -40,13 +40,14 @@ from servers.operations.status import Status
 from servers.operations.telemetry import Telemetry
 from servers.private_files import private_folder
 from servers.replicas import lead, while_leading
+from servers.resumption import MAX_ROUND
 from servers.servicers import check_hello
 from servers.supervision import until_stopped
 
 log = structlog.get_logger(__name__)
 
 AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-MAX_CLIENTS, MAX_PRODUCTS, MAX_ROUND = 1_000_000, 1 << 30, 1 << 32
+MAX_CLIENTS, MAX_PRODUCTS = 1_000_000, 1 << 30
 LEDGER_NAME = "dealt.sqlite"
 MAX_WAITING = 64
 """Batches that one server has and the other has not asked for yet."""
@@ -333,7 +334,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
 
 
 class _DealerControl(control_pb2_grpc.ControlServicer):
-    """Whether the dealer is up. The other calls are an aggregator's."""
+    """Whether the dealer is up, and in which state. The other calls are an aggregator's."""
 
     def __init__(self, dealer: DealerServicer) -> None:
         self._dealer = dealer
@@ -342,4 +343,9 @@ class _DealerControl(control_pb2_grpc.ControlServicer):
         """For the operator."""
         async with refusing("GetStatus", context, self._dealer.telemetry):
             require_role(context, Role.OPERATOR)
-        return control_pb2.Status(role=Role.DEALER, state="dealing", n_registered=self._dealer.n_connected)
+        return control_pb2.Status(
+            role=Role.DEALER,
+            state=self._dealer.telemetry.state,
+            task=self._dealer.task_id,
+            n_registered=self._dealer.n_connected,
+        )

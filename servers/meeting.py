@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -27,14 +28,16 @@ from protos.precad.v1 import common_pb2
 from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import CONNECT_TIMEOUT_S, dial, with_port
 from servers.config import AggregatorConfig
-from servers.credentials import Credentials
+from servers.credentials import ROLES, Credentials
 from servers.lane import Lane, LaneListener, open_lane
 from servers.peer import PeerLink, dial_peer
-from servers.resumption import Agreement, Standing, agree
+from servers.resumption import MAX_ROUND, Agreement, Standing, agree
 from servers.servicers import PeerServicer
 from servers.supervision import to_the_end
 from servers.task_state import TaskState
 
+TASK_ID_DIGITS = 16
+"""Hexadecimal ones, behind the task's name."""
 LANE_TIMEOUT_S = 2.0 * CONNECT_TIMEOUT_S
 """How long B waits for the lane of a link that stands. An A that died in between is back on another link, not on it."""
 
@@ -62,7 +65,7 @@ async def meet(
 ) -> Meeting:
     """Link and lane last as long as the stack. peer_address: of B, for A.
 
-    Raises: PeerUnreachableError, PeerMismatchError, TaskRefusedError, SetupError, StoreError.
+    Raises: PeerUnreachableError, PeerMismatchError, MalformedMessageError, TaskRefusedError, SetupError, StoreError.
     """
     await asyncio.to_thread(state.refresh)
     listener = None if party == 0 else _listen(stack, config, credentials)
@@ -86,7 +89,7 @@ async def meet(
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
     peer = " or ".join(credentials.peer.load().fingerprints)
-    await to_the_end(state.store.begin, agreement.task_id)
+    await to_the_end(state.store.begin, agreement.task_id, ROLES[party])
     await to_the_end(state.store.joined, agreement.next_round, peer)
     return Meeting(link, lane, agreement, standing_of(theirs))
 
@@ -128,14 +131,32 @@ def standing_of(hello: common_pb2.Hello) -> Standing:
 
 
 def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2.Hello) -> Agreement:
-    """How both go on. Raises PeerMismatchError when version, parameters or states do not belong together."""
+    """How both go on. Raises PeerMismatchError when version, parameters or states do not belong together, and
+    MalformedMessageError when theirs is the state of no server."""
     for name in ("protocol_version", "config_digest"):
         our_value, their_value = getattr(ours, name), getattr(theirs, name)
         if our_value != their_value:
             raise PeerMismatchError(name, ours=_printable(our_value), peers=_printable(their_value))
+    _require_possible(theirs, task)
     nonces = (ours.nonce, theirs.nonce) if party == 0 else (theirs.nonce, ours.nonce)
-    fresh = f"{task.name}-{digest(b'task id', *nonces).hex()[:16]}"
+    fresh = f"{task.name}-{digest(b'task id', *nonces).hex()[:TASK_ID_DIGITS]}"
     return agree(party, standing_of(ours), standing_of(theirs), fresh_task_id=fresh)
+
+
+def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
+    """What any server of this task can say of itself. Raises MalformedMessageError."""
+    if hello.task and re.fullmatch(rf"{re.escape(task.name)}-[0-9a-f]{{{TASK_ID_DIGITS}}}", hello.task) is None:
+        raise MalformedMessageError(
+            f"task: expected {task.name}-, then {TASK_ID_DIGITS} hexadecimal digits, got {hello.task[:80]!r}"
+        )
+    n_most = min(task.rounds, hello.next_round)
+    for name, value, largest in (
+        ("next_round", hello.next_round, MAX_ROUND),
+        ("n_committed", hello.n_committed, n_most),
+        ("last_round", hello.last_round, hello.next_round - 1 if hello.n_committed else 0),
+    ):
+        if value > largest:
+            raise MalformedMessageError(f"{name}: expected at most {largest}, got {value}")
 
 
 def level(state: TaskState, meeting: Meeting) -> None:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from mpc.errors import PeerMismatchError
 from mpc.sharing import Party
 
+MAX_ROUND = 1 << 32
+"""No round has a larger number: at one a second, they last for more than a century."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:

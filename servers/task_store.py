@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from protos.identity import Role
 from servers import audit_log
 from servers.database import BUSY_TIMEOUT_S, Backend, Database, Run
 from servers.dialects import Dialect
@@ -111,15 +112,17 @@ class TaskStore(Database):
         """Empty before the servers have first met."""
         return self._task_id
 
-    def begin(self, task_id: str) -> None:
-        """Both servers hold the same parameters. Does nothing for a task that is resumed."""
+    def begin(self, task_id: str, role: Role) -> None:
+        """Both servers hold the same parameters. role: this server's. Does nothing for a task that is resumed."""
         if self._task_id == task_id:
             return
         assert not self._task_id  # `resumption.agree` never gives another id than the one that is here
         with self.transaction() as run:
             values = (task_id, self._config_digest, self._initial_model_digest)
             run("INSERT INTO task (one, id, config_digest, initial_model_digest) VALUES (1, ?, ?, ?)", values)
-            self._log(run, "task", task=task_id, config=self._config_digest.hex(), model=values[2].hex())
+            self._log(
+                run, "task", task=task_id, role=role.value, config=self._config_digest.hex(), model=values[2].hex()
+            )
         self._task_id = task_id
 
     def joined(self, next_round: int, peer: str) -> None:

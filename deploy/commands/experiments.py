@@ -88,6 +88,10 @@ def experiment_precad_clients(
     numbers: Annotated[
         list[int] | None, typer.Option("--clients", help="Instead of 100, 200, 500, 1000; repeat for several.", min=2)
     ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Of precad, local-dp, central, non-private, precad-mpc; all. Repeat."),
+    ] = None,
     sigma: Sigma = 1.0,
     rounds: Rounds = None,
     dataset: PaperImages = ImagesName.MNIST,
@@ -104,6 +108,7 @@ def experiment_precad_clients(
 
         experiment = module.Experiment(
             numbers=tuple(dict.fromkeys(numbers or module.NUMBERS)),
+            methods=tuple(methods or ()),
             sigma=sigma,
             **_size(module, quick=quick, seeds=seeds, rounds=rounds),
             dataset=dataset.value,

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from deploy.errors import ConfigError
 from deploy.experiments import runner
 from deploy.experiments.runner import Case, Outcome
 from deploy.figures import rounded_up
@@ -47,6 +49,7 @@ METHODS: Final = (
     Method("non-private", NOTHING, {"algorithm": "non-private", **_UNBOUNDED}),
 )
 BOTH_SERVERS: Final = Method("precad-mpc", "PRECAD, both servers", {"servers": "mpc"})
+ALL: Final = MappingProxyType({method.name: method for method in (*METHODS, BOTH_SERVERS)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,18 @@ class Experiment:
     rounds: int = ROUNDS
     seeds: int = 3
     device: str = "auto"
+    methods: Sequence[str] = ()
+    """Names of `ALL`, of those that are trained; none: all."""
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            if name not in ALL:
+                raise ConfigError(f"--method: expected one of {', '.join(ALL)}, found {name!r}")
+
+    @property
+    def trained(self) -> tuple[Method, ...]:
+        """In the order of the table."""
+        return tuple(method for name, method in ALL.items() if name in (self.methods or ALL))
 
     def case(self, method: Method, n: int) -> Case:
         """One algorithm with n clients."""
@@ -81,8 +96,7 @@ class Experiment:
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
-    methods = (*METHODS, BOTH_SERVERS)
-    cases = [experiment.case(method, n) for n in experiment.numbers for method in methods]
+    cases = [experiment.case(method, n) for n in experiment.numbers for method in experiment.trained]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     trained = [outcome for outcome in outcomes if outcome.case.labels["method"] != BOTH_SERVERS.words]
     report = runner.report_of("precad-clients", experiment, folder)
@@ -117,8 +131,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
     """What came out, beside what the paper says."""
     found = []
     for method in (PRECAD, LOCAL, CENTRAL, NOTHING):
-        means = _means(report, method)
-        found.append(f"{method} " + ", ".join(f"{accuracy:.3f} (n = {n})" for n, accuracy in means.items()))
+        if means := _means(report, method):
+            found.append(f"{method} " + ", ".join(f"{accuracy:.3f} (n = {n})" for n, accuracy in means.items()))
     is_whole = report["rounds"] == ROUNDS
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
     return (
@@ -134,9 +148,10 @@ def _verdict(report: Mapping[str, Any]) -> str:
     lost = {}
     for method in (PRECAD, LOCAL, CENTRAL):
         means = _means(report, method)
-        if len(means) < 2:
-            return ""
-        lost[method] = means[min(means)] - means[max(means)]
+        if len(means) >= 2:
+            lost[method] = means[min(means)] - means[max(means)]
+    if not lost:
+        return ""
     words = ", ".join(f"{method} {points:+.3f}" for method, points in lost.items())
     return f"Lost from the fewest to the most clients: {words}. "
 
@@ -146,6 +161,8 @@ def _draw(axes: Any, cases: Sequence[Mapping[str, Any]]) -> None:
     words = [*(method.words for method in METHODS), BOTH_SERVERS.words]
     for colour, method in zip(runner.COLOURS, words, strict=False):
         own = [case for case in cases if case["method"] == method]
+        if not own:
+            continue
         if method != BOTH_SERVERS.words:
             known = [case for case in own if case["accuracy"]["mean"] is not None]
             n, bands = [case["clients"] for case in known], [case["accuracy"] for case in known]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from deploy import simulate
 from deploy.errors import ConfigError
 from deploy.figures import plain
 from deploy.simulation_shown import progress_bar, side_by_side
+from deploy.whole_file import write_whole
 from deploy.workers import Workers
 
 EPOCH: Final = 200
@@ -186,18 +188,19 @@ def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
 
 
 def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
-    """curves.csv, report.json, report.txt; the report has a `paragraph`."""
+    """curves.csv, report.json, report.txt, each in one step; the report has a `paragraph`."""
     write_rows(folder / "curves.csv", [row for outcome in outcomes for row in outcome.rows])
-    (folder / "report.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    (folder / "report.txt").write_text(report["paragraph"] + "\n", encoding="utf-8")
+    write_whole(folder / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
+    write_whole(folder / "report.txt", (report["paragraph"] + "\n").encode())
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as CSV, in the columns of them all; what a row lacks is left empty."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
 
 
 def print_result(console: Console, table: Table, report: Mapping[str, Any]) -> None:
@@ -216,15 +219,18 @@ def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, c
 
 
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
-    """So many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without matplotlib."""
+    """A PNG of so many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without
+    matplotlib."""
     pyplot = require_matplotlib()
     figure, grid = pyplot.subplots(1, panels, figsize=(5.25 * panels, 4.2), dpi=80, layout="constrained", squeeze=False)
     draw(grid[0])
     for panel in grid[0]:
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
-    figure.savefig(path)
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
     pyplot.close(figure)
+    write_whole(path, image.getvalue())
 
 
 def require_matplotlib() -> Any:

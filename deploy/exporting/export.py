@@ -93,7 +93,7 @@ def export(
     _require_new(out)
     _require_date(date)
     formats.require_writable(task.model, kinds)
-    finished = [read_finished(state_dir, task) for state_dir, _ in source.servers]
+    finished = [read_finished(state_dir, task, tls.identity.role) for state_dir, tls in source.servers]
     module = formats.module_of(task.model, finished[0].parameters)
     names = [name for name, _ in module.named_parameters()]
     evidence = evidence_for(task, certificate) if certificate else None

@@ -15,6 +15,7 @@ from deploy.errors import ConfigError
 from dp.accounting import PrivacyStatement, View
 from dp.ledger import Ledger, Level
 from protos import convert
+from protos.identity import Role
 from protos.task import Task
 from servers import audit_log
 from servers.errors import AuditError, SetupError
@@ -45,12 +46,12 @@ class FinishedTask:
     ledger_chain: str
 
 
-def read_finished(state_dir: Path, task: Task) -> FinishedTask:
-    """Changes nothing, but that a server's ledger is locked while it is read.
+def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
+    """Changes nothing, but that a server's ledger is locked while it is read. role: of the server whose folder it is.
 
     Raises: SetupError where a file is missing or damaged; AuditError, LedgerCorruptedError where something was changed,
     or log and ledger are of different histories; LedgerInUseError while the server runs; ConfigError for another task's
-    folder, and for a task that is not over.
+    or the other server's folder, and for a task that is not over.
     """
     report = check_log(state_dir)
     log = audit_log.read(store_path(state_dir))
@@ -58,6 +59,8 @@ def read_finished(state_dir: Path, task: Task) -> FinishedTask:
     if begun is None or begun["config"] != task.digest().hex():
         found = "one that never began" if begun is None else f"one whose digest is {begun['config'][:16]}"
         raise ConfigError(f"{state_dir}: expected the task of digest {task.digest().hex()[:16]}, found {found}")
+    if (kept_by := begun.get("role", role)) != role:  # logs of earlier versions do not say whose they are
+        raise ConfigError(f"{state_dir}: expected the folder of {role}, found one of {kept_by}")
     releases = audit_log.releases(log)
     if log[-1].kind != "finished" or not releases:
         raise ConfigError(f"{state_dir}: expected a finished task, found {_standing(log[-1], len(releases), task)}")

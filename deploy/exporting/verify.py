@@ -24,8 +24,11 @@ def verify_export(
 
     against: the other server's export of the same model; its statement must be the same. wanted: the roles whose
     signatures must be there, in either folder.
-    Raises: ConfigError for an authority that is none; ExportRefusedError at the first thing amiss.
+    Raises: ConfigError for an authority or a folder that is none; ExportRefusedError at the first thing amiss.
     """
+    for argument, path in (("DIR", folder), ("--against", against)):
+        if path is not None and not path.is_dir():
+            raise ConfigError(f"{argument}: expected a folder that `precad export` wrote, found {path}, which is none")
     trusted = _authority(authority)
     statement, signatures, digests = _verified(folder, trusted, authority)
     evidence = _evidence(folder, statement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TextIO
 
 import pytest
 import typer
@@ -19,6 +21,7 @@ from clients import errors as client_errors
 from deploy import cli, pki
 from deploy import errors as deploy_errors
 from deploy.commands.common import exit_codes
+from deploy.commands.standard_output import checked
 from deploy.enrolment import tokens
 from deploy.errors import RunFailedError, exit_code_of
 from dp import errors as dp_errors
@@ -316,3 +319,44 @@ def test_the_command_as_a_process() -> None:
     refused = subprocess.run([*command, "run", "/nowhere"], capture_output=True, text=True, timeout=60, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "precad: /nowhere: expected a readable file, found: No such file or directory\n"
+
+
+FULL = "precad: standard output: expected to write to it, found: No space left on device\n"
+
+
+@pytest.fixture(params=["full", "closed"])
+def refusing(request: pytest.FixtureRequest) -> Iterator[tuple[TextIO, str]]:
+    """A full disk, or a pipe that nobody reads any more; and what is said of it."""
+    if request.param == "full":
+        with Path("/dev/full").open("w") as full:
+            yield full, FULL
+        return
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        yield pipe, ""
+
+
+def test_standard_output_that_takes_nothing_ends_with_one_line_or_in_silence(refusing: tuple[TextIO, str]) -> None:
+    """As a process, which writes on its way out, too; exit code 1."""
+    stream, said = refusing
+    command = [sys.executable, "-m", "deploy.cli", "--version"]
+    told = subprocess.run(command, stdout=stream, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("length", [10, 100_000], ids=["at the end", "at once"])
+def test_what_a_command_wrote_before_it_ended_has_left_or_the_code_says_so(
+    refusing: tuple[TextIO, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    stream, said = refusing
+    monkeypatch.setattr(sys, "stdout", stream)
+
+    def command() -> None:
+        sys.stdout.write("x" * length)
+        raise SystemExit(0)
+
+    with pytest.raises(SystemExit) as ended, checked():
+        command()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == said

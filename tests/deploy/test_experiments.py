@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import io
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from deploy.experiments import (
     ptr_accounting,
     ptr_mnist,
     ptr_settings,
+    runner,
     userdp_certified,
 )
 from dp.accountants import RdpAccountant, XieAccountant
@@ -408,3 +411,34 @@ def test_the_rounds_of_the_ptr_papers_tables(monkeypatch: pytest.MonkeyPatch) ->
     for key, price in prices.items():
         assert price(row[key]) <= 3.0 < price(row[key] + 1), key
     assert "last layer" in experiment("ptr-accounting").stderr
+
+
+def test_a_full_disk_leaves_the_report_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is the old one or the new one, whole: tables, report, paragraph and figure."""
+
+    def write(accuracy: float) -> None:
+        runner.write_rows(tmp_path / "curves.csv", [{"accuracy": accuracy}])
+        runner.write(tmp_path, {"accuracy": accuracy, "paragraph": f"{accuracy}"}, [])
+
+    def draw(axes: Any) -> None:
+        axes[0].plot([0, 1], label="accuracy")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def contents() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    write(0.5)
+    runner.save_figure(draw, tmp_path / "figure.png", panels=1)
+    old = contents()
+    assert sorted(old) == ["curves.csv", "figure.png", "report.json", "report.txt"]
+    monkeypatch.setattr(os, "fsync", full)
+    for write_again in (
+        lambda: runner.write_rows(tmp_path / "curves.csv", [{"accuracy": 0.75}]),
+        lambda: write(0.75),
+        lambda: runner.save_figure(draw, tmp_path / "figure.png", panels=2),
+    ):
+        with pytest.raises(OSError, match="No space left"):
+            write_again()
+    assert contents() == old

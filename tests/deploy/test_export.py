@@ -45,6 +45,7 @@ from deploy.exporting.statement import statement_of
 from deploy.exporting.verify import verify_export
 from dp.accounting import View
 from protos import convert
+from protos.identity import Role
 from protos.task import Task
 from servers import state_dir as states
 from servers.errors import AuditError
@@ -55,6 +56,7 @@ from tests.integration.test_demo import pld_epsilon
 
 TRAINED = models.initial_parameters("mlp", seed=1) * 50
 LETTERS = ("a", "b")
+ROLES = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
 
 
 def precad(*arguments: object, exit_code: int = 0) -> Result:
@@ -65,13 +67,18 @@ def precad(*arguments: object, exit_code: int = 0) -> Result:
 
 
 def write_state(
-    folder: Path, task: Task, *, ended: str | None = "3 rounds done", trained: NDArray[np.float32] = TRAINED
+    folder: Path,
+    task: Task,
+    role: Role = Role.AGGREGATOR_A,
+    *,
+    ended: str | None = "3 rounds done",
+    trained: NDArray[np.float32] = TRAINED,
 ) -> None:
     """What a server has after the rounds of `ROUNDS`, and the vector after the last of them."""
     initial = convert.model_to_bytes(models.initial_vector(task))
     digest = convert.sha256(convert.model_to_bytes(trained))
     with states.open_ledger(folder, task) as ledger, states.open_task_store(folder, task, initial) as store:
-        store.begin("small-0123")
+        store.begin("small-0123", role)
         for number, told in enumerate(ROUNDS):
             accepted, rejected = tuple(told["accepted"]), tuple(told["rejected"])
             chosen = tuple(sorted((*accepted, *rejected, *told["missing"])))
@@ -95,7 +102,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Pki.create(root / "pki", ("a",))
     task = configuration.load(root / "config.toml").task
     for letter in LETTERS:
-        write_state(root / letter, task)
+        write_state(root / letter, task, ROLES[letter])
     return root
 
 
@@ -230,7 +237,7 @@ def test_other_algorithms_state_what_they_prove(
     """A whole client's bounds where that is the unit; no epsilon at all where nobody adds noise."""
     task = Task.model_validate(configuration.load(finished / "config.toml").task.model_dump() | changes)
     write_state(tmp_path / "state", task)
-    said = statement_of(read_finished(tmp_path / "state", task), ["weight"], "none was asked for")
+    said = statement_of(read_finished(tmp_path / "state", task, Role.AGGREGATOR_A), ["weight"], "none was asked for")
     assert [(row.unit, row.view, row.kind) for row in said.privacy] == rows
     assert all((row.epsilon is None) is (row.kind is None) for row in said.privacy)
     assert words in said.guarantee
@@ -243,14 +250,14 @@ def test_a_learnt_bound_stays_behind(finished: Path, tmp_path: Path) -> None:
     changes = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "dim": TRAINED.size + 1}
     task = Task.model_validate(configuration.load(finished / "config.toml").task.model_dump() | changes)
     write_state(tmp_path / "state", task, trained=np.append(TRAINED, np.float32(0.25)))
-    found = read_finished(tmp_path / "state", task)
+    found = read_finished(tmp_path / "state", task, Role.AGGREGATOR_A)
     assert found.parameters.tobytes() == TRAINED.tobytes()
     said = statement_of(found, ["weight"], "none was asked for")
     assert said.model.n_parameters == TRAINED.size
     assert said.model.sha256 == hashlib.sha256(TRAINED.tobytes()).hexdigest()
     np.save(tmp_path / "state" / "model.npy", np.append(TRAINED, np.float32(0.5)))
     with pytest.raises(AuditError, match=r"model\.npy: expected the released model"):
-        read_finished(tmp_path / "state", task)
+        read_finished(tmp_path / "state", task, Role.AGGREGATOR_A)
 
 
 # -- two operators -----------------------------------------------------------------------------------------------------
@@ -298,7 +305,9 @@ def test_statements_that_differ_are_told_apart_by_the_field(finished: Path, expo
     assert "differ: date: None and '2026-11-21'" in told.stderr
     other = shutil.copytree(finished, tmp_path / "other")
     shutil.rmtree(other / "b")
-    write_state(other / "b", configuration.load(other / "config.toml").task, ended="a budget is spent")
+    write_state(
+        other / "b", configuration.load(other / "config.toml").task, Role.AGGREGATOR_B, ended="a budget is spent"
+    )
     told = precad("export", other, "--out", tmp_path / "out", exit_code=3)
     assert "the servers state different things: rounds.ended" in told.stderr
     assert not (tmp_path / "out").exists()
@@ -425,6 +434,15 @@ def test_an_authority_that_is_none_is_an_input_error(exported: Path, finished: P
         precad("verify-export", exported, "--authority", path, exit_code=code)
 
 
+@pytest.mark.parametrize("argument", ["DIR", "--against"])
+def test_a_folder_that_is_none_is_an_input_error(exported: Path, finished: Path, tmp_path: Path, argument: str) -> None:
+    """One that is missing, and a file."""
+    for path in (tmp_path / "none", exported / "model.pt"):
+        folders = (path,) if argument == "DIR" else (exported, "--against", path)
+        told = precad("verify-export", *folders, "--authority", finished / "pki/ca.pem", exit_code=2)
+        assert f"{argument}: expected a folder that `precad export` wrote, found {path}" in told.stderr
+
+
 # -- what is not exported ----------------------------------------------------------------------------------------------
 
 
@@ -510,6 +528,16 @@ def test_a_state_dir_needs_its_configuration(finished: Path, tmp_path: Path) -> 
     assert "--role: expected a or b" in told.stderr
     precad("export", finished / "a", "--out", tmp_path / "out", "--config", config, "--role", "a")
     assert not (tmp_path / "out" / "aggregator-b.sig").exists()
+
+
+def test_a_server_signs_for_its_own_folder_only(finished: Path, tmp_path: Path) -> None:
+    """Not for a copy of the other one's, which holds the same task."""
+    state, config = of_one_operator(finished, "a", tmp_path / "a")
+    shutil.rmtree(state)
+    shutil.copytree(finished / "b", state)
+    told = precad("export", state, "--config", config, "--out", tmp_path / "out", exit_code=2)
+    assert "state: expected the folder of aggregator-a, found one of aggregator-b" in told.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("date", ["21.11.2026", "2026-13-01", "20261121"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from typer.testing import CliRunner, Result
 from clients.config import ClientConfig
 from clients.simulation import Simulation
 from deploy.cli import app
+from deploy.errors import ConfigError
 from deploy.experiments import precad_mnist
 from deploy.simulate import Runs, resolve
 from protos.task import Task
@@ -189,6 +191,48 @@ def test_a_training_that_diverges_ends_with_a_record(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"] == [run]
     assert np.isfinite(np.load(tmp_path / "run" / "seed-0.npz")["parameters"]).all()
     assert len((tmp_path / "run" / "seed-0.jsonl").read_text().splitlines()) == run["rounds"]
+
+
+def test_a_process_killed_while_it_writes_the_configuration_is_gone_on_with(config: Path, tmp_path: Path) -> None:
+    """What it left is neither a configuration nor somebody else's file."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".config.toml-0123456789abcdef").write_text("[task")
+    Runs(resolve(SMALL), folder)
+    assert (folder / "config.toml").exists()
+
+
+def test_a_full_disk_leaves_the_rounds_that_were_there(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a training is gone on with, too: without them it could not be."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    runs = Runs(resolve({**SMALL, "task": {**SMALL["task"], "rounds": 2}}), tmp_path / "run")
+    runs.run(0)
+    old = (tmp_path / "run" / "seed-0.jsonl").read_text()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        runs.run(0)
+    assert (tmp_path / "run" / "seed-0.jsonl").read_text() == old
+    with pytest.raises(ConfigError, match="No space left"):
+        Runs(resolve(SMALL), tmp_path / "run")
+    assert "rounds = 2" in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("rule", ["sum", "median"])
+def test_honest_updates_that_are_not_finite_are_a_divergence_under_any_rule(tmp_path: Path, rule: str) -> None:
+    """A local step so long that float64 overflows, on finite gradients."""
+    path = tmp_path / "wild.toml"
+    simulation = {"algorithm": "fedavg", "local_rate": 1e300, "local_weight_decay": 1e10, "aggregation": rule}
+    path.write_text(tomli_w.dumps({**SMALL, "simulation": simulation}))
+    done = precad("simulate", path, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    (run,) = json.loads(done.stdout)["seeds"]
+    assert run["diverged_in_round"] == run["rounds"] == 0
+    assert run["ended"].startswith("the training diverged in round 0: ")
 
 
 def test_a_folder_from_before_a_field_is_gone_on_with_if_the_field_has_its_default(

@@ -1,6 +1,8 @@
 """Epsilon against published values, a closed form, and an exact quadrature; the statements made of it."""
 
+import itertools
 import math
+import warnings
 
 import mpmath
 import numpy as np
@@ -13,15 +15,18 @@ from scipy.special import log_ndtr
 from scipy.stats import norm
 
 from dp import accounting
+from dp.accountants import RdpAccountant
 from dp.accounting import (
     Label,
     PldAccountant,
     PrivacyStatement,
     SampledGaussian,
+    TwoStageSampledGaussian,
     View,
     effective_noise_multiplier,
     round_event,
 )
+from dp.renyi_accounting import OrderGridWarning
 
 ACCOUNTANT = PldAccountant()
 ROUNDING_UP = 2e-3  # what a pessimistic grid may add, relative
@@ -197,9 +202,45 @@ def test_extreme_events_are_bounded_by_a_lossier_one(event, larger):
     assert 0 <= epsilon <= ACCOUNTANT.epsilon(larger, 3, 1e-5)
 
 
-def test_a_delta_below_the_transform_is_answered_with_infinity():
-    """Nothing can be proved there, and nothing is claimed."""
-    assert ACCOUNTANT.epsilon(SampledGaussian(0.1, 1.0), 1000, 1e-11) == math.inf
+@pytest.mark.parametrize(
+    "event",
+    [SampledGaussian(0.1, 1.0), SampledGaussian(1e-3, 0.7), TwoStageSampledGaussian(0.3, 0.1, 1.0)],
+    ids=str,
+)
+@pytest.mark.parametrize("delta", [1e-11, 1e-30])
+def test_a_delta_below_the_transform_is_answered_by_renyi_divergences(event, delta):
+    """Finite, and the bound of that accountant, which goes another way to the two-stage one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OrderGridWarning)
+        by_renyi = RdpAccountant().epsilon(event, 1000, delta)
+    assert 0 < by_renyi < math.inf
+    assert ACCOUNTANT.epsilon(event, 1000, delta) == pytest.approx(by_renyi, rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [1.5e-13, 5e-14, 1e-15])
+def test_below_the_transform_one_round_and_the_gaussian_limit_are_not_undercut(delta):
+    """Exact epsilons by quadrature, and of the Gaussian release that nearly certain sampling is."""
+    event = SampledGaussian(0.1, 1.0)
+    assert (
+        one_round_epsilon(event, delta) <= ACCOUNTANT.epsilon(event, 1, delta) < 1.3 * one_round_epsilon(event, delta)
+    )
+    closed = ACCOUNTANT.epsilon(SampledGaussian(1.0, 2.0), 20, delta)
+    assert closed - 1e-6 <= ACCOUNTANT.epsilon(SampledGaussian(1 - 1e-12, 2.0), 20, delta) < 1.1 * closed
+
+
+@pytest.mark.parametrize("event", [SampledGaussian(0.1, 1.0), TwoStageSampledGaussian(0.3, 0.1, 1.0)], ids=str)
+def test_epsilon_rises_with_the_rounds_across_the_change_of_method(event):
+    """From 500 rounds on, rounding may cost half of this delta, and from 1000 on all of it."""
+    epsilons = [ACCOUNTANT.epsilon(event, rounds, 1e-10) for rounds in (490, 500, 501, 510, 900, 999, 1000, 1001, 1010)]
+    assert all(earlier < later < math.inf for earlier, later in itertools.pairwise(epsilons))
+
+
+def test_where_the_transform_loses_little_its_answer_stands_to_the_bit():
+    """As dp-accounting gives it after what is set aside, also where Renyi divergences would say less."""
+    event = SampledGaussian(0.1, 1.0)
+    for rounds, delta in ((100, 2e-11), (100, 1e-9), (1000, 1e-5)):
+        composed = accounting._one_round(event).self_compose(rounds)
+        assert ACCOUNTANT.epsilon(event, rounds, delta) == composed.get_epsilon_for_delta(delta - 1e-13 * rounds)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, True])

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from deploy.cli import app
 from mpc.errors import PeerMismatchError
+from protos.identity import Role
 from servers import audit_log
 from servers.errors import AuditError, SetupError, StoreError
 from servers.state_dir import open_ledger, open_task_store, store_path
@@ -25,7 +26,7 @@ INITIAL = bytes(4 * TASK.dim)
 def write_rounds(folder: Path, n_rounds: int, *, accepted: tuple[str, ...] = ("alice",)) -> Path:
     """A state dir with some releases. The path of its database."""
     with open_task_store(folder, TASK, INITIAL) as store, open_ledger(folder, TASK) as ledger:
-        store.begin("small-1")
+        store.begin("small-1", Role.AGGREGATOR_A)
         store.joined(0, "fingerprint")
         for number in range(n_rounds):
             store.reserve(number)

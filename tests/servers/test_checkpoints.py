@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from protos import convert
+from protos.identity import Role
 from servers.checkpoints import FILES, Checkpoints
 from servers.errors import SetupError, StoreError
 from servers.round import keep
@@ -115,7 +116,7 @@ def test_deaths_between_checkpoint_and_commit_never_cost_the_last_release(tmp_pa
     for n_committed in (1, 2):
         with ExitStack() as stack:
             state = TaskState.open(stack, tmp_path, task, initial)
-            state.store.begin("small-1")
+            state.store.begin("small-1", Role.AGGREGATOR_A)
             number += 1
             store_round(state, number, MODEL + np.float32(number))
             assert len(state.store.committed()) == n_committed

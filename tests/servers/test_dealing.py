@@ -38,7 +38,7 @@ from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
 from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples, field_element
 from protos.identity import Identity, Role
-from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc
+from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
 from protos.tls_files import PinFile, TlsFiles
 from protos.transport import bind_server, dial
@@ -581,3 +581,28 @@ async def test_a_batch_that_no_dealer_deals_is_refused(
     async with serving(ScriptedDealer(*replies), pki) as address, source_at(pki, address, 1) as (b, _):
         with pytest.raises((MalformedMessageError, ValueError), match=message):
             await b.batch(shape_of())
+
+
+@asynchronous
+async def test_the_operator_is_told_what_the_dealer_does(pki: Pki, tmp_path: Path) -> None:
+    """Whom it waits for, and of which task; a dealer that nobody has come to deals nothing."""
+    (address,) = free_addresses(1)
+    run = asyncio.create_task(Dealer(task=TASK, config=pki.dealer(listen=address, folder=tmp_path)).run())
+
+    async def told() -> tuple[str, str, int]:
+        async with dial(address, Role.DEALER, pki.tls("operator")) as channel:
+            stub = control_pb2_grpc.ControlStub(channel)
+            status = await stub.GetStatus(control_pb2.StatusRequest(), wait_for_ready=True)
+            return status.state, status.task, status.n_registered
+
+    try:
+        assert await told() == ("waiting for the aggregators", "", 0)
+        async with source_at(pki, address, 0) as (a, _):
+            await a.wait_until_greeted(20)
+            assert await told() == ("waiting for the aggregators", TASK_ID, 1)
+            async with source_at(pki, address, 1) as (b, _):
+                await b.wait_until_greeted(20)
+                assert await told() == ("dealing", TASK_ID, 2)
+    finally:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)

@@ -1,6 +1,7 @@
 """What the servers tell each other when they meet, beside their standing: rounds that were charged in vain.
 
-Failure means: a charge that no server can have made enters the ledger, or an answer that is none ends with a traceback.
+Failure means: a standing that no server has is taken for one; a charge that no server can have made enters the ledger;
+or an answer that is none ends with a traceback.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import pytest
 
 from mpc.channel import Prefixed, memory_pair
 from mpc.errors import MalformedMessageError
-from servers.meeting import level
-from servers.resumption import Agreement
+from protos.precad.v1 import common_pb2
+from servers.meeting import compare, hello_of, level
+from servers.resumption import MAX_ROUND, Agreement, Standing
 from tests.integration.harness import small_task
 
 TASK = small_task(("alice", "bob"))
@@ -56,3 +58,38 @@ def test_charges_of_rounds_that_were_drawn_are_taken() -> None:
 def test_charges_that_no_server_makes_are_refused(answer: bytes) -> None:
     with pytest.raises(MalformedMessageError, match=r"^charges: expected "):
         level_with(answer)
+
+
+def standing(**changed: Any) -> common_pb2.Hello:
+    """The hello of a server that has committed round 1 of its first two."""
+    said = {"task_id": "small-0123456789abcdef", "n_committed": 1, "last_round": 1, "next_round": 2}
+    model = {"model_digest": bytes(32), "previous_model_digest": bytes(32)}
+    return hello_of(TASK, Standing(**{**said, **model, **changed}), lane_port=0)
+
+
+@pytest.mark.parametrize("changed", [{}, {"next_round": MAX_ROUND}])
+def test_a_server_that_is_further_is_gone_on_with(changed: dict[str, Any]) -> None:
+    theirs = standing(**changed)
+    assert compare(0, TASK, standing(), theirs).next_round == theirs.next_round
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"next_round": MAX_ROUND + 1}, "next_round"),
+        ({"next_round": 2**64 - 1}, "next_round"),
+        ({"n_committed": 2**64 - 1}, "n_committed"),
+        ({"n_committed": 3}, "n_committed"),
+        ({"n_committed": TASK.rounds + 1, "next_round": TASK.rounds + 9}, "n_committed"),
+        ({"last_round": 2}, "last_round"),
+        ({"last_round": 2**64 - 1}, "last_round"),
+        ({"n_committed": 0, "last_round": 1}, "last_round"),
+        ({"task_id": "other-0123456789abcdef"}, "task"),
+        ({"task_id": "small-0123456789abcdef\0"}, "task"),
+        ({"task_id": "small-" + 2000 * "a"}, "task"),
+    ],
+)
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_standing_that_no_server_has_is_refused(party: Any, changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(MalformedMessageError, match=rf"^{field}: expected "):
+        compare(party, TASK, standing(), standing(**changed))

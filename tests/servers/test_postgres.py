@@ -212,7 +212,7 @@ def test_messages_name_the_database_and_no_password(url: str) -> None:
 
 def history(store: TaskStore) -> None:
     """Of a task with a release, a round that was given up, and one that only the other server charged."""
-    store.begin("small-1")
+    store.begin("small-1", Role.AGGREGATOR_A)
     store.joined(0, "fingerprint")
     for number in (0, 1):
         store.reserve(number)

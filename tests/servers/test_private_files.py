@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from protos.identity import Role
 from servers.deal_ledger import DealLedger
 from servers.errors import SetupError
 from servers.private_files import private_folder, require_unshared
@@ -57,7 +58,7 @@ def fill(state_dir: Path) -> dict[str, str]:
         DealLedger(state_dir / "dealt.sqlite"),
         Spool(spool_path(state_dir), slot_bytes=80, memory_bytes=0, max_memory_upload=0) as uploads,
     ):
-        store.begin("small-1")
+        store.begin("small-1", Role.AGGREGATOR_A)
         uploads.new(80)
         open_checkpoints(state_dir, TASK).save(3, MODEL, np.zeros(TASK.dim, dtype=np.int64))
         (record,) = restore_records(state_dir, committed, MODEL)

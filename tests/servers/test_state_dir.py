@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from protos.identity import Role
 from servers.errors import SetupError
 from servers.state_dir import (
     ledger_path,
@@ -52,7 +53,7 @@ def test_a_folder_with_a_ledger_alone_is_refused(tmp_path: Path) -> None:
 )
 def test_a_folder_of_another_task_is_refused(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
     with open_task_store(tmp_path, TASK, bytes(4 * TASK.dim)) as store:
-        store.begin("small-1")
+        store.begin("small-1", Role.AGGREGATOR_A)
     initial = bytes(4 * TASK.dim) if changes else b"\x01" + bytes(4 * TASK.dim - 1)
     with pytest.raises(SetupError, match=f"expected a folder of this task, found 'small-1', which has another {what}"):
         open_task_store(tmp_path, small_task(**changes), initial)

@@ -21,9 +21,11 @@ import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
 from deploy.errors import REFUSED, exit_code_of
+from deploy.localhost import LocalRun, Observation
 from mpc.burning import MemoryBurns
+from mpc.errors import MalformedMessageError
 from protos.identity import Role
-from protos.precad.v1 import common_pb2, dealer_pb2, dealer_pb2_grpc, peer_pb2, peer_pb2_grpc
+from protos.precad.v1 import common_pb2, control_pb2, dealer_pb2, dealer_pb2_grpc, peer_pb2, peer_pb2_grpc
 from protos.task import PROTOCOL_VERSION
 from protos.tls_files import PinFile
 from protos.transport import bind_server, dial
@@ -41,6 +43,7 @@ TASK = small_task()
 HELLO = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=TASK.digest(), task="small-1")
 JUNK = b"\xff\xff\xff"
 PEER = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
+CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 DEALER = dealer_pb2.DESCRIPTOR.services_by_name["Dealer"]
 PEER_HELLO = peer_pb2.PeerMessage(hello=HELLO).SerializeToString()
 DEAL_HELLO = dealer_pb2.DealReply(hello=HELLO).SerializeToString()
@@ -176,6 +179,22 @@ async def test_the_dealer_refuses_what_an_aggregator_sends(pki: Pki, tmp_path: P
                 assert await calls[1].read() is grpc.aio.EOF
         finally:
             await server.stop(None)
+
+
+@asynchronous
+async def test_a_local_run_refuses_what_an_aggregator_shows_it(pki: Pki) -> None:
+    """`precad run` watches both; what it waits for would never come."""
+    inbox: asyncio.Queue[Observation | None] = asyncio.Queue()
+    run = object.__new__(LocalRun)  # nothing of it is needed before the first event
+    async with (
+        scripted(pki, Role.AGGREGATOR_A, CONTROL, "Watch", JUNK) as address,
+        dial(address, Role.AGGREGATOR_A, pki.tls("operator")) as channel,
+    ):
+        with pytest.raises(
+            MalformedMessageError, match=r"^an aggregator sent 3 bytes that are no ControlEvent$"
+        ) as caught:
+            await run._observe(channel, inbox, asyncio.Event(), None)
+    assert exit_code_of(caught.value) == REFUSED
 
 
 @asynchronous
