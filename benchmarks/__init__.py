@@ -19,6 +19,7 @@ In reading order:
     plain_training, plain_federation, overhead   a whole round, beside the same training without PRECAD
     training      per-record gradients, beside Opacus
     local_training   several local steps of many clients
+    simulation    simulated rounds, and where their time goes
     tables, plots    what people see
     errors        what may go wrong
 """

@@ -53,7 +53,7 @@ def host(fields: dict[str, Any], client: dict[str, Any], ids: Sequence[str]) -> 
     task = Task.model_validate(fields)
     config = ClientConfig.model_validate({**client, "certificates": "/", "authority": "/"}, context={"base": "/"})
     records = load_records(task, config, ids)
-    model = models.build(task.model, seed=task.model_seed)
+    model = models.build(task.model)
     _hosted = Hosted(task, records, RecordEngine(model, example_of(records[ids[0]]), device=config.device))
     train(models.flatten(model), ids[:1])
 

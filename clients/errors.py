@@ -11,6 +11,8 @@ ClientError
 │       ├── MissingDataError  is not there; says what helps
 │       └── CorruptDataError  is not what its authors published
 ├── RecordMixingLayerError
+├── UnsteadyModelError
+├── LayerRowsError           one pass cannot take this batch; another path can
 ├── NonFiniteModelError
 ├── NonFiniteGradientError
 ├── DivergedError            a simulated training has left the finite numbers
@@ -69,6 +71,23 @@ class RecordMixingLayerError(ClientError):
             f"layer {layer_name!r} ({layer_type}) mixes the records of a batch; "
             "use a normalisation within one record, such as GroupNorm"
         )
+
+
+class UnsteadyModelError(ClientError):
+    """A model gives the same record other logits each time, or keeps a trace of it: it has no gradient of its own."""
+
+    def __init__(self, model_type: str) -> None:
+        super().__init__(
+            f"model {model_type}: it draws or keeps what it has seen when it is evaluated; "
+            "use nn.Dropout for what training draws, and keep nothing between calls"
+        )
+
+
+class LayerRowsError(ClientError):
+    """What a layer read or wrote is not one row for every record of the batch, or was overwritten later on."""
+
+    def __init__(self, layer_type: str, why: str) -> None:
+        super().__init__(f"a layer {layer_type} {why}")
 
 
 class ExtensionError(ArgumentError):

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from clients.errors import ArgumentError
 
 Segments = Sequence[slice]
-"""For each client, its records within the batch, one at least; together the whole batch, in order."""
+"""For each client, its records within the batch, one at least, in order; together the whole batch, but for copies that
+fill up a stack of models (`clients.model_stack`) and count for nothing."""
 
 
 LOOPING_DEVICES: Final = ("cpu",)
@@ -136,9 +137,11 @@ def grouped_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
     found = []
     for start in range(0, len(segments), size):
         group = segments[start : start + size]
-        inside = slice(group[0].start, group[-1].stop)
         lengths = torch.tensor([part.stop - part.start for part in group])
         owner = torch.repeat_interleave(torch.arange(len(group)), lengths).to(left.device)
+        inside: slice | Tensor = slice(group[0].start, group[-1].stop)
+        if len(owner) != group[-1].stop - group[0].start:  # a stack's copies lie between
+            inside = torch.cat([torch.arange(part.start, part.stop) for part in group]).to(left.device)
         spread = left.new_zeros(len(group), width, len(owner))
         spread.scatter_(0, owner.expand(1, width, -1), left[inside].T[None])
         found.append((spread.flatten(end_dim=1) @ right[inside]).view(len(group), width, -1))

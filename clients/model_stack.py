@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.datasets.records import Records, model_inputs
-from clients.errors import DimensionError, NonFiniteGradientError
+from clients.errors import ClientError, DimensionError, LayerRowsError, NonFiniteGradientError
 from clients.layer_gradients import LayerGradients
+from clients.model_probe import PROBE_TOLERANCE, REFUSALS, probe_labels
 from clients.one_pass import recorded_pass
-from clients.per_record import Path, RecordEngine, deterministic
+from clients.per_record import RecordEngine, deterministic
 from clients.record_clipping import RecordClip, clipped_sums
+from clients.record_paths import Path
 from clients.stacked_layers import load, stacked
 
 Models = NDArray[np.float64]
 """(n, d), one client's parameters a row."""
 _COPIES: Final = 6
 """Of a model in a pass: its parameters and their gradient in float32 and float64, in units of 4 bytes."""
-_PROBE_TOLERANCE: Final = 1e-9
-"""Relative, in float64; two correct ways differ by rounding, below 1e-12."""
 
 
 class OwnModels(Protocol):
@@ -63,20 +63,20 @@ def own_models(engine: RecordEngine, *, one_by_one: bool = False) -> OwnModels:
 
 
 def can_stack(engine: RecordEngine) -> bool:
-    """Whether a stack of two made-up models gives in float64 what the loop gives, on one record and on two."""
+    """Whether a stack of two made-up models gives in float64 what the loop gives, on one record and on several."""
     twin = RecordEngine(engine.model_copy(), engine.probe_records[0], device="cpu", dtype=torch.float64)
     if twin.path is not Path.ONE_PASS:
         return False
     generator = np.random.default_rng(0)
     models = 0.1 * generator.standard_normal((2, twin.dim))
-    both = Records(engine.probe_records.numpy(), np.array([0, 1]))
-    records = [both.take(np.array([1])), both]
-    expected = ModelByModel(twin).gradient_sums(models, records)
+    several = Records(engine.probe_records.numpy(), probe_labels(engine.probe_records).numpy())
+    records = [several.take(np.array([1])), several]
     try:
-        got = ModelStack(twin).gradient_sums(models, records)
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+        expected = ModelByModel(twin).gradient_sums(models, records)
+        got = ModelStack(twin).stacked_gradient_sums(models, records)
+    except (*REFUSALS, ClientError):
         return False  # the model asks something of its layers that only layers have
-    return bool(np.linalg.norm(got - expected) <= _PROBE_TOLERANCE * (1 + np.linalg.norm(expected)))
+    return bool(np.linalg.norm(got - expected) <= PROBE_TOLERANCE * np.linalg.norm(expected))
 
 
 class ModelByModel:
@@ -118,12 +118,26 @@ class ModelStack:
         self._model = model.to(engine.device, engine.dtype)
 
     def gradient_sums(self, models: Models, clients: Sequence[Records]) -> Models:
+        """See OwnModels. A step whose records do not all take the same way through the model is for the loop."""
+        try:
+            return self.stacked_gradient_sums(models, clients)
+        except LayerRowsError:
+            return ModelByModel(self._engine).gradient_sums(models, clients)
+
+    def clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
         """See OwnModels."""
+        try:
+            return self._stacked_clipped_sums(models, clients, clip)
+        except LayerRowsError:
+            return ModelByModel(self._engine).clipped_sums(models, clients, clip)
+
+    def stacked_gradient_sums(self, models: Models, clients: Sequence[Records]) -> Models:
+        """The same, never by the loop. Raises: also LayerRowsError."""
         sums = self._zeros(models, clients)
         for tile in self._tiles([len(own) for own in clients]):
             at = self._load(models, tile).requires_grad_()
-            load(self._layers, at)
             features, labels = self._batch(tile, clients)
+            load(self._layers, at, n_rows=len(labels))
             with torch.enable_grad(), deterministic():
                 losses = nn.functional.cross_entropy(self._model(features), labels, reduction="none")
                 (gradients,) = torch.autograd.grad((losses * self._counts(tile)).sum(), at)
@@ -134,12 +148,12 @@ class ModelStack:
             sums[[row.client for row in tile]] += found
         return sums
 
-    def clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
-        """See OwnModels."""
+    def _stacked_clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
         sums = self._zeros(models, clients)
         for tile in self._tiles([len(own) for own in clients]):
-            load(self._layers, self._load(models, tile))
-            gradients = self._gradients(*self._batch(tile, clients))
+            features, labels = self._batch(tile, clients)
+            load(self._layers, self._load(models, tile), n_rows=len(labels))
+            gradients = self._gradients(features, labels)
             width = max(map(len, tile))
             segments = [slice(i * width, i * width + len(row)) for i, row in enumerate(tile)]  # without the copies
             sums[[row.client for row in tile]] += clipped_sums(gradients, clip, segments).cpu().numpy()

@@ -278,6 +278,7 @@ def build(name: str, *, seed: int = 0) -> nn.Module:
     A name with a colon, `package.module:factory`, imports the user's own: a class or function that takes no argument
     and gives a `torch.nn.Module`.
     The same seed gives the same parameters in every process, and the global generator of torch is left as it was.
+    Buffers that are drawn are a part of the architecture: only seed 0's are ever used, whatever a task's seed is.
     The start of training is public, so this generator need not be cryptographic.
     Raises: UnknownNameError, ModelImportError.
     """
@@ -291,6 +292,9 @@ def build(name: str, *, seed: int = 0) -> nn.Module:
         raise ModelImportError(name, f"it gave a {type(model).__name__}, not a torch.nn.Module")
     if any(parameter.dtype != torch.float32 for parameter in model.parameters()) or not parameter_count(model):
         raise ModelImportError(name, "its parameters must be float32, and there must be some")
+    frozen = [own for own, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:  # they would be trained, and get their noise, like all others
+        raise ModelImportError(name, f"its parameter {frozen[0]} is frozen; what is not trained must be a buffer")
     return model
 
 
@@ -330,6 +334,14 @@ def dimension(name: str) -> int:
 def parameter_count(model: nn.Module) -> int:
     """d, the number of parameters of `model`."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def trained(name: str, parameters: NDArray[np.float32]) -> nn.Module:
+    """The model of that name, buffers and shared weights included, with these parameters (d,). Raises as `build`;
+    DimensionError."""
+    model = build(name)
+    model.load_state_dict(unflatten(torch.tensor(parameters), model), strict=False)  # which has no buffers
+    return model
 
 
 def initial_parameters(name: str, *, seed: int) -> NDArray[np.float32]:

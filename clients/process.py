@@ -65,7 +65,7 @@ class Trainer:
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
         self._task, self._attacks, self._random_bytes, self._noise = task, attacks, random_bytes, noise
         self._records = {client: attacks[client].on_records(own) for client, own in records.items()}
-        model = models.build(task.model, seed=task.model_seed)
+        model = models.build(task.model)
         some = next(iter(records.values()))
         memory = None if memory_mb is None else memory_mb * 2**20
         self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)

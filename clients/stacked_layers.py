@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from clients.errors import LayerRowsError
 from clients.layer_gradients import owners
 
 Own = Mapping[str, Tensor]
@@ -21,12 +22,14 @@ Own = Mapping[str, Tensor]
 
 
 class StackedLayer(nn.Module):
-    """Stands for `layer` in a stack of models. Its parameters are `own`, set anew for every pass."""
+    """Stands for `layer` in a stack of models. Its parameters are `own`, and `n_rows` is the batch's length R * B: both
+    set anew for every pass."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self._like = (layer,)  # a tuple hides it: a stack has no parameters of its own
         self.own: Own = {}
+        self.n_rows = 0
 
     @property
     def layer(self) -> nn.Module:
@@ -34,7 +37,9 @@ class StackedLayer(nn.Module):
         return self._like[0]
 
     def forward(self, batch: Tensor) -> Tensor:
-        """(R * B, ..) -> (R * B, ..)."""
+        """(R * B, ..) -> (R * B, ..). Raises LayerRowsError for another batch: whose record is whose is not known."""
+        if batch.shape[:1] != (self.n_rows,):
+            raise LayerRowsError(type(self.layer).__name__, "of a stack reads other rows than the batch has")
         return _FORWARD[type(self.layer)](self.layer, self.own, batch)
 
 
@@ -54,11 +59,12 @@ def stacked(model: nn.Module) -> tuple[nn.Module, list[StackedLayer]]:
     return stack, layers
 
 
-def load(layers: list[StackedLayer], models: Tensor) -> None:
-    """The models' parameters (R, d), of which the layers keep views: gradients reach `models`."""
+def load(layers: list[StackedLayer], models: Tensor, *, n_rows: int) -> None:
+    """The models' parameters (R, d), of which the layers keep views: gradients reach `models`. n_rows: R * B."""
     shapes = [(layer, name, own.shape) for layer in layers for name, own in layer.layer.named_parameters(recurse=False)]
     parts = iter(torch.split(models, [shape.numel() for _, _, shape in shapes], dim=1))
     for layer in layers:
+        layer.n_rows = n_rows
         layer.own = {
             name: next(parts).view(len(models), *own.shape) for name, own in layer.layer.named_parameters(recurse=False)
         }

@@ -1,7 +1,8 @@
 """`precad check`: what can be known of a configuration before anything starts, and what operators tell one another.
 
-Reads what a server or client would read at its start, refuses what it would refuse, and shows what the organisations
-have to compare by another channel: the digest of the task, the certificates' fingerprints, the initial model's digest.
+Reads what a server or client would read at its start, a client's records included, refuses what it would refuse, and
+shows what the organisations have to compare by another channel: the digest of the task, the certificates' fingerprints,
+the initial model's digest.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from servers.state_dir import load_initial_model, require_usable
 def check(deployment: Deployment) -> dict[str, Any]:
     """By section that the file has: certificates with fingerprint and expiry; the task's digest. Changes nothing.
 
-    Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError.
+    Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError, ClientError.
     """
     task = deployment.task
     report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex()}
@@ -40,7 +41,10 @@ def check(deployment: Deployment) -> dict[str, Any]:
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:
+        from deploy.check_records import records_here
+
         report["clients"] = _clients(task, deployment.client)
+        report["clients"]["records"] = records_here(task, deployment.client, _here(task, deployment.client))
     return report
 
 
@@ -84,10 +88,7 @@ def _dealer(config: DealerConfig) -> dict[str, Any]:
 def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
     """Those of the task's clients whose folder is here. They trust the pinned aggregators; any of the authority's where
     none is pinned."""
-    certificates = config.certificates
-    here = [client for client in task.clients if (certificates / client).is_dir()]
-    if not here:
-        raise ConfigError(f"client.certificates: expected a folder of one of the task's clients, found {certificates}")
+    certificates, here = config.certificates, _here(task, config)
     for client in here:
         if (found := config.tls(client).load().identity) != Identity(Role.CLIENT, client):
             raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")
@@ -101,6 +102,14 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
         ],
         "authority": _authorities(config.authority),
     }
+
+
+def _here(task: Task, config: ClientConfig) -> list[str]:
+    found = [client for client in task.clients if (config.certificates / client).is_dir()]
+    if not found:
+        where = config.certificates
+        raise ConfigError(f"client.certificates: expected a folder of one of the task's clients, found {where}")
+    return found
 
 
 def _pinned(path: Path, role: Role) -> list[dict[str, str]]:

@@ -15,7 +15,7 @@ from clients.config import ClientConfig
 from clients.datasets import DataSource, Split
 from clients.errors import ArgumentError, ModelInputError, RecordMixingLayerError, UnknownNameError
 from clients.layer_gradients import require_layer_sizes
-from clients.per_record import refuse_record_mixing
+from clients.model_probe import refuse_record_mixing
 from deploy.config import Deployment, parse, parse_section
 from deploy.errors import ConfigError
 from deploy.run_folder import RunFolder

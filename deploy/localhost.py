@@ -320,8 +320,7 @@ class LocalRun:
         task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
         if final is None or not metrics:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=FAILURE)
-        state_dict = models.unflatten(torch.from_numpy(final[: task.n_parameters]), models.build(task.model))
-        torch.save(state_dict, self.folder.model)
+        torch.save(models.trained(task.model, final[: task.n_parameters]).state_dict(), self.folder.model)
         summary: dict[str, Any] = {
             "rounds": len(metrics),
             "clients": len(task.clients),

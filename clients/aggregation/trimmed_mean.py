@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -33,6 +34,6 @@ class TrimmedMean(AggregationRule):
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """The trimmed mean of each column."""
         m = require_updates(updates, 1, self.name)
-        cut = math.floor(self.beta * m)
+        cut = math.floor(Fraction(str(self.beta)) * m)  # the decimal that was written: 0.29 * 100 is 28.99.. in binary
         mean: Vector = np.sort(updates, axis=0)[cut : m - cut].mean(axis=0)
         return mean

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clients.attacks.attack import Attack
-from clients.datasets.records import N_CLASSES, Records
+from clients.datasets.records import N_CLASSES, Records, require_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +20,6 @@ class MirroredLabels(Attack):
     name: ClassVar[str] = "mirrored-labels"
 
     def on_records(self, records: Records) -> Records:
-        """The same features; label y becomes 9 - y."""
+        """The same features; label y becomes 9 - y. Raises ArgumentError for data sets of more than ten classes."""
+        require_labels(records.labels, N_CLASSES)
         return Records(records.features, N_CLASSES - 1 - records.labels)

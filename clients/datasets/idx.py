@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,6 +82,6 @@ def parse_idx(path: Path, data: bytes) -> NDArray[np.uint8]:
         raise CorruptDataError(path, "its header is cut short")
     shape = struct.unpack(f">{data[3]}I", data[4:start])
     values = np.frombuffer(data, dtype=np.uint8, offset=start)
-    if values.size != np.prod(shape, dtype=np.int64):
+    if values.size != math.prod(shape):  # Python's integers, which do not wrap
         raise CorruptDataError(path, f"expected {shape} values, found {values.size}")
     return values.reshape(shape)

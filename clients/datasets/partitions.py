@@ -5,6 +5,8 @@ Experiments only, hence plain generators: the seeds protect nobody.
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,11 +64,19 @@ def dirichlet(labels: NDArray[np.int64], n_clients: int, *, alpha: float, seed: 
         for client, piece in zip(dealt, np.split(own, cuts), strict=True):
             client.append(piece)
     parts = [np.concatenate(pieces) for pieces in dealt]
+    _give_to_the_poor(parts)
+    return tuple(parts)
+
+
+def _give_to_the_poor(parts: list[NDArray[np.int64]]) -> None:
+    """A record to each client that has none, from the one that has most just then, of equals the first; in place."""
+    by_wealth = [(-len(part), i) for i, part in enumerate(parts)]
+    heapq.heapify(by_wealth)
     for i, part in enumerate(parts):
         if len(part) == 0:
-            richest = max(range(n_clients), key=lambda j: len(parts[j]))
+            _, richest = by_wealth[0]
             parts[i], parts[richest] = parts[richest][-1:], parts[richest][:-1]
-    return tuple(parts)
+            heapq.heapreplace(by_wealth, (-len(parts[richest]), richest))  # who got one never has most again
 
 
 def by_user(users: NDArray[np.int64] | None, n_clients: int, *, seed: int) -> Parts:

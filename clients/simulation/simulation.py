@@ -104,7 +104,7 @@ class Simulation:
         self.task, self.settings, self.test = task, settings, test
         self.attacks = {**(attacks or {}), **attacks_of(settings.attack, sorted(task.clients))}
         require_simulated(self.attacks.values())
-        model = models.build(task.model, seed=task.model_seed)
+        model = models.build(task.model)
         if engine is None:
             memory = None if memory_mb is None else memory_mb * 2**20
             some = example_of(next(iter(records.values())))

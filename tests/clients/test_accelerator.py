@@ -19,6 +19,7 @@ from clients import layer_gradients, models
 from clients.datasets import Records, digits
 from clients.datasets.records import example
 from clients.layer_gradients import grouped_products
+from clients.model_stack import ModelByModel, ModelStack
 from clients.one_pass import one_pass
 from clients.per_record import RecordEngine, clipped_gradient_sum
 from clients.record_clipping import Clipping, RecordClip, clip_factors
@@ -54,6 +55,19 @@ def test_products_of_groups_are_those_of_each_segment(
         found = grouped_products(left, right, segments)
     expected = torch.stack([left[part].T @ right[part] for part in segments])
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("clipping", list(Clipping))
+def test_a_stack_of_clients_with_different_numbers_of_records_sums_as_the_loop(
+    monkeypatch: pytest.MonkeyPatch, clipping: Clipping
+) -> None:
+    """Copies fill up the shorter ones, between the segments, and are nobody's."""
+    engine = RecordEngine(models.build("mlp"), torch.zeros(1, 8, 8), device="cpu", dtype=torch.float64)
+    at = 0.1 * np.random.default_rng(0).standard_normal((len(SIZES), engine.dim))
+    clients, clip = clients_of("mlp"), RecordClip(0.5, clipping)
+    expected = ModelByModel(engine).clipped_sums(at, clients, clip)
+    monkeypatch.setattr(layer_gradients, "LOOPING_DEVICES", ())
+    np.testing.assert_allclose(ModelStack(engine).clipped_sums(at, clients, clip), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("clipping", list(Clipping))

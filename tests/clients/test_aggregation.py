@@ -120,6 +120,13 @@ def test_median_and_trimmed_mean_by_hand():
     assert_array_equal(TrimmedMean(beta=0.2).aggregate(rows), rows.mean(axis=0))  # floor(0.8) = 0 at either end
 
 
+def test_the_trimmed_mean_cuts_the_share_that_was_written():
+    """29 of a hundred at either end; in binary, 0.29 * 100 is less."""
+    rows = np.arange(100.0)[:, None] ** 2
+    assert_array_equal(TrimmedMean(beta=0.29).aggregate(rows), rows[29:71].mean(axis=0))
+    assert_array_equal(TrimmedMean(beta=0.4999999999999999).aggregate(rows[:2]), rows[:2].mean(axis=0))
+
+
 def test_the_geometric_median_of_a_square_with_an_outlier():
     """The Fermat point of four corners is their centre; of a triangle it is what a general optimiser finds."""
     corners = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])

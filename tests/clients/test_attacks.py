@@ -202,6 +202,8 @@ def test_mirrored_labels_are_nine_less_themselves():
     assert (mirrored.labels + images().labels == 9).all()
     assert mirrored.labels.dtype == images().labels.dtype
     assert_array_equal(MirroredLabels().on_records(mirrored).labels, images().labels)
+    with pytest.raises(ArgumentError, match=r"labels must be in \[0, 9\]"):
+        MirroredLabels().on_records(Records(images().features, images().labels + 1))
 
 
 @pytest.mark.parametrize(("dtype", "white"), [(np.float32, 1), (np.uint8, 255)])

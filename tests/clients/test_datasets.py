@@ -626,3 +626,24 @@ def test_the_subset_of_sentiment140_is_balanced():
 
     guessed = BernoulliNB().fit(words(split.train), split.train.labels).predict(words(split.test))
     assert 0.70 < np.mean(guessed == split.test.labels) < 0.80
+
+
+def test_an_idx_file_whose_lengths_wrap_is_refused():
+    """2^22 * 2^21 * 2^21 values are 2^64, which is zero in 64 bits."""
+    lengths = b"".join((2**bits).to_bytes(4, "big") for bits in (22, 21, 21))
+    with pytest.raises(CorruptDataError, match="found 0"):
+        idx.parse_idx(Path("x"), b"\x00\x00\x08\x03" + lengths)
+
+
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(lambda sizes: sum(sizes) >= len(sizes)))
+def test_who_drew_nothing_gets_a_record_of_whoever_has_most(sizes):
+    """Against the search through all clients for each of them."""
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    slow = list(parts)
+    for i, part in enumerate(slow):
+        if len(part) == 0:
+            richest = max(range(len(slow)), key=lambda j: len(slow[j]))
+            slow[i], slow[richest] = slow[richest][-1:], slow[richest][:-1]
+    partitions._give_to_the_poor(parts)
+    for found, expected in zip(parts, slow, strict=True):
+        assert_array_equal(found, expected)

@@ -19,8 +19,10 @@ from clients.errors import (
     UnknownNameError,
 )
 from clients.layer_gradients import Rows
-from clients.per_record import Path, RecordEngine, clipped_gradient_sum, refuse_record_mixing, resolve_device
+from clients.model_probe import refuse_record_mixing
+from clients.per_record import RecordEngine, clipped_gradient_sum, resolve_device
 from clients.record_clipping import Clipping, RecordClip, clip_factors
+from clients.record_paths import Path
 
 N_RECORDS = 13
 

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clients import models
+from clients.datasets import DataSource, digits
 from deploy import cli
 from deploy.config import load
 from protos import convert
@@ -86,6 +87,26 @@ def test_a_client_without_pins_is_told_what_it_trusts(organisations: Organisatio
     config.write_text("\n".join(kept))
     assert json.loads(precad("check", config, "--json").stdout)["clients"]["trusts"] == []
     assert "trusts          whatever the authority signs" in precad("check", config).output
+
+
+def test_a_client_is_told_which_records_it_has(
+    organisations: Organisations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its folders, beside what they declare; a lost data set is what a start says, or would be downloaded."""
+    config = organisations.config(Role.CLIENT)
+    task = load(config).task
+    records = json.loads(precad("check", config, "--json").stdout)["clients"]["records"]
+    sizes = DataSource.of(load(config).client).sizes(digits(), list(task.clients))
+    assert records == {c: f"{sizes[c]} of digits, declares {task.clients[c]}" for c in CLIENTS}
+    assert f"{CLIENTS[0]}" in precad("check", config).output
+
+    monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
+    text = config.read_text().replace('model = "mlp"', 'model = "cnn"').replace("dim = 4810", "dim = 26010")
+    config.write_text(text.replace('dataset = "digits"', 'dataset = "mnist"\ndownload = false'))
+    lost = precad("check", config)
+    assert (lost.exit_code, "PRECAD_DATA" in lost.output) == (2, True)
+    config.write_text(config.read_text().replace("download = false", "download = true"))
+    assert "mnist is not here: downloaded at the start" in precad("check", config).output
 
 
 def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:

@@ -1,0 +1,182 @@
+"""Before the first record: whether a model's records have gradients of their own, and the fastest right way to them.
+
+The model is tried in float64 on a few made-up records. A record's logits must be the same beside others and alone, and
+the second time, and no buffer may change. The first path whose gradients are those of the loop over records is the
+model's. Its parameters are shaken first: one that starts at zero, as heads of networks do, hides the layers before it,
+their gradients and whatever they mix.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from clients.errors import ArgumentError, ClientError, ModelInputError, RecordMixingLayerError, UnsteadyModelError
+from clients.layer_gradients import LayerGradients, Segments, handles, owners
+from clients.models import parameter_count
+from clients.one_pass import Tape, one_pass
+from clients.record_paths import Path, by_vmap, one_by_one
+
+REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError)
+"""What a user's model, PyTorch's layers and its transforms raise where they are asked for what they cannot do."""
+PROBE_TOLERANCE: Final = 1e-9
+"""Relative, in float64; two correct ways differ by rounding, below 1e-12."""
+_BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
+"""Of the made-up records. In no order: a model that sorts its records brings them into another one."""
+
+
+def quiet_copy(model: nn.Module) -> nn.Module:
+    """A copy that changes nothing in place, draws nothing (dropout is off), and whose parameters want no gradient.
+
+    Raises: RecordMixingLayerError; ArgumentError where a copy cannot be made.
+    """
+    refuse_record_mixing(model)
+    try:
+        quiet = copy.deepcopy(model).cpu().eval().requires_grad_(requires_grad=False)
+    except REFUSALS as error:
+        raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {_first_line(error)}") from None
+    for layer in quiet.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]  # a later layer would overwrite what an earlier one wrote
+    return quiet
+
+
+def refuse_record_mixing(model: nn.Module) -> None:
+    """Raise RecordMixingLayerError, naming the layer, if `model` normalises over the batch or keeps running averages.
+
+    With such a layer, one record changes the gradients of all others, and clipping bounds nobody's influence.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
+            raise RecordMixingLayerError(name or "model", type(layer).__name__)
+
+
+def probe_records(example: Tensor) -> Tensor:
+    """Different records of the example's shape: noise of different brightness, or two tokens that every vocabulary has,
+    in texts of different lengths (token 0 is padding)."""
+    n = len(_BRIGHTNESS)
+    if not example.is_floating_point():
+        places = torch.arange(example.numel()).view_as(example)
+        return torch.stack([places % 2, torch.zeros_like(places), torch.ones_like(places), (places == 0).long()])
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand((n, *example.shape), generator=generator, dtype=torch.float64)
+    return noise * torch.tensor(_BRIGHTNESS, dtype=torch.float64).view(n, *[1] * example.dim())
+
+
+def probe_labels(features: Tensor) -> Tensor:
+    """Of those records: two classes, which every model has."""
+    return torch.arange(len(features)) % 2
+
+
+def probe(model: nn.Module, features: Tensor) -> tuple[Path, int]:
+    """The fastest right path for this model (a quiet copy), and bytes of memory that a record takes on it.
+
+    Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError.
+    """
+    twin, labels = _shaken(model, features), probe_labels(features)
+    _require_separate_records(twin, features)
+    try:
+        expected = _flat(one_by_one(twin, features, labels))
+    except REFUSALS as error:
+        raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {_first_line(error)}") from None
+    if _has_rules(twin) and _equals(expected, twin, features, one_pass):
+        return Path.ONE_PASS, _one_pass_bytes(twin, features)
+    path = Path.VMAP if _equals(expected, twin, features, by_vmap) else Path.ONE_BY_ONE
+    return path, 20 * parameter_count(model)
+
+
+def _shaken(model: nn.Module, features: Tensor) -> nn.Module:
+    """In float64, with noise of the usual initial size on its parameters; none where the model does not bear it."""
+    twin, shaken = copy.deepcopy(model).double(), copy.deepcopy(model).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in shaken.parameters():
+            n_inputs = max(4, parameter[0].numel() if parameter.dim() > 1 else 4)
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(noise / (2 * math.sqrt(n_inputs)))
+    return shaken if bool(_logits(shaken, features).isfinite().all()) else twin
+
+
+def _equals(expected: Tensor, model: nn.Module, features: Tensor, take: Callable[..., list[LayerGradients]]) -> bool:
+    """Whether this way gives the gradient of every record, (n, d)."""
+    try:
+        got = _flat(take(model, features, probe_labels(features)))
+    except (*REFUSALS, ClientError):
+        return False  # this way is not for this model; the loop is
+    if got.shape != expected.shape:
+        return False
+    errors, norms = (torch.linalg.vector_norm(rows, dim=1) for rows in (got - expected, expected))
+    return bool((errors <= PROBE_TOLERANCE * norms).all())
+
+
+def _has_rules(model: nn.Module) -> bool:
+    layers = [layer for _, layer in owners(model)]
+    n_owned = sum(len(list(layer.parameters(recurse=False))) for layer in layers)
+    return all(handles(layer) for layer in layers) and n_owned == len(list(model.parameters()))  # none is shared
+
+
+def _logits(model: nn.Module, features: Tensor) -> Tensor:
+    """Raises ModelInputError, also unless there is a row of logits for every record."""
+    shape = tuple(features.shape[1:])
+    try:
+        with torch.no_grad():
+            found = model(features)
+    except REFUSALS as error:
+        hint = "; models are tried in float64: what they make anew must have their input's dtype and device"
+        raise ModelInputError(shape, _first_line(error) + (hint if "dtype" in str(error) else "")) from None
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(features):
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ModelInputError(shape, f"{len(features)} records must give logits ({len(features)}, classes), got {got}")
+    return found
+
+
+def _require_separate_records(model: nn.Module, features: Tensor) -> None:
+    """A record's logits are the same whatever the others are, and whatever the model has seen before.
+
+    Raises: ModelInputError, UnsteadyModelError, RecordMixingLayerError.
+    """
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    together, again = _logits(model, features), _logits(model, features)
+    is_kept = all(torch.equal(*pair) for pair in zip(buffers, model.buffers(), strict=True))
+    if not is_kept or not _are_close(together, again):
+        raise UnsteadyModelError(type(model).__name__)
+    alone = torch.cat([_logits(model, record.unsqueeze(0)) for record in features])
+    if not _are_close(together, alone):
+        raise RecordMixingLayerError("model", type(model).__name__)
+
+
+def _are_close(found: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def _flat(gradients: Sequence[LayerGradients]) -> Tensor:
+    """All rows, (n, d), through the sums that training uses."""
+    n = len(gradients[0].squared_norms())
+    factors = torch.ones(n, dtype=torch.float64)
+    segments: Segments = [slice(i, i + 1) for i in range(n)]
+    return torch.cat([layer.weighted_sums(factors, segments) for layer in gradients], dim=1)
+
+
+def _one_pass_bytes(model: nn.Module, features: Tensor) -> int:
+    """What one record takes: activations twice (forward, backward), patches, rows in the working type and float64."""
+    tape = Tape([layer for _, layer in owners(model)], n_rows=len(features))
+    with tape.recording(), torch.enable_grad():
+        model(features)
+    n_entries = 0
+    for layer, reads, outputs in zip(tape.layers, tape.reads, tape.outputs, strict=True):
+        wrote = sum(output[0].numel() for output in outputs)
+        n_entries += 4 * (sum(read[0].numel() for read in reads) + wrote)
+        if isinstance(layer, nn.Conv2d):
+            n_entries += wrote // layer.out_channels * layer.weight[0].numel()
+        if not (isinstance(layer, nn.Linear) and len(reads) == 1 and reads[0].dim() == 2):
+            n_entries += 3 * sum(parameter.numel() for parameter in layer.parameters(recurse=False))
+    return 4 * n_entries
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
