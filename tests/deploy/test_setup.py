@@ -102,7 +102,7 @@ def test_a_client_is_told_which_records_it_has(
 
     monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
     text = config.read_text().replace('model = "mlp"', 'model = "cnn"').replace("dim = 4810", "dim = 26010")
-    config.write_text(text.replace('dataset = "digits"', 'dataset = "mnist"\ndownload = false'))
+    config.write_text(text.replace('dataset = "digits"', 'dataset = "mnist"'))
     lost = precad("check", config)
     assert (lost.exit_code, "PRECAD_DATA" in lost.output) == (2, True)
     config.write_text(config.read_text().replace("download = false", "download = true"))
