@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from clients.local_update import project
+from clients.projection import project
 from clients.session import ClientSession
 from clients.submission import agree, make_submission
 from deploy.audit import audit
