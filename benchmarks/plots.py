@@ -120,7 +120,7 @@ def plot_simulation(report: Mapping[str, Any], path: Path) -> None:
         strict=True,
     ):
         rows = [row for row in report["rows"] if row["along"] == along]
-        _line(axis, rows, x, "ms_per_round", label="round", style="o-")
+        _line(axis, rows, x, "ms_per_round", label="round", style="-")
         for part in ("gradients", "rest"):
             axis.plot([row[x] for row in rows], [row[f"{part}_ms"] for row in rows], ".--", label=part)
         axis.set(xscale="log", yscale="log", xlabel=label)
