@@ -67,6 +67,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (IdentityError, INVALID_INPUT),
     (client_errors.ArgumentError, INVALID_INPUT),
     (client_errors.RecordMixingLayerError, INVALID_INPUT),
+    (client_errors.UnsteadyModelError, INVALID_INPUT),
     (server_errors.ServerError, REFUSED),
     (client_errors.TaskRefusedError, REFUSED),
     (client_errors.ProtocolError, REFUSED),

@@ -180,6 +180,7 @@ EXIT_CODES = {
         "clients.NonFiniteModelError",
         "clients.NonFiniteGradientError",
         "clients.NoVictimError",
+        "clients.LayerRowsError",
     ],
     2: [
         "deploy.ConfigError",
@@ -204,6 +205,7 @@ EXIT_CODES = {
         "clients.MissingDataError",
         "clients.CorruptDataError",
         "clients.RecordMixingLayerError",
+        "clients.UnsteadyModelError",
     ],
     3: [
         "deploy.ExportRefusedError",
