@@ -49,8 +49,8 @@ def vectors(tmp_path: Path) -> Path:
     ("mode", "gate", "n_bytes"),
     [
         ("masked", "crypten", OTHERS + CRYPTEN),
-        ("shares", "crypten", OTHERS + CRYPTEN + 6 * 24),
-        ("masked", "native", OTHERS + NATIVE),
+        pytest.param("shares", "crypten", OTHERS + CRYPTEN + 6 * 24, marks=pytest.mark.slow),
+        pytest.param("masked", "native", OTHERS + NATIVE, marks=pytest.mark.slow),
         ("shares", "native", OTHERS + NATIVE + 6 * 24),
     ],
 )

@@ -306,6 +306,7 @@ def test_the_noise_of_table_1() -> None:
     assert "noise in the sum" in experiment("precad-noise").stderr
 
 
+@pytest.mark.slow
 def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 12 of the 1437 digits. Each mechanism trains for as long as epsilon lasts; less epsilon is a part
     of the same trainings."""

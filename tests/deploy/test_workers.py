@@ -95,6 +95,7 @@ def until(condition: Callable[[], bool], *, seconds: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_an_experiment_comes_to_the_same_with_workers(tmp_path: Path) -> None:
     """Every evaluation and every model, to the bit, of trainings that this process has begun."""
     pytest.importorskip("matplotlib")

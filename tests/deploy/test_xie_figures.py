@@ -239,6 +239,7 @@ def test_shares_of_poisoned_records_in_small(tmp_path: Path, monkeypatch: pytest
     assert [row["poison_share"] for row in rows] == ["", "", "0.5", "1.0"]
 
 
+@pytest.mark.slow
 def test_poisoned_records_in_small(tmp_path: Path) -> None:
     """Both levels write the same; the success of an attack is that of the training's own evaluation."""
     pytest.importorskip("matplotlib")
