@@ -2,6 +2,7 @@
 
 ClientError
 ├── ArgumentError (also a ValueError)
+│   ├── NonFiniteUpdateError  handed to an aggregation rule that proves nothing
 │   ├── UnknownNameError
 │   ├── DimensionError
 │   ├── ExtensionError        a class of the user's own
@@ -123,6 +124,13 @@ class NonFiniteGradientError(ClientError):
 
     def __init__(self, *, n_bad: int, n_records: int) -> None:
         super().__init__(f"the gradients of {n_bad} of {n_records} records are not finite; has training diverged?")
+
+
+class NonFiniteUpdateError(ArgumentError):
+    """Updates of clients are not finite, and no mechanism takes them for zero."""
+
+    def __init__(self, *, n_bad: int, n_updates: int) -> None:
+        super().__init__(f"{n_bad} of {n_updates} updates are not finite")
 
 
 class DivergedError(ClientError):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.errors import ArgumentError
+from clients.errors import ArgumentError, NonFiniteUpdateError
 from mpc.prg import RandomBytes
 
 Updates = NDArray[np.float64]
@@ -26,7 +26,8 @@ class AggregationRule:
         """An estimate of the mean honest update, (m, d) -> (d,), whatever the order of the rows; m >= 1.
 
         random_bytes: for a rule that adds noise; a simulation's are seeded.
-        Raises: ArgumentError where the rule is not defined for so few updates.
+        Raises: ArgumentError where the rule is not defined for so few updates; NonFiniteUpdateError, unless the rule
+        proves an epsilon: then such an update is zero, since an error would tell that it is there.
         """
         raise NotImplementedError
 
@@ -52,11 +53,11 @@ class AggregationRule:
 
 
 def require_updates(updates: Updates, least: int, why: str) -> int:
-    """m. Raises ArgumentError for another shape, values that are not finite, or fewer than `least` rows."""
+    """m. Raises NonFiniteUpdateError; ArgumentError for another shape, or fewer than `least` rows."""
     if updates.ndim != 2:
         raise ArgumentError(f"updates must have shape (m, d), got {updates.shape}")
-    if not np.isfinite(updates).all():
-        raise ArgumentError("updates must be finite, got NaN or infinity")
+    if n_bad := len(updates) - int(np.isfinite(updates).all(axis=1).sum()):
+        raise NonFiniteUpdateError(n_bad=n_bad, n_updates=len(updates))
     if len(updates) < least:
         raise ArgumentError(f"{why} needs at least {least} updates, got {len(updates)}")
     return len(updates)

@@ -17,7 +17,7 @@ from clients.attacks import Attack, Honest, Knowledge
 from clients.datasets import Records
 from clients.descent import descend, descend_together
 from clients.encoding import encode_update
-from clients.errors import DivergedError, NonFiniteGradientError, NoVictimError
+from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates
 from clients.model_stack import ModelByModel, OwnModels
 from clients.per_record import RecordEngine
@@ -222,12 +222,10 @@ class Federation:
     def aggregate(self, t: int, updates: Mapping[str, Vector]) -> Vector:
         """By the rule, (d,): an estimate of the mean. Zero for nobody, unless the rule is private.
 
-        Raises DivergedError where an honest update is not finite; of attackers', `attacked` leaves such ones out.
+        Raises what the rule does; of attackers' updates, `attacked` leaves those out that are not finite.
         """
         assert self.rule is not None  # algorithms ask only where there is one
         if not updates and self.rule.epsilon(1, self.task.delta) is None:
             return np.zeros(self.task.dim)
         matrix = np.array(list(updates.values())).reshape(len(updates), self.task.dim)
-        if n_bad := len(matrix) - np.isfinite(matrix).all(axis=1).sum():
-            raise DivergedError(t, f"{n_bad} of {len(matrix)} updates are not finite")
         return self.rule.aggregate(matrix, self.randomness.rule(t))

@@ -27,6 +27,7 @@ from clients.errors import (
     ExtensionError,
     NonFiniteGradientError,
     NonFiniteModelError,
+    NonFiniteUpdateError,
     UnknownNameError,
 )
 from clients.extension import imported
@@ -150,7 +151,7 @@ class Simulation:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
                 outcome = self.algorithm.run_round(t, now.parameters, chosen)
-        except (NonFiniteGradientError, NonFiniteModelError) as error:
+        except (NonFiniteGradientError, NonFiniteModelError, NonFiniteUpdateError) as error:
             raise DivergedError(t, str(error)) from None
         if not np.isfinite(outcome.parameters).all():
             raise DivergedError(t, "the model's parameters are not finite")

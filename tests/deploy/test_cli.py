@@ -198,6 +198,7 @@ EXIT_CODES = {
         "clients.ArgumentError",
         "clients.UnknownNameError",
         "clients.DimensionError",
+        "clients.NonFiniteUpdateError",
         "clients.ExtensionError",
         "clients.ModelImportError",
         "clients.ModelInputError",

@@ -248,6 +248,23 @@ def test_honest_updates_that_are_not_finite_are_a_divergence_under_any_rule(tmp_
     assert run["ended"].startswith("the training diverged in round 0: ")
 
 
+def test_under_a_private_rule_they_are_zero(tmp_path: Path) -> None:
+    """An end would tell that somebody's update is there."""
+    path = tmp_path / "wild.toml"
+    rule = {"rate": 0.5, "n_enrolled": 10, "clip": 1.0, "noise_multiplier": 1.0, "trim": 0.25}
+    simulation = {
+        "algorithm": "fedavg",
+        "local_rate": 1e300,
+        "local_weight_decay": 1e10,
+        "aggregation": "tsgd-gaussian",
+    }
+    path.write_text(tomli_w.dumps({**SMALL, "simulation": {**simulation, "aggregation_parameters": rule}}))
+    done = precad("simulate", path, "--rounds", 1, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    (run,) = json.loads(done.stdout)["seeds"]
+    assert (run["rounds"], run["diverged_in_round"]) == (1, None)
+
+
 def test_a_folder_from_before_a_field_is_gone_on_with_if_the_field_has_its_default(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
