@@ -45,7 +45,6 @@ class Plan:
     registered: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
     rounds: int = 40
     """Of each size, after a warm-up."""
-    validation: bool = True
     threads: int = 1
     device: str = "cpu"
 
@@ -116,7 +115,6 @@ def _measure(plan: Plan, size: _Size) -> dict[str, Any]:
         "registered": size.registered,
         "drawn": drawn / plan.rounds,
         "records": size.client_rate * size.registered * size.records,
-        "validation": plan.validation,
         "threads": plan.threads,
         "device": plan.device,
         **Spread.of(whole).scaled(1e3).fields("ms_per_round"),
@@ -147,12 +145,7 @@ def _simulation(plan: Plan, size: _Size) -> tuple[TimedEngine, Simulation]:
         model=MODEL,
         dim=engine.dim,
     )
-    settings = SimulationSettings(
-        algorithm="precad",
-        validation=plan.validation,
-        client_clipping=plan.validation,
-        evaluate_every=task.rounds,
-    )
+    settings = SimulationSettings(algorithm="precad", evaluate_every=task.rounds)
     simulation = Simulation(
         task=task,
         settings=settings,

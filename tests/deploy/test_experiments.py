@@ -238,6 +238,15 @@ def test_figure_3_in_small(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "figure-3.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_figure_3_of_the_methods_that_are_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    flags = ["--clients", 10, "--rounds", 1, "--method", "local-dp", "--method", "precad"]
+    report = small("precad-clients", tmp_path / "run", *flags)
+    assert [case["method"] for case in report["cases"]] == ["PRECAD", "local DP"]
+    with pytest.raises(ConfigError, match=r"--method: expected one of precad, local-dp, .*, found 'sgd'"):
+        precad_clients.Experiment(methods=("sgd",))
+
+
 def test_a_proved_epsilon_is_printed_rounded_up() -> None:
     case = {"clients": 100, "method": "PRECAD", "accuracy": None, "epsilon": 2.25002, "ms_per_round": None}
     console = Console(file=io.StringIO(), record=True, width=120)
