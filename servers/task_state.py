@@ -6,7 +6,7 @@ Read from disk whenever the servers meet, after a crash and after a lost connect
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -22,10 +22,10 @@ from protos.model_update import updated
 from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.database import Backend
-from servers.errors import SetupError
+from servers.errors import SetupError, TaskRefusedError
 from servers.private_files import private_folder
 from servers.resumption import Standing
-from servers.round import keep, pay
+from servers.round import keep, pay, require_possible_sum
 from servers.state_dir import (
     open_checkpoints,
     open_ledger,
@@ -33,7 +33,7 @@ from servers.state_dir import (
     open_tuple_ledger,
     require_usable,
 )
-from servers.task_store import Attempt, CommittedRound, TaskStore
+from servers.task_store import Attempt, AttemptState, CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
 
 
@@ -51,6 +51,10 @@ class TaskState:
     """Every release so far."""
     parameters: NDArray[np.float32]
     """The model after them, (d,)."""
+    lost: frozenset[int] = frozenset()
+    """Numbers that were used up and not committed."""
+    unknown: list[Attempt] = field(default_factory=list)
+    """Those of them whose check was charged and began, and whose verdicts this server never saw."""
 
     @classmethod
     def open(
@@ -74,12 +78,18 @@ class TaskState:
         return state
 
     def refresh(self) -> None:
-        """Takes in what is on disk. Raises SetupError when its parts do not belong together, StoreError."""
+        """Take in what is on disk, when no round is in flight. What is not committed then is lost.
+
+        Raises SetupError when its parts do not belong together, StoreError.
+        """
         self.committed = self.store.committed()
         self.checkpoints.keep_only({round.number for round in self.committed})
-        known = {*(round.number for round in self.committed), *(attempt.number for attempt in self.store.attempts())}
-        if unknown := self.ledger.rounds - known:
-            raise SetupError(f"state_dir: the ledger holds round {min(unknown)}, of which nothing else is known here")
+        self.store.settle(self.ledger.rounds)
+        attempts, numbers = self.store.attempts(), {round.number for round in self.committed}
+        self.lost = self.store.uncommitted()
+        self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]
+        if foreign := self.ledger.rounds - {*numbers, *(attempt.number for attempt in attempts)}:
+            raise SetupError(f"state_dir: the ledger holds round {min(foreign)}, of which nothing else is known here")
         if uncharged := {round.number for round in self.committed} - self.ledger.rounds:
             raise SetupError(f"state_dir: round {min(uncharged)} was released, and the ledger does not hold it")
         self.parameters = self.initial
@@ -112,33 +122,61 @@ class TaskState:
             return f"the privacy budget is spent after {n} rounds"
         return None
 
+    def require_rounds_left(self) -> None:
+        """Refuse another round once as many were lost as the task allows. Raises TaskRefusedError.
+
+        Every lost round is one that a server which deviates may have used to ask for a verdict, or to draw again.
+        """
+        if len(self.lost) >= self.task.most_lost_rounds:
+            raise TaskRefusedError(
+                f"lost_rounds: expected fewer than {self.task.most_lost_rounds} rounds that were drawn and not "
+                f"committed, found {len(self.lost)}, the last of them {max(self.lost)}"
+            )
+
     def paid_attempts(self) -> dict[int, tuple[str, ...]]:
-        """Rounds that the ledger holds and that were not committed here, with their chosen clients."""
+        """Return the rounds that the ledger holds and that were not committed here, with their chosen clients."""
         charged = self.ledger.rounds
         return {attempt.number: attempt.chosen for attempt in self.store.attempts() if attempt.number in charged}
 
     def charge_as_well(self, theirs: dict[int, tuple[str, ...]]) -> None:
-        """Charges what the other server charged in vain and we did not: something of it may have reached it.
+        """Charge what the other server charged in vain and we did not, of rounds that we drew with it.
 
-        Raises what `Ledger.charge` raises, StoreError.
+        Raises PeerMismatchError for any other round, what `Ledger.charge` raises, StoreError.
         """
+        ours = self.paid_attempts()
+        drawn = self.store.uncommitted() | {round.number for round in self.committed}
+        for number in sorted(theirs):
+            if number not in drawn:
+                raise PeerMismatchError(
+                    f"charge of round {number} (was a server given back an old state_dir?)",
+                    ours="never drawn",
+                    peers="charged",
+                )
+            if set(ours.get(number, theirs[number])) != set(theirs[number]):
+                raise PeerMismatchError(f"clients of round {number}", ours=ours[number], peers=theirs[number])
         for number in sorted(theirs.keys() - self.ledger.rounds):
             self.store.charged_by_peer(number, theirs[number])
             pay(self.ledger, number, theirs[number])
 
     def attempt(self, number: int) -> Attempt:
-        """The round that the other server has committed and we have not. Raises PeerMismatchError."""
-        if number in self.ledger.rounds:
-            for attempt in self.store.attempts():
-                if attempt.number == number:
-                    return attempt
+        """Return the round that the other server has committed and we have not. Raises PeerMismatchError.
+
+        Only a round whose verdicts are known here can have been committed there: before, our share had not left.
+        """
+        for attempt in self.store.attempts():
+            if (attempt.number, attempt.state) == (number, AttemptState.VALIDATED):
+                return attempt
         raise PeerMismatchError(
-            f"round {number} (was a server given back an old state_dir?)", ours="not charged", peers="committed"
+            f"round {number} (was a server given back an old state_dir?)", ours="no verdicts", peers="committed"
         )
 
     def take_over(self, number: int, noisy_sum: RingArray, model_digest: bytes) -> CommittedRound:
-        """Commits the round that the other server has committed, from its noisy sum, (d,). Raises PeerMismatchError."""
+        """Commit the round that the other server has committed, from its noisy sum, (d,).
+
+        Raises PeerMismatchError, TaskRefusedError.
+        """
         attempt = self.attempt(number)
+        require_possible_sum(noisy_sum, self.task, len(attempt.accepted))
         parameters = updated(self.parameters, noisy_sum, self.task)
         digest = convert.sha256(convert.model_to_bytes(parameters))
         if digest != model_digest:
@@ -149,5 +187,6 @@ class TaskState:
         committed = CommittedRound(number, attempt.chosen, attempt.accepted, attempt.rejected, digest, *epsilons)
         keep(self.store, self.checkpoints, self.ledger, committed, parameters, noisy_sum)
         self.committed.append(committed)
+        self.lost -= {number}
         self.parameters = parameters
         return committed

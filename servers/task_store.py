@@ -1,22 +1,26 @@
 """What an aggregator must know of its task after a crash: who it is, how far it came, which round numbers are used up.
 
     reserved    the number is used up: its coin, its tuples and its labels belong to one attempt, in one process
-    validated   the verdicts are known; with a charge in the ledger, the noisy share may have left
+    checking    the uploads are locked; with a charge in the ledger, the norm check may have begun
+    unknown     a check whose end this server never saw: the other one may know any of its verdicts
+    charged     the other server charged it; nothing of a check left this one
+    validated   the verdicts are known; the noisy share may have left
     committed   the noisy sum is open, and the model that it makes is on disk
 
 A transition is on disk before its effect leaves the process. A round that is not committed when its process dies is
-never gone on with: the next attempt has the next number, so nothing that was drawn for a number serves twice. Every
-transition writes its entry of the audit log in the same transaction.
+*lost*: it is never continued, and the next attempt has the next number, so nothing that was drawn for a number serves
+twice. Every transition writes its entry of the audit log in the same transaction.
 """
 
 from __future__ import annotations
 
+import enum
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from protos.identity import Role
 from servers import audit_log
@@ -47,15 +51,28 @@ def migrations(sql: Dialect) -> Sequence[str]:
         ){sql.table_end};
         {audit_log.table(sql)}
         """,
+        f"""
+        ALTER TABLE round RENAME TO round_of_version_1;
+        CREATE TABLE round (
+            number {sql.integer} PRIMARY KEY,
+            state TEXT NOT NULL
+                CHECK (state IN ('reserved', 'checking', 'unknown', 'charged', 'validated', 'committed')),
+            chosen TEXT,
+            active TEXT,
+            accepted TEXT,
+            rejected TEXT,
+            model_digest {sql.blob},
+            epsilon_one_server {sql.real},
+            epsilon_clients_only {sql.real}
+        ){sql.table_end};
+        INSERT INTO round (
+            number, state, chosen, accepted, rejected, model_digest, epsilon_one_server, epsilon_clients_only
+        ) SELECT
+            number, state, chosen, accepted, rejected, model_digest, epsilon_one_server, epsilon_clients_only
+        FROM round_of_version_1;
+        DROP TABLE round_of_version_1
+        """,
     )
-
-
-_SET_VERDICTS: Final = (
-    "INSERT INTO round (number, state, chosen, accepted, rejected) VALUES (?, 'validated', ?, ?, ?) "
-    "ON CONFLICT (number) DO UPDATE SET state = excluded.state, chosen = excluded.chosen, "
-    "accepted = excluded.accepted, rejected = excluded.rejected, "
-    "model_digest = NULL, epsilon_one_server = NULL, epsilon_clients_only = NULL"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +89,26 @@ class CommittedRound:
     epsilon_clients_only: float
 
 
+class AttemptState(enum.StrEnum):
+    """How far a round came that is not committed here and whose clients are known."""
+
+    CHECKING = "checking"
+    UNKNOWN = "unknown"
+    CHARGED = "charged"
+    VALIDATED = "validated"
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A round that has its verdicts, and is not committed here."""
+    """A round whose clients are known, and that is not committed here."""
 
     number: int
+    state: AttemptState
     chosen: tuple[str, ...]
-    accepted: tuple[str, ...]
-    rejected: tuple[str, ...]
+    active: tuple[str, ...] = ()
+    """Clients whose uploads were locked at both servers: the ones that a check is about."""
+    accepted: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
 
 class TaskStore(Database):
@@ -153,25 +182,42 @@ class TaskStore(Database):
         with self.transaction() as run:
             run("INSERT INTO round (number, state) VALUES (?, 'reserved')", (number,))
 
-    def validated(
-        self, number: int, *, chosen: Sequence[str], accepted: Sequence[str], rejected: Sequence[str]
-    ) -> None:
-        """Before the round is charged."""
-        missing = sorted(set(chosen) - {*accepted, *rejected})
+    def checking(self, number: int, *, chosen: Sequence[str], active: Sequence[str]) -> None:
+        """Record the locked uploads, before the round is charged and before anything of its check leaves."""
         with self.transaction() as run:
-            run(
-                _SET_VERDICTS,
-                (number, *(json.dumps(list(names)) for names in (chosen, accepted, rejected))),
+            _update(run, "SET state = 'checking', chosen = ?, active = ?", _text(chosen), _text(active), number)
+            self._log(run, "checking", round=number, chosen=list(chosen), active=list(active))
+
+    def settle(self, charged: Collection[int]) -> None:
+        """Close the checks that no process continues. Call when no round is in flight.
+
+        charged: the rounds that the ledger holds. A check that was charged becomes `unknown`, with an entry that names
+        its clients. One that was not charged never began: it is `reserved` again.
+        """
+        begun = [attempt for attempt in self.attempts() if attempt.state is AttemptState.CHECKING]
+        for attempt in begun:
+            with self.transaction() as run:
+                if attempt.number in charged:
+                    _update(run, "SET state = 'unknown'", attempt.number)
+                    self._log(run, "unknown", round=attempt.number, clients=list(attempt.active))
+                else:
+                    _update(run, "SET state = 'reserved', chosen = NULL, active = NULL", attempt.number)
+
+    def validated(self, number: int, *, accepted: Sequence[str], rejected: Sequence[str]) -> None:
+        """Record the verdicts of a check, before the noisy share leaves."""
+        with self.transaction() as run:
+            (chosen,) = run("SELECT chosen FROM round WHERE number = ?", (number,)).fetchone()
+            _update(
+                run, "SET state = 'validated', accepted = ?, rejected = ?", _text(accepted), _text(rejected), number
             )
+            missing = sorted(set(_names(chosen)) - {*accepted, *rejected})
             self._log(run, "validated", round=number, accepted=list(accepted), rejected=list(rejected), missing=missing)
 
     def charged_by_peer(self, number: int, chosen: Sequence[str]) -> None:
-        """The other server charged an attempt that did not get as far here; it is charged here as well."""
+        """Record that the other server charged a round of which nothing left this one."""
         with self.transaction() as run:
-            run(
-                _SET_VERDICTS,
-                (number, json.dumps(list(chosen)), "[]", "[]"),
-            )
+            _update(run, "SET state = 'charged', chosen = ?", _text(chosen), number)
+            self._log(run, "charged", round=number, chosen=list(chosen))
 
     def commit(self, round: CommittedRound, *, noisy_sum_digest: bytes, ledger_chain: str) -> None:
         """The round's checkpoint is on disk. ledger_chain: of the privacy ledger, which holds the round."""
@@ -208,15 +254,22 @@ class TaskStore(Database):
         ]
 
     def attempts(self) -> list[Attempt]:
-        """Rounds that have their verdicts, and are not committed. Those that the ledger holds were paid for."""
+        """Return the rounds whose clients are known and that are not committed. The ledger says which were paid for."""
         with self.transaction() as run:
             rows = run(
-                "SELECT number, chosen, accepted, rejected FROM round WHERE state = 'validated' ORDER BY number"
+                "SELECT number, state, chosen, active, accepted, rejected FROM round "
+                "WHERE state NOT IN ('reserved', 'committed') ORDER BY number"
             ).fetchall()
         return [
-            Attempt(number, _names(chosen), _names(accepted), _names(rejected))
-            for number, chosen, accepted, rejected in rows
+            Attempt(number, AttemptState(state), *(_names(names) for names in clients))
+            for number, state, *clients in rows
         ]
+
+    def uncommitted(self) -> frozenset[int]:
+        """Return every number that is used up and not committed: those in flight, and those that are lost."""
+        with self.transaction() as run:
+            rows = run("SELECT number FROM round WHERE state <> 'committed'").fetchall()
+        return frozenset(number for (number,) in rows)
 
     @property
     def next_round(self) -> int:
@@ -229,5 +282,14 @@ class TaskStore(Database):
         audit_log.append(run, kind, self._clock().isoformat(timespec="milliseconds"), fields)
 
 
-def _names(column: str) -> tuple[str, ...]:
-    return tuple(json.loads(column))
+def _update(run: Run, changes: str, *values: str | int) -> None:
+    """Change one round's row. The last value is its number."""
+    run(f"UPDATE round {changes} WHERE number = ?", values)  # noqa: S608 - the changes are this module's own text
+
+
+def _text(names: Sequence[str]) -> str:
+    return json.dumps(list(names))
+
+
+def _names(column: str | None) -> tuple[str, ...]:
+    return () if column is None else tuple(json.loads(column))
