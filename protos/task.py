@@ -23,7 +23,7 @@ from mpc.sharing import Mode
 from protos.identity import Identity, IdentityError, Role
 from protos.quantile import QuantileRule, count_noise
 
-PROTOCOL_VERSION = "precad/v1"
+PROTOCOL_VERSION = "precad/v1.1"
 MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
 """With C * 2^f <= 9.4e7 and any number of clients below 9e10, the noisy sum then stays far from wrapping around."""
 
@@ -76,6 +76,9 @@ class Task(BaseModel):
     constants: they make the divisor of the update and never change during the task."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     """T."""
+    lost_rounds: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """How many rounds may be lost once their clients were drawn: the draw is known, and nothing is committed. One more
+    ends the task. None: `most_lost_rounds`."""
     client_rate: Probability
     """q: each enrolled client is in a round with this probability, independently (Poisson)."""
     record_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -127,7 +130,10 @@ class Task(BaseModel):
     model_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the public initial model. Protects nobody."""
     mode: Literal["masked", "shares"] = "masked"
-    """Wire form of a submission."""
+    """Wire form of a submission. `shares` is the paper's, for comparison: a server that deviates reads coordinates of
+    updates there (docs/threat-model.md)."""
+    accept_weak_wire_form: bool = False
+    """Must be said, for everybody to see, of a task of mode `shares`, and of no other."""
     gate: Literal["crypten", "native"] = "crypten"
     """Comparison gate (`mpc.gates`)."""
     batches_ahead: Annotated[int, Field(ge=0, le=16)] = 1
@@ -186,12 +192,23 @@ class Task(BaseModel):
             raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
+        self._check_wire_form()
         self._check_noise()
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
         self._check_fields_of_algorithms()
         self._check_quantile()
         return self
+
+    def _check_wire_form(self) -> None:
+        """The weaker form is nobody's by mistake. Raises ValueError."""
+        if self.mode == "shares" and not self.accept_weak_wire_form:
+            raise ValueError(
+                "accept_weak_wire_form: expected true with mode 'shares', in which a server that deviates reads "
+                "coordinates of updates bit by bit (docs/threat-model.md), found false; mode 'masked' needs no consent"
+            )
+        if self.mode != "shares" and self.accept_weak_wire_form:
+            raise ValueError(f"accept_weak_wire_form is of mode 'shares' only, found mode {self.mode!r}")
 
     def _check_noise(self) -> None:
         """Of whoever adds it. Raises ValueError."""
@@ -321,6 +338,11 @@ class Task(BaseModel):
         """Whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since fewer
         carry less noise than is accounted. If not, the round's sum is zero."""
         return self.algorithm != "distributed-dp" or n_accepted >= self.non_colluding
+
+    @property
+    def most_lost_rounds(self) -> int:
+        """`lost_rounds`, or where the task does not say, 3 and a tenth of the rounds."""
+        return 3 + self.rounds // 10 if self.lost_rounds is None else self.lost_rounds
 
     @property
     def wire_mode(self) -> Mode:

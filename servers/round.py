@@ -204,6 +204,7 @@ class RoundRunner:
             model_digest=self.model_digest,
             deadline_s=self.task.submit_timeout_s,
             mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
+            n_committed=self.n_committed,
         )
 
     async def collect(self, state: Collecting) -> Locked:

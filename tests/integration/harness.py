@@ -79,6 +79,7 @@ def small_task(clients: Iterable[str] = ("alice", "bob", "mallory"), **changes: 
         "dim": 24,
         "submit_timeout_s": 20.0,
         "registration_timeout_s": 60.0,
+        "accept_weak_wire_form": changes.get("mode") == "shares",
     }
     return Task(**{**values, **changes})
 

@@ -409,7 +409,7 @@ def test_the_written_configuration_repeats_the_experiment(demo: Finished, tmp_pa
 def test_the_shares_form_runs_through_as_well(tmp_path: Path) -> None:
     """The paper's own wire form: a seed to A, a vector to B."""
     raw = demo_config(n_clients=4, rounds=2)
-    raw["task"] |= {"client_rate": 1.0, "mode": "shares"}
+    raw["task"] |= {"client_rate": 1.0, "mode": "shares", "accept_weak_wire_form": True}
     config = tmp_path / "deployment.toml"
     config.write_text(tomli_w.dumps(raw))
     run = precad(tmp_path / "run", "run", str(config))

@@ -413,7 +413,7 @@ NOT_IN_THE_TASK: dict[str, Attack] = {
     "a client of another version": (
         lambda s: join(s, B, "mallory", version="precad/v0"),
         STATUS.FAILED_PRECONDITION,
-        "protocol_version: expected 'precad/v1', got 'precad/v0'",
+        "protocol_version: expected 'precad/v1.1', got 'precad/v0'",
     ),
     "a client that is connected already": (
         lambda s: join(s, A, "mallory"),

@@ -19,6 +19,7 @@ OTHER_VALUES: dict[str, Any] = {
     "name": "other",
     "clients": {"alice": 10, "bob": 11, "mallory": 13},
     "rounds": 3,
+    "lost_rounds": 2,
     "client_rate": 0.5,
     "record_rate": 0.25,
     "record_clip": 2.0,
@@ -60,7 +61,8 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
 
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
-    assert OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() == Task.model_fields.keys()
+    with_mode = {"accept_weak_wire_form"}  # and never without
+    assert OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | with_mode == Task.model_fields.keys()
     assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
     digests = {small_task().digest()} | {small_task(**{name: v}).digest() for name, v in OTHER_VALUES.items()}
     assert len(digests) == 1 + len(OTHER_VALUES)
@@ -74,12 +76,12 @@ def test_the_digest_covers_every_single_field() -> None:
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
 
 
-def test_the_digest_of_a_precad_task_is_what_it_was_before_there_were_other_algorithms() -> None:
+def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
     """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
     task = small_task()
-    fields = {name: getattr(task, name) for name in OTHER_VALUES if name != "algorithm"}
+    fields = {name: getattr(task, name) for name in (*OTHER_VALUES, "accept_weak_wire_form") if name != "algorithm"}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    assert task.digest() == hashlib.sha256(b"precad/v1\n" + text.encode()).digest()
+    assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
 
 
 def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_field() -> None:
@@ -87,7 +89,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     names = Task.model_fields.keys() - {"update_clipping", "quantile", "quantile_rate", "quantile_noise"}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
-    assert task.digest() == hashlib.sha256(b"precad/v1\n" + text.encode()).digest()
+    assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
     assert json.loads(by_layer.canonical()) == json.loads(text) | {"update_clipping": "per-layer"}
     learnt = {"update_clipping": "private-quantile", "quantile": 0.75}
@@ -124,6 +126,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("rounds", 1_000_001, "less than or equal to 1000000"),
     ("rounds", 2.0, "valid integer"),
     ("rounds", True, "valid integer"),
+    ("lost_rounds", -1, "greater than or equal to 0"),
+    ("lost_rounds", 1_000_001, "less than or equal to 1000000"),
     ("client_rate", 1.01, "less than or equal to 1"),
     ("client_rate", -0.1, "greater than or equal to 0"),
     ("client_rate", 0.0, "client_rate must be > 0"),
@@ -151,6 +155,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("dim", 2**35, "dim must be at most"),
     ("model_seed", -1, "greater than or equal to 0"),
     ("mode", "plain", "'masked' or 'shares'"),
+    ("accept_weak_wire_form", True, "is of mode 'shares' only, found mode 'masked'"),
     ("gate", "none", "'crypten' or 'native'"),
     ("batches_ahead", -1, "greater than or equal to 0"),
     ("batches_ahead", 17, "less than or equal to 16"),
@@ -193,6 +198,17 @@ def test_the_largest_values_are_taken() -> None:
     with pytest.raises(ValidationError, match="dim must be at most"):
         small_task(dim=dim + 1)
     assert small_task(client_clip=2.0**-16).norm_bound.threshold == 1
+
+
+def test_the_weaker_wire_form_needs_a_word_that_says_so() -> None:
+    with pytest.raises(ValidationError, match="accept_weak_wire_form: expected true with mode 'shares'.*found false"):
+        small_task(mode="shares", accept_weak_wire_form=False)
+    assert small_task(mode="shares", accept_weak_wire_form=True).accept_weak_wire_form
+
+
+def test_lost_rounds_are_3_and_a_tenth_of_the_rounds_unless_the_task_says_more_or_less() -> None:
+    assert [small_task(rounds=n).most_lost_rounds for n in (1, 9, 10, 500)] == [3, 3, 4, 53]
+    assert [small_task(rounds=500, lost_rounds=n).most_lost_rounds for n in (0, 7)] == [0, 7]
 
 
 def test_an_unknown_key_is_refused() -> None:

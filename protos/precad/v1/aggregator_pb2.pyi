@@ -27,7 +27,7 @@ class Welcome(_message.Message):
     def __init__(self) -> None: ...
 
 class Invitation(_message.Message):
-    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed", "slot")
+    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed", "slot", "n_committed")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Invitation(_message.Message):
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     MASK_SEED_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
+    N_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     task: str
     round: int
     dim: int
@@ -42,7 +43,8 @@ class Invitation(_message.Message):
     deadline_s: float
     mask_seed: bytes
     slot: int
-    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ...) -> None: ...
+    n_committed: int
+    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ..., n_committed: _Optional[int] = ...) -> None: ...
 
 class ModelRequest(_message.Message):
     __slots__ = ("round",)

@@ -24,19 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/precad/v1/common.proto\x12\tprecad.v1\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xda\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x15\n\rconfig_digest\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\x0c\x12\x11\n\tlane_port\x18\x06 \x01(\r\x12\x13\n\x0bn_committed\x18\x07 \x01(\x04\x12\x12\n\nlast_round\x18\x08 \x01(\x04\x12\x12\n\nnext_round\x18\t \x01(\x04\x12\x1d\n\x15previous_model_digest\x18\n \x01(\x0c\"+\n\x07Goodbye\x12\x10\n\x08\x66inished\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xbc\x01\n\x07\x42inding\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x04 \x01(\t\x12\x15\n\rconfig_digest\x18\x05 \x01(\x0c\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x0b\n\x03\x64im\x18\x07 \x01(\x04\x12\x0c\n\x04mode\x18\x08 \x01(\t\x12\x10\n\x08\x64igest_a\x18\t \x01(\x0c\x12\x10\n\x08\x64igest_b\x18\n \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/precad/v1/common.proto\x12\tprecad.v1\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xc4\x02\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x15\n\rconfig_digest\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x0c\n\x04task\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\x0c\x12\x11\n\tlane_port\x18\x06 \x01(\r\x12\x13\n\x0bn_committed\x18\x07 \x01(\x04\x12\x12\n\nlast_round\x18\x08 \x01(\x04\x12\x12\n\nnext_round\x18\t \x01(\x04\x12\x1d\n\x15previous_model_digest\x18\n \x01(\x0c\x12\x35\n\x0btask_fields\x18\x0b \x03(\x0b\x32 .precad.v1.Hello.TaskFieldsEntry\x1a\x31\n\x0fTaskFieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"+\n\x07Goodbye\x12\x10\n\x08\x66inished\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xbc\x01\n\x07\x42inding\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x04 \x01(\t\x12\x15\n\rconfig_digest\x18\x05 \x01(\x0c\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x0b\n\x03\x64im\x18\x07 \x01(\x04\x12\x0c\n\x04mode\x18\x08 \x01(\t\x12\x10\n\x08\x64igest_a\x18\t \x01(\x0c\x12\x10\n\x08\x64igest_b\x18\n \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.precad.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_HELLO_TASKFIELDSENTRY']._loaded_options = None
+  _globals['_HELLO_TASKFIELDSENTRY']._serialized_options = b'8\001'
   _globals['_CHUNK']._serialized_start=44
   _globals['_CHUNK']._serialized_end=65
   _globals['_HELLO']._serialized_start=68
-  _globals['_HELLO']._serialized_end=286
-  _globals['_GOODBYE']._serialized_start=288
-  _globals['_GOODBYE']._serialized_end=331
-  _globals['_BINDING']._serialized_start=334
-  _globals['_BINDING']._serialized_end=522
+  _globals['_HELLO']._serialized_end=392
+  _globals['_HELLO_TASKFIELDSENTRY']._serialized_start=343
+  _globals['_HELLO_TASKFIELDSENTRY']._serialized_end=392
+  _globals['_GOODBYE']._serialized_start=394
+  _globals['_GOODBYE']._serialized_end=437
+  _globals['_BINDING']._serialized_start=440
+  _globals['_BINDING']._serialized_end=628
 # @@protoc_insertion_point(module_scope)

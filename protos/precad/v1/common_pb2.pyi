@@ -1,5 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -11,7 +13,14 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest", "lane_port", "n_committed", "last_round", "next_round", "previous_model_digest")
+    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest", "lane_port", "n_committed", "last_round", "next_round", "previous_model_digest", "task_fields")
+    class TaskFieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +31,7 @@ class Hello(_message.Message):
     LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
     NEXT_ROUND_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELDS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     config_digest: bytes
     nonce: bytes
@@ -32,7 +42,8 @@ class Hello(_message.Message):
     last_round: int
     next_round: int
     previous_model_digest: bytes
-    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., lane_port: _Optional[int] = ..., n_committed: _Optional[int] = ..., last_round: _Optional[int] = ..., next_round: _Optional[int] = ..., previous_model_digest: _Optional[bytes] = ...) -> None: ...
+    task_fields: _containers.ScalarMap[str, str]
+    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., lane_port: _Optional[int] = ..., n_committed: _Optional[int] = ..., last_round: _Optional[int] = ..., next_round: _Optional[int] = ..., previous_model_digest: _Optional[bytes] = ..., task_fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("finished", "reason")
