@@ -35,7 +35,7 @@ from deploy.localhost import LocalRun
 from protos.task import Task
 
 PROCESSES = 4
-PHASES = ("select", "collect", "lock", "validate", "noise", "charge", "open", "commit", "update")
+PHASES = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit", "update")
 """In the order of a round; `update` is all that the baselines do after `collect`."""
 PRECAD, WITHOUT_VALIDATION = "precad", "precad-without-validation"
 

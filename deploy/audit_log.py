@@ -62,6 +62,8 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     for round, fields in releases.items():
         if sorted(fields["chosen"]) != charged[round]:
             raise AuditError(f"round {round} was charged to others than it was released for")
+    if uncharged := audit_log.checked(log) - charged.keys():
+        raise AuditError(f"round {min(uncharged)} was checked, and the ledger does not hold it")
     if known is not None and known not in {entry.chain for entry in log}:
         raise AuditError(
             f"--known: expected the chain value of an entry, found {known!r}: the log was rewritten or cut"
@@ -71,6 +73,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         "entries": len(log),
         "releases": len(releases),
         "charged_rounds": len(charged),
+        "verdicts_unknown": audit_log.n_unknown_verdicts(log),
         "interruptions": sum(entry.kind == "interrupted" for entry in log),
         "chain": log[-1].chain if log else audit_log.FIRST_CHAIN,
     }

@@ -330,6 +330,11 @@ def _facts(status: Status) -> dict[str, str]:
     if status.role != "run":
         facts["clients"] = f"{status.n_connected} of {status.n_enrolled} connected"
     facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
+    if status.rounds_lost:
+        facts["lost"] = f"{status.rounds_lost} rounds ({status.rounds_lost_at_most} end the task)"
+    if status.verdicts_unknown:
+        n_unknown, n_clients = sum(status.verdicts_unknown.values()), len(status.verdicts_unknown)
+        facts["verdicts unknown"] = f"{n_unknown} uploads of {n_clients} clients, in lost rounds"
     if status.refused:
         facts["refused"] = ", ".join(f"{n} {reason}" for reason, n in status.refused.items())
     for epsilon in status.epsilons:

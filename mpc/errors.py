@@ -7,6 +7,7 @@
     │   └── OverflowsRingError
     ├── MalformedMessageError           bytes that no honest party sends
     ├── PeerMismatchError               the two servers are out of step
+    │   └── VerdictsDifferError         they do not accept the same clients
     ├── CommitmentError                 a revealed coin is not the one committed to
     ├── TupleReusedError                correlated randomness asked for twice
     ├── TupleExhaustedError             more correlated randomness asked for than was dealt
@@ -18,6 +19,8 @@ Messages name fields, shapes and expectations. They never hold a share, a seed, 
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class MpcError(Exception):
@@ -50,6 +53,15 @@ class PeerMismatchError(MpcError):
     def __init__(self, field: str, *, ours: object, peers: object) -> None:
         super().__init__(f"{field} differs between the servers: ours {ours}, peer's {peers}")
         self.field = field
+
+
+class VerdictsDifferError(PeerMismatchError):
+    """The servers do not accept the same clients. The text, which clients are told, names none of them."""
+
+    def __init__(self, clients: Sequence[str]) -> None:
+        """clients: those on whom the servers differ."""
+        MpcError.__init__(self, "verdicts differ between the servers: one of them did not follow the protocol")
+        self.field, self.clients = "verdicts", tuple(clients)
 
 
 class CommitmentError(MpcError):

@@ -7,6 +7,7 @@ The steps are those of PRECAD, Sec. 4.3, with the no-wrap test that the ring nee
     local     shares of <X, X> from the inner-product tuple, shares of 64 row values
     gate      the top bits of 65 words per client, which must vanish: their carries, one batch
     verdict   masked equality: one bit per client
+    compare   both servers hold the same verdicts, or the task ends
 
 Run by both servers, each in the one thread that does MPC. Everything that is exchanged is independent of d, except b
 in the `shares` form.
@@ -22,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpc import equality, joint_coin, opening, ring, top_bits
-from mpc.channel import Channel
+from mpc.channel import Channel, exchange_alike
 from mpc.engines import CPU
-from mpc.errors import MalformedMessageError
+from mpc.errors import MalformedMessageError, VerdictsDifferError
 from mpc.joint_coin import COIN_BYTES, CoinShare
 from mpc.local_step import (
     Engine,
@@ -168,7 +169,7 @@ def validate(
 ) -> Validated:
     """The check of every active client and the sum of the accepted shares. Run by both servers.
 
-    Every b is read twice at most, tile by tile. Rounds: the gate's, one for additive carries, 2.
+    Every b is read twice at most, tile by tile. Rounds: the gate's, one for additive carries, 2, one to compare.
     Raises: MalformedMessageError, PeerMismatchError, ChannelClosedError, TupleReusedError.
     """
     active, opened = revealed.active, revealed.opened
@@ -185,8 +186,24 @@ def validate(
         tuples.equality_tuples(active),
         channel,
     )
+    compare_verdicts(active, verdicts, channel)
     _keep_accepted(sums.share_sum, verdicts, active, opened, tuples, engine)
     return Validated(active, tuple(verdicts), sums.share_sum)
+
+
+def compare_verdicts(active: Sequence[str], verdicts: Sequence[bool], channel: Channel) -> None:
+    """Exchange the verdicts, a bit each in the order of `active`. One round. Run by both servers.
+
+    Whoever answers last in the masked equality can decide the other's verdicts; from here on both account for the
+    same ones. Raises VerdictsDifferError, MalformedMessageError.
+    """
+    ours = np.packbits(np.array(verdicts, dtype=bool), bitorder="little").tobytes()
+    theirs = exchange_alike(channel, "verdicts", ours)
+    said = np.unpackbits(np.frombuffer(theirs, dtype=np.uint8), bitorder="little").astype(bool)
+    if said[len(active) :].any():
+        raise MalformedMessageError(f"verdicts: expected {len(active)} bits, then zeros")
+    if differing := [client for client, a, b in zip(active, verdicts, said.tolist(), strict=False) if a is not b]:
+        raise VerdictsDifferError(differing)
 
 
 def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:

@@ -76,9 +76,9 @@ class Task(BaseModel):
     constants: they make the divisor of the update and never change during the task."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     """T."""
-    lost_rounds: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """How many rounds may be lost once their clients were drawn: the draw is known, and nothing is committed. One more
-    ends the task. None: `most_lost_rounds`."""
+    lost_rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """How many rounds may be lost: their clients were drawn, and they do not commit. No round begins once so many are,
+    and the task ends. None: `most_lost_rounds`."""
     client_rate: Probability
     """q: each enrolled client is in a round with this probability, independently (Poisson)."""
     record_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -338,6 +338,17 @@ class Task(BaseModel):
         """Whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since fewer
         carry less noise than is accounted. If not, the round's sum is zero."""
         return self.algorithm != "distributed-dp" or n_accepted >= self.non_colluding
+
+    def sum_bound(self, n_accepted: int) -> float:
+        """Bound the norm of an opened sum of so many accepted updates, in units of 2^-f.
+
+        n B + sqrt(2) s (sqrt(d) + 10) + sqrt(d), with B = C 2^f and s each server's noise. Each accepted update is
+        within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian concentration), and
+        rounding moves each server's noise by at most sqrt(d) / 2.
+        """
+        root = math.sqrt(self.dim)
+        noise = math.sqrt(2) * self.noise_std_on_grid * (root + 10) + root
+        return n_accepted * (math.isqrt(self.norm_bound.threshold) + 1) + noise
 
     @property
     def most_lost_rounds(self) -> int:

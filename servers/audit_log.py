@@ -26,6 +26,8 @@ from servers.errors import AuditError, SetupError
 FIRST_CHAIN: Final = ""
 REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "task": {"task": "text"},
+    "checking": {"round": "integer", "active": "list of names"},
+    "unknown": {"round": "integer", "clients": "list of names"},
     "validated": {"round": "integer"},
     "committed": {"round": "integer", "chosen": "list of names"},
 }
@@ -145,6 +147,17 @@ def releases(log: Sequence[Entry]) -> dict[int, Mapping[str, Any]]:
                 raise AuditError(f"entry {entry.number}: round {round} is committed without verdicts")
             committed[round] = entry.fields
     return committed
+
+
+def checked(log: Sequence[Entry]) -> set[int]:
+    """Return the rounds whose check may have begun, of a log that says when one begins (`precad/v1.1`)."""
+    locked = {entry.fields["round"] for entry in log if entry.kind == "checking"}
+    return locked & {entry.fields["round"] for entry in log if entry.kind in ("validated", "unknown")}
+
+
+def n_unknown_verdicts(log: Sequence[Entry]) -> int:
+    """Count the uploads whose check began and whose verdict this server never saw."""
+    return sum(len(entry.fields["clients"]) for entry in log if entry.kind == "unknown")
 
 
 def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:

@@ -1,8 +1,8 @@
 """PRECAD's Algorithm 1 at one aggregator. Both run this same program, in step, as party 0 (A) and party 1 (B).
 
-Line by line of the paper: 2 `select`, 3 `collect`, 4 `lock` and `validate`, 5 `charge` and `open_sum`, 6 `commit`. Each
-transition is one function from one state to the next (`servers.states`); everything that computes on shares runs in the
-one MPC thread.
+Line by line of the paper: 2 `select`, 3 `collect` and lock, 4 `charge` and `validate`, 5 `open_sum`, 6 `commit`. The
+charge comes before the check: the other server may know a verdict that never arrives here. Each transition is one
+function from one state to the next (`servers.states`); everything that computes on shares runs in the one MPC thread.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from dp import rounded_gaussian
@@ -23,9 +24,9 @@ from dp.accounting import View
 from dp.ledger import Ledger
 from mpc import joint_coin, ring, top_bits, validation
 from mpc.channel import Channel, Prefixed
-from mpc.errors import PeerMismatchError
+from mpc.errors import PeerMismatchError, VerdictsDifferError
 from mpc.local_step import Engine, Words
-from mpc.opening import open_in_place
+from mpc.opening import norm, open_in_place
 from mpc.prg import Label, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
@@ -36,7 +37,7 @@ from protos.model_update import updated
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
-from servers.errors import StoreError
+from servers.errors import StoreError, TaskRefusedError
 from servers.intake import Intake, RelayedUploads
 from servers.lane import CountedChannel
 from servers.peer import PeerLink
@@ -46,6 +47,8 @@ from servers.states import Aborted, Charged, Collecting, Committed, Locked, Open
 from servers.supervision import to_the_end
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_source import TupleSource
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S", bound=RoundState)
@@ -104,9 +107,9 @@ class RoundRunner:
         self._seconds, sent_before, dealt_before = {}, self._bytes_sent, self._tuples.bytes_received
         collecting = await self.select(self._enter(Selecting(t)))
         locked = await self.collect(self._enter(collecting))
-        validated = await self.validate(self._enter(locked))
-        charged = await self.charge(self._enter(validated))
-        opened = await self.open_sum(self._enter(charged))
+        charged = await self.charge(self._enter(locked))
+        validated = await self.validate(self._enter(charged))
+        opened = await self.open_sum(self._enter(validated))
         committed = await self.commit(self._enter(opened))
         bytes_by_link = {
             "to_peer": self._bytes_sent - sent_before,
@@ -219,8 +222,24 @@ class RoundRunner:
             lock = await self._in_mpc_thread(validation.lock, bindings, state.tuples.shape, self._channel(state.round))
         return Locked(state.round, state.chosen, state.tuples, lock, state.intake)
 
-    async def validate(self, state: Locked) -> Validated:
-        """Line 4: one bit per client, ||update|| <= C, and the sum of the valid clients' shares."""
+    async def charge(self, state: Locked) -> Charged:
+        """Line 4, before the check: the ledger pays, durably, for every chosen client.
+
+        From the first step of the check on, the other server may learn verdicts and hang up. A client whose update did
+        not arrive is charged too.
+        """
+        with self._phase("charge"):
+            self._epsilons = await to_the_end(self._pay, state)
+        return Charged(state.round, state.chosen, state.tuples, state.lock, state.intake)
+
+    def _pay(self, state: Locked) -> dict[View, float]:
+        """Charge the round. Return the bounds that the task has reached with it, largest over clients."""
+        self._store.checking(state.round, chosen=state.chosen, active=state.lock.active)
+        pay(self._ledger, state.round, state.chosen)
+        return {view: self._ledger.statement(view).epsilon for view in View}
+
+    async def validate(self, state: Charged) -> Validated:
+        """Line 4: one bit per client, ||update|| <= C, alike at both servers, and the valid clients' share sum."""
         with self._phase("validate"):
             checked = await self._in_mpc_thread(self._validate, state)
         await self._link.flush()  # a relay that was too late for the lock is read to its end all the same
@@ -228,7 +247,7 @@ class RoundRunner:
         self._intake = None
         return Validated(state.round, state.chosen, checked.accepted, checked.rejected, checked.accepted_share_sum)
 
-    def _validate(self, state: Locked) -> validation.Validated:
+    def _validate(self, state: Charged) -> validation.Validated:
         channel = self._channel(state.round)
         active, intake = state.lock.active, state.intake
         uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
@@ -237,22 +256,26 @@ class RoundRunner:
         else:
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, state.tuples, channel, rooms)
-        return validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
+        try:
+            return validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
+        except VerdictsDifferError as error:
+            log.error("round.verdicts_differ", round=state.round, clients=list(error.clients))
+            raise
 
-    async def charge(self, state: Validated) -> Charged:
-        """Line 5, first half: `Task.noise_std_on_grid` of noise, if any; the ledger pays before anything leaves.
+    async def open_sum(self, state: Validated) -> Opened:
+        """Line 5: `Task.noise_std_on_grid` of noise, if any; then both noisy shares are exchanged and added up.
 
-        Every chosen client is charged, whether its update arrived or not. The verdicts are on disk before the charge:
-        should the other server commit the round and we not, we can take it over.
+        The verdicts are on disk before our share leaves: should the other server commit the round and we not, we can
+        take it over.
         """
         with self._phase("noise"):
             noisy_share, _ = await asyncio.gather(
                 self._in_mpc_thread(self._release, state.share_sum, len(state.accepted)),
                 to_the_end(self._write_verdicts, state),
             )
-        with self._phase("charge"):
-            self._epsilons = await to_the_end(self._pay, state.round, state.chosen)
-        return Charged(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
+        with self._phase("open"):
+            await self._in_mpc_thread(open_in_place, noisy_share, "noisy sum", self._channel(state.round))
+        return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
 
     def _release(self, share_sum: RingArray, n_accepted: int) -> RingArray:
         """What leaves this server; in place, since d words may be most of a server's memory. Nothing of the uploads
@@ -264,25 +287,16 @@ class RoundRunner:
         return share_sum
 
     def _write_verdicts(self, state: Validated) -> None:
-        self._store.validated(state.round, chosen=state.chosen, accepted=state.accepted, rejected=state.rejected)
-
-    def _pay(self, t: int, chosen: tuple[str, ...]) -> dict[View, float]:
-        """Charges the round, durably. The bounds that the task has reached with it, largest over clients."""
-        pay(self._ledger, t, chosen)
-        return {view: self._ledger.statement(view).epsilon for view in View}
-
-    async def open_sum(self, state: Charged) -> Opened:
-        """Line 5, second half: both noisy shares are exchanged; their sum is public."""
-        with self._phase("open"):
-            await self._in_mpc_thread(open_in_place, state.noisy_share, "noisy sum", self._channel(state.round))
-        return Opened(state.round, state.chosen, state.accepted, state.rejected, state.noisy_share)
+        self._store.validated(state.round, accepted=state.accepted, rejected=state.rejected)
 
     async def commit(self, state: Opened) -> Committed:
         """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends.
 
-        The digest that we send says that our copy is on disk; so no server begins a round that the other may not know.
+        A sum that no round of this task has moves no model: the other server may have sent anything as its share. The
+        digest that we send says that our copy is on disk; so no server begins a round that the other may not know.
         """
         with self._phase("commit"):
+            await self._in_mpc_thread(require_possible_sum, state.noisy_sum, self.task, len(state.accepted))
             parameters = await self._in_mpc_thread(updated, self.parameters, state.noisy_sum, self.task)
             model_bytes = convert.model_to_bytes(parameters)
             digest = convert.sha256(model_bytes)
@@ -362,6 +376,21 @@ def pay(ledger: Ledger, number: int, chosen: Collection[str]) -> None:
         ledger.charge(number, chosen)
     except OSError as error:
         raise StoreError(f"ledger: the charge of round {number} was not recorded: {error.strerror or error}") from error
+
+
+def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> None:
+    """Raise TaskRefusedError unless accepted updates and both servers' noise can add up to this sum, (d,).
+
+    An honest sum is refused with probability below e^-50 (`Task.sum_bound`). Clients are told of the error, so that its
+    text has no figure.
+    """
+    found, most = norm(noisy_sum), task.sum_bound(n_accepted)
+    if not found <= most * (1 + 2.0**-19):
+        log.error("round.impossible_sum", expected_at_most=most, found=found, accepted=n_accepted)
+        raise TaskRefusedError(
+            "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
+            "the other server did not follow the protocol"
+        )
 
 
 def _look_at(task: asyncio.Task[ServerTuples]) -> None:

@@ -1,7 +1,7 @@
 """The states of a round. Each holds what that state knows and nothing of what it cannot know yet.
 
-    Selecting -> Collecting -> Locked -> Validated -> Charged -> Opened -> Committed
-                      \\___________\\___________\\__________\\________-> Aborted (any of them)
+    Selecting -> Collecting -> Locked -> Charged -> Validated -> Opened -> Committed
+                      \\___________\\__________\\__________\\_________-> Aborted (any of them)
 
 A round goes from left to right or is aborted as a whole; nothing of an aborted round is used again.
 """
@@ -52,6 +52,17 @@ class Locked:
 
 
 @dataclass(frozen=True, slots=True)
+class Charged:
+    """The ledger holds this round, durably; only now may anything of its check leave."""
+
+    round: int
+    chosen: tuple[str, ...]
+    tuples: ServerTuples
+    lock: validation.Locked
+    intake: Intake
+
+
+@dataclass(frozen=True, slots=True)
 class Validated:
     """One bit per client is known, and this server's share of the accepted sum.
 
@@ -63,17 +74,6 @@ class Validated:
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     share_sum: RingArray = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Charged:
-    """The ledger holds this round, durably; only now may the noisy share leave."""
-
-    round: int
-    chosen: tuple[str, ...]
-    accepted: tuple[str, ...]
-    rejected: tuple[str, ...]
-    noisy_share: RingArray = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

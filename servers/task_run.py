@@ -144,12 +144,16 @@ class TaskRun:
                 if (why_over := await self._after_loss(error, patience)) is not None:
                     return why_over
                 await asyncio.sleep(RETRY_S)
+            except Exception:
+                with suppress(ServerError):  # what ended the task is what counts
+                    await self._settle()
+                raise
 
     async def _after_loss(self, error: PeerUnreachableError | ChannelClosedError, patience: _Patience) -> str | None:
         """None when it is to be waited for whoever was lost; why the task is over when that is so without them, and
         time is up. Raises `error` when time is up and the task is not over."""
-        # in the MPC thread, so behind what it still writes down of what was given up
-        await asyncio.get_running_loop().run_in_executor(self.mpc_thread, self.state.refresh)
+        await self._settle()
+        await asyncio.to_thread(self._require_rounds_left)
         if patience.starts_or_goes_on():
             self.view.telemetry.interrupted()
             log.warning("aggregator.interrupted", task=self.state.store.task_id, reason=str(error))
@@ -160,6 +164,21 @@ class TaskRun:
         log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
         await asyncio.to_thread(self.state.store.finished, why_over)
         return why_over
+
+    async def _settle(self) -> None:
+        """Take in what the round in flight left on disk, and show operators what was lost with it."""
+        # in the MPC thread, so behind what it still writes down of what was given up
+        await asyncio.get_running_loop().run_in_executor(self.mpc_thread, self.state.refresh)
+        self._show_lost()
+
+    def _show_lost(self) -> None:
+        for attempt in self.view.telemetry.settled(self.state.lost, self.state.unknown):
+            log.warning("round.verdicts_unknown", round=attempt.number, clients=list(attempt.active))
+
+    def _require_rounds_left(self) -> None:
+        """Refuse to wait for a server with which no round can follow. Raises TaskRefusedError."""
+        if self.state.why_over is None and not self.state.can_be_level:
+            self.state.require_rounds_left()
 
     async def _run_together(self, stack: AsyncExitStack, meeting: Meeting, patience: _Patience) -> str:
         """From a meeting to the end of the task, or to the loss of another server. Returns why the task is over.
@@ -174,6 +193,7 @@ class TaskRun:
             level_now = asyncio.get_running_loop().run_in_executor(self.mpc_thread, level, self.state, meeting)
             await first_error_or_result(_awaited(level_now), guards)
             await self._show_taken_over()
+            self._show_lost()
             runner = self._runner(meeting, tuples)
             stack.callback(runner.close)
             goodbye.reason = await first_error_or_result(
@@ -232,6 +252,7 @@ class TaskRun:
         """Runs rounds until the task is over. Returns why it is."""
         if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is not None:
             return why_over  # it was before we met: clients and dealer may have gone
+        self.state.require_rounds_left()
         self.view.enter("waiting for the dealer")
         await tuples.wait_until_greeted(patience.left_s)
         await self._wait_for_clients(is_resumed=next_round > 0)

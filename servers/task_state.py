@@ -122,6 +122,11 @@ class TaskState:
             return f"the privacy budget is spent after {n} rounds"
         return None
 
+    @property
+    def can_be_level(self) -> bool:
+        """Whether the other server may have committed the last lost round, which is not lost then."""
+        return any(attempt.state is AttemptState.VALIDATED for attempt in self.store.attempts())
+
     def require_rounds_left(self) -> None:
         """Refuse another round once as many were lost as the task allows. Raises TaskRefusedError.
 
@@ -143,8 +148,8 @@ class TaskState:
 
         Raises PeerMismatchError for any other round, what `Ledger.charge` raises, StoreError.
         """
-        ours = self.paid_attempts()
-        drawn = self.store.uncommitted() | {round.number for round in self.committed}
+        ours = {round.number: round.chosen for round in self.committed} | self.paid_attempts()
+        drawn = self.store.uncommitted() | ours.keys()
         for number in sorted(theirs):
             if number not in drawn:
                 raise PeerMismatchError(

@@ -71,7 +71,7 @@ def migrations(sql: Dialect) -> Sequence[str]:
             number, state, chosen, accepted, rejected, model_digest, epsilon_one_server, epsilon_clients_only
         FROM round_of_version_1;
         DROP TABLE round_of_version_1
-        """,
+        """,  # noqa: S608 - a dialect's words
     )
 
 
@@ -284,7 +284,7 @@ class TaskStore(Database):
 
 def _update(run: Run, changes: str, *values: str | int) -> None:
     """Change one round's row. The last value is its number."""
-    run(f"UPDATE round {changes} WHERE number = ?", values)  # noqa: S608 - the changes are this module's own text
+    run(f"UPDATE round {changes} WHERE number = ?", values)
 
 
 def _text(names: Sequence[str]) -> str:

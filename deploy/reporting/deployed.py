@@ -21,7 +21,7 @@ from dp.ledger import Level
 from dp.task_privacy import task_privacy
 from protos.task import Task
 
-_PHASES: Final = ("select", "collect", "lock", "validate", "noise", "charge", "open", "commit")
+_PHASES: Final = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
 _LINKS: Final = ("clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b")
 
 

@@ -53,6 +53,10 @@ def _plain(status: Status) -> Iterator[tuple[str, str, float]]:
     yield "precad_enrolled", "Clients enrolled in the task.", status.n_enrolled
     yield "precad_rounds_planned", "Rounds that the task has at most.", status.rounds_planned
     yield "precad_rounds_done", "Rounds of the task that are committed.", status.rounds_done
+    yield "precad_rounds_lost", "Rounds of the task that were drawn and are not committed.", status.rounds_lost
+    yield "precad_rounds_lost_limit", "So many lost rounds end the task.", status.rounds_lost_at_most
+    unknown = sum(status.verdicts_unknown.values())
+    yield "precad_verdicts_unknown", "Uploads checked in lost rounds whose verdict this server never saw.", unknown
     if (committed := [r.committed_at for r in status.rounds if r.committed_at is not None]) != []:
         yield "precad_last_commit_timestamp_seconds", "When the latest round was committed.", max(committed)
     if (live := status.live) is not None:

@@ -59,6 +59,9 @@ class AggregatorSnapshots:
             is_finished=view.ended is not None and view.ended.finished,
             rounds_planned=view.task.rounds,
             rounds_done=len(view.records),
+            rounds_lost=telemetry.n_lost,
+            rounds_lost_at_most=view.task.most_lost_rounds,
+            verdicts_unknown=dict(self._unknown()),
             n_enrolled=len(view.task.clients),
             n_connected=len(view.sessions.connected),
             live=self._live(),
@@ -76,6 +79,10 @@ class AggregatorSnapshots:
             self._uploads.update({verdict: len(getattr(record, verdict)) for verdict in VERDICTS})
             self._bytes.update(record.bytes_by_link)
         self._n_summed = len(self._view.records)
+
+    def _unknown(self) -> list[tuple[str, int]]:
+        by_client = Counter(client for attempt in self._telemetry.unknown for client in attempt.active)
+        return by_client.most_common(MAX_NAMED)
 
     def _live(self) -> LiveRound | None:
         flight, intake = self._telemetry.flight, self._view.intake

@@ -22,15 +22,15 @@ MAX_DETAILED = 12
 MAX_NAMED = 100
 """Clients that a round names; the rejected and missing come first."""
 
-PHASES = ("select", "collect", "lock", "validate", "noise", "charge", "open", "commit")
+PHASES = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
 """Of a round, in order, as its record times them."""
 
 PHASE_OF_STATE = {
     "selecting": "select",
     "collecting": "collect",
-    "locked": "validate",
-    "validated": "noise",
-    "charged": "open",
+    "locked": "charge",
+    "charged": "validate",
+    "validated": "open",
     "opened": "commit",
     "committed": "commit",
 }
@@ -164,6 +164,13 @@ class Status(_Value):
     """Whether it ended as it should."""
     rounds_planned: int = 0
     rounds_done: int = 0
+    rounds_lost: int = 0
+    """Drawn, and not committed."""
+    rounds_lost_at_most: int = 0
+    """Of which so many end the task."""
+    verdicts_unknown: dict[str, int] = Field(default_factory=dict)
+    """Uploads of each client whose check began in a lost round, and whose verdict this server never saw. At most
+    MAX_NAMED clients, those with most."""
     n_enrolled: int = 0
     n_connected: int = 0
     """Clients; of a dealer, aggregators."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,6 +20,7 @@ from protos.precad.v1 import control_pb2
 from servers.errors import Limit, RefusalReason, SubmissionRefusedError
 from servers.operations.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
 from servers.states import Collecting, RoundState, Selecting, Validated
+from servers.task_store import Attempt
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper ends of the histograms' buckets."""
@@ -57,6 +58,9 @@ class Telemetry:
         self.is_listening = self.is_draining = self.is_over = False
         self.refused: Counter[RefusalReason] = Counter()
         self.n_batches_dealt = 0
+        self.n_lost = 0
+        self.unknown: list[Attempt] = []
+        """Rounds whose check began, and whose verdicts this server never saw."""
         self.flight: Flight | None = None
         self.notes: OrderedDict[int, RoundNotes] = OrderedDict()
         self.registry = prometheus.CollectorRegistry()
@@ -88,6 +92,12 @@ class Telemetry:
     def interrupted(self) -> None:
         """Another server was lost, and is waited for."""
         self._count.interruptions.inc()
+
+    def settled(self, lost: Collection[int], unknown: Sequence[Attempt]) -> list[Attempt]:
+        """Note the rounds that are lost by now, and those of them whose verdicts are unknown. Return the new ones."""
+        new = unknown[len(self.unknown) :]
+        self.n_lost, self.unknown = len(lost), list(unknown)
+        return list(new)
 
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
         """The round in flight is in another state now; `connected`: clients with a session."""

@@ -1,7 +1,7 @@
 // The page of one server: draws the status that /events sends. Every text from the server enters the page as text.
 "use strict";
 
-const PHASES = ["select", "collect", "lock", "validate", "noise", "charge", "open", "commit"];
+const PHASES = ["select", "collect", "lock", "charge", "validate", "noise", "open", "commit"];
 const ROLES = {
   "aggregator-a": "Aggregation server A",
   "aggregator-b": "Aggregation server B",
@@ -160,8 +160,18 @@ function drawTiles(status) {
     const uploads = status.uploads;
     tiles.push(tile("Uploads accepted", count(uploads.accepted ?? 0),
       `${count(uploads.rejected ?? 0)} rejected, ${count(uploads.missing ?? 0)} missing`));
+    if (status.rounds_lost) tiles.push(lostTile(status));
   }
   byId("tiles").replaceChildren(...tiles);
+}
+
+function lostTile(status) {
+  const clients = Object.entries(status.verdicts_unknown);
+  const names = clients.slice(0, 5).map(([client, n]) => n > 1 ? `${client} (${n})` : client).join(", ");
+  const more = clients.length > 5 ? ` and ${clients.length - 5} more` : "";
+  const note = clients.length ? `verdicts unknown of ${names}${more}` : "no check had begun in them";
+  return tile("Rounds lost", `${count(status.rounds_lost)} of ${count(status.rounds_lost_at_most)}`, note,
+    { kind: clients.length ? "bad" : "warn" });
 }
 
 function drawLive(status) {

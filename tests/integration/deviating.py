@@ -1,0 +1,149 @@
+"""A server B that deviates: everything of it is real (gRPC, TLS, lane, disk) but what it does at one place of a round.
+
+It follows the protocol elsewhere, ignores every limit of its own, and comes back after each hang-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from mpc import ring, validation
+from mpc.channel import Channel, Prefixed
+from mpc.errors import ChannelClosedError
+from mpc.local_step import LocalSums
+from mpc.norm_bound import NormBound
+from mpc.ring import RingArray
+from mpc.tuples import FIELD_PRIME, ServerTuples
+from protos.identity import Role
+from servers import task_run
+from servers.lane import _Incoming
+from servers.round import RoundRunner
+from servers.task_state import TaskState
+
+HANGS_UP = "B hangs up"
+
+
+def peek(channel: Any, label: str, n_bytes: int) -> bytes:
+    """Read the other server's payload of a step, and answer nothing. channel: of a round, over a real lane."""
+    lane, name = channel._inner, f"{channel._prefix}/{label}"
+    incoming = _Incoming(name, n_bytes)
+    while not incoming.is_complete:
+        if not lane._read(incoming):
+            lane._readable.poll()
+    assert incoming.label == name
+    return bytes(incoming.payload)
+
+
+class HangsUpAt(Prefixed):
+    """A round's channel that reads one step, answers nothing, and ends."""
+
+    def __init__(self, channel: Any, step: str, seen: Callable[[bytes, bytes], None]) -> None:
+        """seen: told what both servers have, (ours, theirs)."""
+        super().__init__(channel._inner, channel._prefix)
+        self._step, self._seen = step, seen
+
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
+        """See `Channel.exchange`."""
+        if label == self._step:
+            self._seen(payload, peek(self, label, max(len(payload), at_most or 0)))
+            raise ChannelClosedError(HANGS_UP)
+        return super().exchange(label, payload, at_most)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
+        """See `Channel.exchange_pieces`."""
+        for piece in pieces:
+            yield self.exchange(label, piece, at_most)
+
+
+class DecidesVerdicts(Prefixed):
+    """A round's channel that answers the last step of the check last, so that the other server reads what B wants."""
+
+    def __init__(self, channel: Any, wanted: Callable[[int], bool]) -> None:
+        """wanted: the verdict of each active client, by its place."""
+        super().__init__(channel._inner, channel._prefix)
+        self._wanted = wanted
+
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
+        """See `Channel.exchange`."""
+        if label != "equality/masked":
+            return super().exchange(label, payload, at_most)
+        theirs = peek(self, label, len(payload))
+        elements = [int.from_bytes(theirs[i : i + 16], "little") for i in range(0, len(theirs), 16)]
+        answers = [
+            (-z) % FIELD_PRIME if self._wanted(i) else (1 - z) % FIELD_PRIME for i, z in enumerate(elements)
+        ]
+        answer = b"".join(element.to_bytes(16, "little") for element in answers)
+        send_alone(self, label, answer)
+        return theirs
+
+
+def send_alone(channel: Any, label: str, payload: bytes) -> None:
+    """Write our frame of a step whose other frame was read already."""
+    from servers.lane import HEADER
+
+    name = f"{channel._prefix}/{label}".encode()
+    channel._inner._write(memoryview(HEADER.pack(len(name), len(payload)) + name + payload), _Nothing())
+
+
+class _Nothing:
+    is_complete = True
+
+
+class DeviatingRunner(RoundRunner):
+    """Server B's rounds, with other channels for the steps of MPC, and an offset on the norm's share."""
+
+    wrap: Callable[[Channel], Channel] = staticmethod(lambda channel: channel)
+    offset: Callable[[], int] = staticmethod(lambda: 0)
+
+    def _channel(self, t: int) -> Channel:
+        return type(self).wrap(super()._channel(t))
+
+    def _validate(self, state: Any) -> validation.Validated:
+        honest = validation.words_to_check
+
+        def shifted(active: Any, sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
+            words = honest(active, sums, tuples, bound)
+            if tuples.party == 1:
+                words[:, -1] += np.int64(type(self).offset())
+            return words
+
+        with patch.object(validation, "words_to_check", shifted):
+            return super()._validate(state)
+
+
+@contextmanager
+def deviating_b(
+    wrap: Callable[[Any], Any] = lambda channel: channel, offset: Callable[[], int] = lambda: 0
+) -> Iterator[None]:
+    """Within it, server B of a deployment in this process deviates so, and has no limits."""
+    runner = type("Deviating", (DeviatingRunner,), {"wrap": staticmethod(wrap), "offset": staticmethod(offset)})
+    honest_limit = TaskState.require_rounds_left
+
+    def made(**arguments: Any) -> RoundRunner:
+        return (runner if arguments["link"].party == 1 else RoundRunner)(**arguments)
+
+    def limit(state: TaskState) -> None:
+        if Role.AGGREGATOR_B not in state.store.where:
+            honest_limit(state)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(task_run, "RoundRunner", made))
+        stack.enter_context(patch.object(TaskState, "require_rounds_left", limit))
+        yield
+
+
+def is_zero(ours: bytes, theirs: bytes) -> list[bool]:
+    """The verdicts that the two servers' last shares of a check come to, 16 bytes each."""
+    a, b = (ring.from_bytes(part, n_words=len(part) // 8).view(np.uint64).reshape(-1, 2) for part in (ours, theirs))
+    sums = [
+        (int(x[0]) + (int(x[1]) << 64) + int(y[0]) + (int(y[1]) << 64)) % FIELD_PRIME
+        for x, y in zip(a, b, strict=True)
+    ]
+    return [value == 0 for value in sums]
+
+
