@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
 from protos.config_path import ConfigPath
 from protos.tls_files import TlsFiles
 
@@ -89,6 +90,11 @@ class ClientConfig(BaseModel):
     """How long to try to reach both aggregators."""
     reconnect_timeout_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 600.0
     """How long to try to reach an aggregator that was lost, before the client ends (exit code 4). 0: not at all."""
+    state_dir: Annotated[ConfigPath, Field(validate_default=True)] = Path("client-state")
+    """Where each client counts its uploads, so that a restart does not begin anew; made where there is none."""
+    uploads_per_model: Annotated[int, Field(ge=1, le=1_000_000)] = DEFAULT_UPLOADS_PER_MODEL
+    """m: how often a client uploads for one model while no round is committed. Asked once more, it ends (exit code 3):
+    a server that deviates learns a bit of every upload of a round that it then loses."""
     attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`clients.attacks`)."""
 

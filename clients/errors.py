@@ -8,6 +8,7 @@ ClientError
 │   ├── ExtensionError        a class of the user's own
 │   │   └── ModelImportError
 │   ├── ModelInputError
+│   ├── StateFileError        what counts uploads cannot be read or written: nothing is uploaded
 │   └── DataError             a data set
 │       ├── MissingDataError  is not there; says what helps
 │       └── CorruptDataError  is not what its authors published
@@ -19,6 +20,7 @@ ClientError
 ├── DivergedError            a simulated training has left the finite numbers
 ├── NoVictimError            an attack on others' updates in a round without any
 ├── ProtocolError            the servers say something that honest ones do not
+├── UploadLimitError         the servers ask for the same model too often
 ├── TaskRefusedError         a server refuses this client
 ├── ServerUnreachableError   a server is gone
 │   ├── ServerBusyError      has no room now, and said when to come back
@@ -62,6 +64,10 @@ class CorruptDataError(DataError):
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"{path}: {why}; the file is damaged or another one: get it again")
+
+
+class StateFileError(ArgumentError):
+    """The file in which a client counts its uploads cannot be read or written, or is damaged; nothing is uploaded."""
 
 
 class RecordMixingLayerError(ClientError):
@@ -150,6 +156,18 @@ class NoVictimError(ClientError):
 
 class ProtocolError(ClientError):
     """A server said something that no honest server says; nothing is uploaded."""
+
+
+class UploadLimitError(ClientError):
+    """A client has uploaded for one model as often as it ever will; nothing more is uploaded for it."""
+
+    def __init__(self, client: str, *, n_uploads: int, n_committed: int, most: int, file: object) -> None:
+        kept = "" if file is None else f", counted in {file}"
+        super().__init__(
+            f"{client} stops: expected at most {most} uploads for one model (client.uploads_per_model), found "
+            f"{n_uploads} after {n_committed} committed rounds{kept}, and the servers ask again. They lose rounds, or "
+            "one of them deviates to learn more: ask both operators before you start this client again"
+        )
 
 
 class TaskRefusedError(ClientError):

@@ -24,6 +24,7 @@ from clients.errors import ClientError, StoppedError
 from clients.per_record import RecordEngine
 from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
 from clients.session import ClientSession, ModelCache
+from clients.upload_limit import UploadLimit
 from mpc.prg import RandomBytes
 from mpc.ring import RingArray
 from protos.task import Task
@@ -173,6 +174,12 @@ class ClientProcess:
                 connect_timeout_s=config.connect_timeout_s,
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
+                limit=UploadLimit(
+                    client,
+                    task.digest(),
+                    most=config.uploads_per_model,
+                    file=config.state_dir / f"{client}.uploads",
+                ),
             )
             for client in clients
         ]

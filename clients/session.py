@@ -27,6 +27,7 @@ from clients.errors import ProtocolError, ServerBusyError, ServerUnreachableErro
 from clients.links import AGGREGATORS, Links
 from clients.patience import Patience, retry_after_s, until_admitted
 from clients.submission import RoundInvitation, Submission, agree, make_submission
+from clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
 from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
 from protos import convert
@@ -97,18 +98,22 @@ class ClientSession:
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
+        limit: UploadLimit | None = None,
     ) -> None:
         """addresses, pins: of A and B; with a pin file, its certificates alone are trusted. attack: what it does to its
-        uploads; what else it does is in `train`."""
+        uploads; what else it does is in `train`. limit: how often it uploads for one model; without one, as often as by
+        default, and as long as this session lasts."""
         self.client, self.task = client, task
         self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
         self._attack = attack
         self._cache = cache or ModelCache()
+        self._limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._log = log.bind(client=client)
 
     async def run(self) -> None:
-        """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError."""
+        """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError,
+        UploadLimitError, StateFileError."""
         links = Links(self._addresses, self._tls, self._pins)
         invitations: tuple[Inbox, Inbox] = (asyncio.Queue(), asyncio.Queue())
         listeners = [asyncio.create_task(self._listen(links, i, invitations[i])) for i in (0, 1)]
@@ -190,21 +195,21 @@ class ClientSession:
                     from_a = await inboxes[0].get()
                 else:
                     from_b = await inboxes[1].get()
-            invitation = agree(from_a, from_b, self.task)
             try:
-                await self._take_part(stubs, invitation)
+                await self._take_part(stubs, agree(from_a, from_b, self.task))
             except ProtocolError as error:
-                self._log.warning("client.skipped", task=invitation.task_id, round=invitation.round, reason=str(error))
+                self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
-                self._log.warning(
-                    "client.refused", task=invitation.task_id, round=invitation.round, reason=error.details()
-                )
+                self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=error.details())
 
     async def _take_part(self, stubs: list[BytesStub], invitation: RoundInvitation) -> None:
-        """Model, Algorithm 2, submission. A server without room is asked again until the round is over."""
+        """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
+        upload, which counts once."""
         ends_at = time.monotonic() + self.task.submit_timeout_s
+        model = invitation.model_digest, invitation.n_committed
+        await asyncio.to_thread(self._limit.require_room, *model)
         parameters = await self._cache.get(
             invitation.model_digest,
             lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
@@ -212,6 +217,7 @@ class ClientSession:
         encoded = await asyncio.to_thread(self._train, parameters)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
         await asyncio.sleep(self._attack.delay_s(self.task.submit_timeout_s))
+        await asyncio.to_thread(self._limit.count, *model)
         for server in submission.servers:
             ours = self._attack.on_upload(submission, server)
             await until_admitted(functools.partial(_submit, stubs[server], ours, server), ends_at - time.monotonic())

@@ -31,25 +31,30 @@ class RoundInvitation:
     model_digest: bytes
     mask_seeds: tuple[Seed, Seed] | None
     """(from A, from B) in the `masked` form."""
+    n_committed: int = 0
+    """Rounds that both servers have committed."""
 
 
 def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, task: Task) -> RoundInvitation:
     """The round that both invitations mean. Raises ProtocolError when they, or our own task, say different things.
 
-    Two servers that show a client two models, or two dimensions, could learn from the difference.
+    Two servers that show a client two models, or two dimensions, could learn from the difference. One server alone
+    cannot say that a round was committed, and so have more uploads for one model.
     """
-    for name in ("task", "round", "slot", "dim", "model_digest"):
+    for name in ("task", "round", "slot", "dim", "model_digest", "n_committed"):
         if getattr(from_a, name) != getattr(from_b, name):
             raise ProtocolError(f"the servers' invitations differ in {name}")
     if from_a.dim != task.dim:
         raise ProtocolError(f"dim: expected {task.dim}, the servers say {from_a.dim}")
+    if from_a.n_committed >= task.rounds:
+        raise ProtocolError(f"n_committed: expected fewer than {task.rounds}, the servers say {from_a.n_committed}")
     if task.wire_mode is Mode.SHARES:
         seeds = None
     elif len(from_a.mask_seed) == len(from_b.mask_seed) == 16:
         seeds = (Seed(from_a.mask_seed), Seed(from_b.mask_seed))
     else:
         raise ProtocolError("mask_seed: expected 16 bytes from each server")
-    return RoundInvitation(from_a.task, from_a.round, from_a.slot, from_a.model_digest, seeds)
+    return RoundInvitation(from_a.task, from_a.round, from_a.slot, from_a.model_digest, seeds, from_a.n_committed)
 
 
 @dataclass(frozen=True, slots=True)

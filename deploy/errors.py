@@ -71,6 +71,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (server_errors.ServerError, REFUSED),
     (client_errors.TaskRefusedError, REFUSED),
     (client_errors.ProtocolError, REFUSED),
+    (client_errors.UploadLimitError, REFUSED),
     (client_errors.ClientError, FAILURE),
     (MpcError, REFUSED),
     (DpError, REFUSED),

@@ -75,6 +75,7 @@ def _supplied(folder: RunFolder) -> dict[str, Any]:
         "client": {
             "certificates": "pki",
             "authority": "pki/ca.pem",
+            "state_dir": "clients",
             **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()},
         },
         "operator": _tls("operator"),

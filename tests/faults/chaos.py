@@ -41,6 +41,8 @@ VICTIMS: Final[tuple[tuple[tuple[Role, ...], float], ...]] = (
 LONGEST_LIFE_S, LONGEST_DEATH_S, LONGEST_WAIT_S = 0.5, 0.5, 20.0
 SUBMIT_TIMEOUT_S: Final = 1.0
 TRAINING_S: Final = 0.05
+MANY: Final = 1_000_000
+"""Lost rounds, and uploads for one model: the deaths shall end nothing here."""
 P_CLIENT, P_FREEZE, P_LONG = 0.1, 0.15, 0.05
 """Of a disturbance: to be a client's death, to be a freeze; of a freeze, to be a long one."""
 SHORT_FREEZE_S, LONG_FREEZE_S = 2 * SUBMIT_TIMEOUT_S, 15.0
@@ -96,12 +98,13 @@ def run(folder: Path, *, n_rounds: int, n_kills: int, limit_s: float) -> dict[st
     task = small_task(
         ("alice", "bob", "carol"),
         rounds=n_rounds,
+        lost_rounds=MANY,
         client_rate=0.7,
         gate="native",
         submit_timeout_s=SUBMIT_TIMEOUT_S,
         registration_timeout_s=limit_s,
     )
-    processes = Processes(folder, task, training_s=TRAINING_S)
+    processes = Processes(folder, task, training_s=TRAINING_S, uploads_per_model=MANY)
     try:
         done = asyncio.run(asyncio.wait_for(chaos(processes, n_kills, random.Random(seed)), limit_s))
         assert_nothing_wrong(processes)

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.session import ClientSession
+from clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
 from mpc import fixed_point
 from mpc.burning import TupleUse
 from mpc.ring import RingArray
@@ -55,11 +56,13 @@ class Processes:
         own: Mapping[str, Any] | None = None,
         training_s: float = 0.0,
         database_url: str | None = None,
+        uploads_per_model: int = DEFAULT_UPLOADS_PER_MODEL,
         **changes: Any,
     ) -> None:
         """changes: of both aggregators' configurations; own: of one's, by role; database_url: of all three servers'.
-        training_s: how long a client takes for its update."""
+        training_s: how long a client takes for its update. uploads_per_model: m of every client, over all its lives."""
         self.folder, self.task, self._training_s = folder, task, training_s
+        self._uploads_per_model = uploads_per_model
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self.pki = Pki.create(folder / "pki", task.clients)
         roles = (*AGGREGATORS, Role.DEALER)
@@ -151,7 +154,7 @@ class Processes:
             await asyncio.gather(*self._sessions.values(), return_exceptions=True)
 
     def restart_client(self, client: str) -> None:
-        """It hangs up in the middle of whatever it does; another one begins with nothing."""
+        """It hangs up in the middle of whatever it does; another one begins with nothing but its count of uploads."""
         if not self._sessions[client].done():
             self._sessions[client].cancel()
             self._start_client(client)
@@ -168,6 +171,12 @@ class Processes:
             tls=self.pki.tls(client),
             train=train,
             reconnect_timeout_s=60.0,
+            limit=UploadLimit(
+                client,
+                self.task.digest(),
+                most=self._uploads_per_model,
+                file=self.folder / "clients" / f"{client}.uploads",
+            ),
         )
         self._sessions[client] = asyncio.create_task(session.run())
 

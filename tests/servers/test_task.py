@@ -201,7 +201,7 @@ def test_the_largest_values_are_taken() -> None:
 
 
 def test_the_weaker_wire_form_needs_a_word_that_says_so() -> None:
-    with pytest.raises(ValidationError, match="accept_weak_wire_form: expected true with mode 'shares'.*found false"):
+    with pytest.raises(ValidationError, match=r"accept_weak_wire_form: expected true with mode 'shares'.*found false"):
         small_task(mode="shares", accept_weak_wire_form=False)
     assert small_task(mode="shares", accept_weak_wire_form=True).accept_weak_wire_form
 

@@ -64,6 +64,7 @@ def task(**changes: Any) -> Json:
         "name": "digits",
         "clients": {"bob": 120, "alice": 100, "carol-2": 80},
         "rounds": 10,
+        "lost_rounds": None,
         "client_rate": 0.5,
         "record_rate": 0.1,
         "record_clip": 1.0,
@@ -86,6 +87,7 @@ def task(**changes: Any) -> Json:
         "epsilon_budget_clients_only": None,
         "epsilon_budget_client": None,
     }
+    fields["accept_weak_wire_form"] = changes.get("mode") == "shares"
     assert set(changes) <= set(fields)
     return {**fields, **changes}
 
@@ -176,7 +178,7 @@ def expansion() -> Iterator[Case]:
 
 def binding_fields() -> Json:
     return {
-        "protocol_version": "precad/v1",
+        "protocol_version": "precad/v1.1",
         "task": TASK_ID,
         "round": ROUND,
         "client": "alice",
@@ -216,8 +218,10 @@ def digests() -> Iterator[Case]:
     for name, value in (("client", "bob"), ("round", 8), ("mode", "shares"), ("digest_a", "00" * 32), ("dim", 6)):
         given = {"binding": {**binding_fields(), name: value}}
         yield Case("binding_digest", f"another {name}", given, "a binding of another thing has another digest")
+    yield Case("task_digest", "the wire form of the paper", {"task": task(mode="shares")})
     for name, value in (
         ("client_clip", 3.0000000000000004),
+        ("lost_rounds", 0),
         ("noise_multiplier", 1.4999999999999998),
         ("gate", "crypten"),
     ):
@@ -703,7 +707,7 @@ def made(name: str) -> Json:
     """A whole file."""
     answers = [answer(case) for case in FILES[name]()]
     return {
-        "protocol": "precad/v1",
+        "protocol": "precad/v1.1",
         "positive": [entry for entry in answers if "why" not in entry],
         "tampered": [entry for entry in answers if "why" in entry],
     }

@@ -7,7 +7,10 @@ import hmac
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = "precad/v1"
+VERSION = "precad/v1.1"
+"""In hellos, bindings, and before a task's text."""
+DERIVATIONS = "precad/v1"
+"""Before what is hashed or derived otherwise, which is as it was in that version."""
 
 FLOATS = frozenset(
     {"client_rate", "record_rate", "record_clip", "client_clip", "noise_multiplier", "learning_rate", "delta"}
@@ -37,8 +40,8 @@ def sha256(data: bytes) -> bytes:
 
 
 def tagged(*parts: bytes) -> bytes:
-    """D(parts): every part with its length, after the version."""
-    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in (VERSION.encode(), *parts)))
+    """D(parts): every part with its length, after the version of derivations."""
+    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in (DERIVATIONS.encode(), *parts)))
 
 
 def canonical_task(task: Mapping[str, Any]) -> str:
@@ -53,6 +56,8 @@ def _value(value: Any, *, is_float: bool) -> str:
         return _object({name: _value(item, is_float=False) for name, item in value.items()})
     if isinstance(value, str):
         return _string(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return repr(float(value)) if is_float else str(value)
 
 

@@ -1,0 +1,128 @@
+"""How often a client uploads for one model, whatever the servers ask for, and however often it is started.
+
+A server that deviates may learn a bit of every upload and hang up before the round is committed: then the same clients
+are asked for the same model again. So a client counts its uploads for each pair of model and number of committed
+rounds, which both servers have to state alike, and makes no more than so many. Task ids and round numbers do not count:
+servers choose them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from clients.errors import StateFileError, UploadLimitError
+
+DEFAULT_UPLOADS_PER_MODEL: Final = 3
+_LINE: Final = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}")
+
+
+class UploadLimit:
+    """Of one client in one task, as its own configuration has it. Blocking; a thread at a time.
+
+    With a file it holds over restarts and between processes: a line for every upload, on disk before the upload leaves.
+    """
+
+    def __init__(self, client: str, config_digest: bytes, *, most: int, file: Path | None = None) -> None:
+        """Makes the file, and folders to it. Raises StateFileError."""
+        self._client, self._config_digest, self._most, self._file = client, config_digest, most, file
+        self._counted: Counter[bytes] = Counter()
+        if file is not None:
+            try:
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with _locked(file) as descriptor:
+                    _lines(file, descriptor)
+            except OSError as error:
+                raise _unusable(file, error) from None
+
+    def require_room(self, model_digest: bytes, n_committed: int) -> None:
+        """Before work is done in vain. Raises UploadLimitError, StateFileError."""
+        line = self._line(model_digest, n_committed)
+        if self._file is None:
+            self._require_room(self._counted[line], n_committed)
+            return
+        try:
+            with _locked(self._file) as descriptor:
+                self._require_room(_lines(self._file, descriptor).count(line), n_committed)
+        except OSError as error:
+            raise _unusable(self._file, error) from None
+
+    def count(self, model_digest: bytes, n_committed: int) -> None:
+        """One upload, before a byte of it leaves; on disk on return. Raises UploadLimitError, StateFileError; then
+        nothing may leave."""
+        line = self._line(model_digest, n_committed)
+        if self._file is None:
+            self._require_room(self._counted[line], n_committed)
+            self._counted[line] += 1
+            return
+        try:
+            with _locked(self._file) as descriptor:
+                lines = _lines(self._file, descriptor)
+                self._require_room(lines.count(line), n_committed)
+                os.ftruncate(
+                    descriptor, sum(map(len, lines)) + len(lines)
+                )  # without half a line of a process that died
+                _append(descriptor, line + b"\n")
+        except OSError as error:
+            raise _unusable(self._file, error) from None
+
+    def _line(self, model_digest: bytes, n_committed: int) -> bytes:
+        return f"{self._config_digest.hex()} {n_committed} {model_digest.hex()}".encode()
+
+    def _require_room(self, n_uploads: int, n_committed: int) -> None:
+        if n_uploads >= self._most:
+            raise UploadLimitError(
+                self._client, n_uploads=n_uploads, n_committed=n_committed, most=self._most, file=self._file
+            )
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[int]:
+    """The file, which nobody else reads or writes meanwhile. Raises OSError."""
+    is_new = not file.exists()
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if is_new:
+            _keep_entries(file.parent)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _keep_entries(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lines(file: Path, descriptor: int) -> list[bytes]:
+    """All that were written to their end: what a process died over has not left. Raises StateFileError, OSError."""
+    *lines, _ = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if _LINE.fullmatch(line) is None:
+            raise StateFileError(
+                f"client.state_dir: expected a configuration's digest, a number and a model's digest in line {number} "
+                f"of {file}, found {line[:80]!r}; nothing is uploaded until its uploads are known again"
+            )
+    return lines
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    """Raises OSError unless all of it is on disk."""
+    if os.write(descriptor, data) != len(data):
+        raise OSError(0, "the disk is full")
+    os.fsync(descriptor)
+
+
+def _unusable(file: Path, error: OSError) -> StateFileError:
+    reason = error.strerror or error
+    return StateFileError(f"client.state_dir: expected a file of uploads to read and write, found {file}: {reason}")
