@@ -40,7 +40,9 @@ from protos.task import PROTOCOL_VERSION
 from protos.tls_files import PinFile, TlsContext, TlsFiles
 from protos.transport import bind_server, dial, with_port
 from servers.credentials import ROLES
-from servers.lane import Lane, LaneListener, lane_context, open_lane
+from servers.lane import Lane, lane_context
+from servers.lane_listener import LaneListener
+from servers.lane_opening import open_lane
 from servers.operations.telemetry import Telemetry
 from servers.peer import PeerLink, dial_peer
 from servers.servicers import PeerServicer
@@ -151,10 +153,11 @@ class BenchmarkServer:
                 job.address,
                 CONNECT_TIMEOUT_S,
             )
-            return link, await open_lane(job.address, theirs.lane_port, job.lane(0), CONNECT_TIMEOUT_S)
+            lane = await open_lane(job.address, theirs.lane_port, theirs.lane_token, job.lane(0), CONNECT_TIMEOUT_S)
+            return link, lane
         server, _ = bind_server(job.address, job.tls(1))
         listener = LaneListener(with_port(job.address, 0), job.lane(1))
-        hello.lane_port = listener.port
+        hello.lane_port, hello.lane_token = listener.port, listener.token
         servicer = PeerServicer(job.pinned(0), Telemetry(ROLES[1]))
         peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
         await server.start()
@@ -176,15 +179,15 @@ class CountingChannel:
         """0 for A, 1 for B."""
         return self._inner.party
 
-    def exchange(self, label: str, payload: bytes) -> bytes:
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `mpc.channel.Channel.exchange`."""
         self.rounds += 1
-        return self._inner.exchange(label, payload)
+        return self._inner.exchange(label, payload, at_most)
 
-    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
         """See `mpc.channel.Channel.exchange_pieces`. One round, however many pieces."""
         self.rounds += 1
-        return self._inner.exchange_pieces(label, pieces)
+        return self._inner.exchange_pieces(label, pieces, at_most)
 
     def bytes_sent(self) -> int:
         """On the lane since it was opened."""

@@ -5,6 +5,9 @@ order of labels depends on public values alone, so the parties cannot fall out o
 label that differs is a PeerMismatchError, never a wrong value. A step that is too long for memory is exchanged in
 pieces, `exchange_pieces`; it is one step all the same.
 
+What a step can need is known before it: the peer's payload is at most as long as ours, or as the step says
+(`at_most`). A peer that announces more is refused before memory is taken for it.
+
 `servers.lane` implements it over TLS; `memory_pair` is its in-process twin for tests and simulation.
 """
 
@@ -32,19 +35,28 @@ class Channel(Protocol):
     def party(self) -> Party:
         """Which end this is: 0 for server A, 1 for server B."""
 
-    def exchange(self, label: str, payload: bytes) -> bytes:
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """Sends `payload` and returns the peer's payload of the step with the same label.
 
-        Raises: PeerMismatchError, ChannelClosedError.
+        at_most: bytes of the peer's payload; as many as ours where it is None. A transport refuses a longer one before
+        it takes memory for it. A caller that needs an exact length checks it.
+        Raises: PeerMismatchError, ChannelClosedError, MalformedMessageError.
         """
 
-    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
         """The same for a payload in pieces: sends ours in their order and yields the peer's, as many, in theirs.
 
         Both parties cut alike, at most PIECE_BYTES each. Our i-th piece is taken before the peer's i-th is yielded, and
         only a few pieces earlier than that, so neither side ever holds the whole. Read it to its end.
-        Raises: PeerMismatchError, ChannelClosedError.
+        at_most: bytes of a piece of the peer's; as many as ours in the same place where it is None.
+        Raises: PeerMismatchError, ChannelClosedError, MalformedMessageError.
         """
+
+
+def require_at_most(label: str, n_bytes: int, limit: int) -> None:
+    """Of the peer's payload of this step, as announced or received. Raises MalformedMessageError."""
+    if n_bytes > limit:
+        raise MalformedMessageError(f"step {label!r} takes at most {limit} bytes, got {n_bytes}")
 
 
 def exchange_alike(channel: Channel, label: str, payload: bytes) -> bytes:
@@ -69,17 +81,18 @@ class Prefixed:
         """0 or 1."""
         return self._inner.party
 
-    def exchange(self, label: str, payload: bytes) -> bytes:
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`."""
-        return self._inner.exchange(f"{self._prefix}/{label}", payload)
+        return self._inner.exchange(f"{self._prefix}/{label}", payload, at_most)
 
-    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
         """See `Channel.exchange_pieces`."""
-        return self._inner.exchange_pieces(f"{self._prefix}/{label}", pieces)
+        return self._inner.exchange_pieces(f"{self._prefix}/{label}", pieces, at_most)
 
 
 class MemoryChannel:
-    """One end of an in-process pair. Counts what a transport would count."""
+    """One end of an in-process pair. Counts what a transport would count. No payload is announced before it is there,
+    so none is refused but by an explicit `at_most`."""
 
     def __init__(self, party: Party, inbox: queue.Queue[tuple[str, bytes] | None]) -> None:
         self._party: Party = party
@@ -94,16 +107,16 @@ class MemoryChannel:
         """0 or 1."""
         return self._party
 
-    def exchange(self, label: str, payload: bytes) -> bytes:
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`."""
-        return self._swap(label, payload, n_rounds=1)
+        return self._swap(label, payload, at_most, n_rounds=1)
 
-    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
         """See `Channel.exchange_pieces`."""
         for i, piece in enumerate(pieces):
-            yield self._swap(label, piece, n_rounds=0 if i else 1)
+            yield self._swap(label, piece, at_most, n_rounds=0 if i else 1)
 
-    def _swap(self, label: str, payload: bytes, *, n_rounds: int) -> bytes:
+    def _swap(self, label: str, payload: bytes, at_most: int | None, *, n_rounds: int) -> bytes:
         assert self._peer is not None  # memory_pair joined both ends before handing them out
         if self._closed.is_set():
             raise ChannelClosedError(f"the channel is closed, at step {label!r}")
@@ -117,6 +130,8 @@ class MemoryChannel:
         peers_label, received = message
         if peers_label != label:
             raise PeerMismatchError("protocol step", ours=label, peers=peers_label)
+        if at_most is not None:
+            require_at_most(label, len(received), at_most)
         return received
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ In reading order:
     sessions      the clients that are registered and connected
     peer          the link between A and B: hello, relays, goodbye
     lane          the connection beside it on which MPC's steps go back and forth
+    lane_opening, lane_listener, waiting_room   how it opens, at A and at B, where strangers connect as well
     tuple_source  the link from an aggregator to the dealer
     aggregator    the process: what it holds open, and what it tells clients and operators
     task_run      the task in it: meeting, registration, rounds, end; again after every loss

@@ -3,15 +3,17 @@
 A step costs what its slowest hop costs, and a check makes a dozen of them. On gRPC's stream a message passes two event
 loops and four threads; here the thread that computes is the one that writes and reads. Everything else between the
 aggregators (hello, relayed uploads, the close of a round, goodbye) stays on the gRPC link (`servers.peer`), over which
-B tells A the lane's port. The lane ends with the link.
+B tells A where the lane opens (`servers.lane_opening`). The lane ends with the link.
 
 A frame is the length of its label (2 bytes) and of its payload (8 bytes), big-endian, then both. Both ends show their
 certificate and trust exactly the pinned one of the other, as they read when the lane is made.
+
+A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. Of what the peer
+sends ahead of us, one record of TLS (16 KiB) is held at most; the rest fills the socket's buffer, then stays with it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import select
 import socket
 import ssl
@@ -20,34 +22,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
-from mpc.channel import Channel
+from mpc.channel import Channel, require_at_most
 from mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
 from mpc.sharing import Party
 from protos.identity import Role
-from protos.last_good import Source
-from protos.tls_files import PinFile, TlsContext, TlsFiles, TransportError
-from protos.transport import CONNECT_TIMEOUT_S, require_free, split_address
-from servers.errors import PeerUnreachableError
-
-log = structlog.get_logger(__name__)
+from protos.tls_files import PinFile, TlsContext, TlsFiles
 
 HEADER = struct.Struct(">HQ")
 MAX_LABEL_BYTES = 1 << 10
-MAX_PAYLOAD_BYTES = 1 << 34
-"""Longer than any step that the protocol has; a peer that announces more is out of its mind."""
-MAX_HANDSHAKES = 8
-"""At once, by whoever connects; only the holder of A's certificate gets further."""
-ACCEPT_RETRY_S = 0.1
-"""After a connection that the system could not hand over."""
 WRITE_BYTES = 1 << 18
-MAX_PORT = 65_535
 SPIN_S = 300e-6
 """How long a step asks again and again before its thread sleeps: to wake up takes longer than most steps."""
 TCP_INFO_BYTES, TCPI_BYTES_SENT = 256, slice(200, 208)
@@ -69,6 +56,7 @@ class Lane:
         self._party: Party = party
         self._socket = connection
         self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._in_use = threading.Lock()
         self._readable, self._writable, self._either = (
             _poll(connection, events) for events in (select.POLLIN, select.POLLOUT, select.POLLIN | select.POLLOUT)
@@ -92,9 +80,9 @@ class Lane:
         """0 for A, 1 for B."""
         return self._party
 
-    def exchange(self, label: str, payload: bytes) -> bytes:
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`. Reads while it writes, so that two long messages never wait for each other."""
-        name, incoming = label.encode(), _Incoming()
+        name, incoming = label.encode(), _Incoming(label, len(payload) if at_most is None else at_most)
         header = HEADER.pack(len(name), len(payload)) + name
         outgoing = (header + payload,) if len(payload) <= WRITE_BYTES else (header, payload)
         with self._in_use:
@@ -111,10 +99,10 @@ class Lane:
             raise PeerMismatchError("protocol step", ours=label, peers=incoming.label)
         return bytes(incoming.payload)
 
-    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
         """See `Channel.exchange_pieces`. A frame for each."""
         for piece in pieces:
-            yield self.exchange(label, piece)
+            yield self.exchange(label, piece, at_most)
 
     def _write(self, data: memoryview, incoming: _Incoming) -> None:
         while data:
@@ -155,9 +143,11 @@ def _poll(connection: ssl.SSLSocket, events: int) -> select.poll:
 
 
 class _Incoming:
-    """A frame as it arrives. Its memory is the announced length's, once the header is plausible."""
+    """A frame as it arrives. Its memory is the announced length's, once that is found to be within `at_most`."""
 
-    def __init__(self) -> None:
+    def __init__(self, due: str, at_most: int) -> None:
+        """due: the label of the step."""
+        self._due, self._at_most = due, at_most
         self._buffer = bytearray(HEADER.size)
         self.wanted = memoryview(self._buffer)
         """Where the next bytes go."""
@@ -174,14 +164,17 @@ class _Incoming:
     def _finish_part(self) -> None:
         if self._part == 0:
             self._n_label, self._n_payload = HEADER.unpack(self._buffer)
-            if self._n_label > MAX_LABEL_BYTES or self._n_payload > MAX_PAYLOAD_BYTES:
-                raise PeerMismatchError("length of a step", ours=f"<= {MAX_PAYLOAD_BYTES}", peers=self._n_payload)
+            if self._n_label > MAX_LABEL_BYTES:
+                raise MalformedMessageError(f"a label takes at most {MAX_LABEL_BYTES} bytes, got {self._n_label}")
             self._buffer = bytearray(self._n_label)
         elif self._part == 1:
             try:
                 self.label = self._buffer.decode()
             except UnicodeDecodeError:
                 raise MalformedMessageError("a step's label is not text") from None
+            if self._n_payload > self._at_most and self.label != self._due:
+                raise PeerMismatchError("protocol step", ours=self._due, peers=self.label)
+            require_at_most(self._due, self._n_payload, self._at_most)
             self._buffer = self.payload = bytearray(self._n_payload)
         self._part += 1
         self.is_complete = self._part == 3
@@ -194,110 +187,6 @@ def lane_context(party: Party, tls: TlsFiles, pinned: Path) -> TlsContext:
     return TlsContext(tls=tls, pinned=PinFile(pinned, role), server_side=party == 1)
 
 
-class LaneListener:
-    """Server B's side until server A has come. Holds its port from the start: a taken one is an error at once."""
-
-    def __init__(self, address: str, contexts: Source[ssl.SSLContext]) -> None:
-        """Raises TransportError, TlsFileError."""
-        require_free(address)
-        self._context = contexts.load()
-        host, port = split_address(address)
-        try:
-            self._listener = socket.create_server((host, port), family=_family(host, port))
-        except OSError as error:
-            raise TransportError(
-                f"lane_listen: expected an address to listen on, found {address}: {error.strerror}"
-            ) from None
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-
-    async def accept(self, timeout_s: float) -> Lane:
-        """The first connection that shows A's certificate. Raises PeerUnreachableError."""
-        arrived: asyncio.Queue[Lane] = asyncio.Queue()
-        accepting = asyncio.create_task(self._accept(arrived))
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await arrived.get()
-        except TimeoutError:
-            raise PeerUnreachableError(f"aggregator A opened no lane within {round(timeout_s, 1):g} s") from None
-        finally:
-            accepting.cancel()
-            self.close()
-
-    async def _accept(self, arrived: asyncio.Queue[Lane]) -> None:
-        loop, free = asyncio.get_running_loop(), asyncio.Semaphore(MAX_HANDSHAKES)
-        threads = ThreadPoolExecutor(MAX_HANDSHAKES, thread_name_prefix="lane")
-
-        async def welcome(connection: socket.socket) -> None:
-            try:
-                arrived.put_nowait(await loop.run_in_executor(threads, self._handshake, connection))
-            except OSError as error:
-                connection.close()
-                log.warning("lane.refused", reason=_reason(error))
-            finally:
-                free.release()
-
-        try:
-            async with asyncio.TaskGroup() as handshakes:
-                while await free.acquire():
-                    handshakes.create_task(welcome(await self._next_connection()))
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _next_connection(self) -> socket.socket:
-        """An error is one connection's, or passes: the next one may be A's."""
-        while True:
-            try:
-                connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            except OSError as error:
-                log.warning("lane.refused", reason=_reason(error))
-                await asyncio.sleep(ACCEPT_RETRY_S)
-            else:
-                return connection
-
-    def _handshake(self, connection: socket.socket) -> Lane:
-        connection.settimeout(CONNECT_TIMEOUT_S)
-        return Lane(1, _tuned(self._context.wrap_socket(connection, server_side=True)))
-
-    def close(self) -> None:
-        """Frees the port."""
-        self._listener.close()
-
-
-async def open_lane(address: str, port: int, contexts: Source[ssl.SSLContext], timeout_s: float) -> Lane:
-    """Server A's end, to `port` at the host of B's address.
-
-    Raises: PeerUnreachableError, TlsFileError; MalformedMessageError when B named no port.
-    """
-    if not 0 < port <= MAX_PORT:
-        raise MalformedMessageError(f"lane_port of aggregator B's hello must be in 1..{MAX_PORT}, got {port}")
-    context = contexts.load()
-    host, _ = split_address(address)
-
-    def connect() -> Lane:
-        connection = socket.create_connection((host, port), timeout=min(timeout_s, CONNECT_TIMEOUT_S))
-        try:
-            return Lane(0, _tuned(context.wrap_socket(connection, server_hostname=Role.AGGREGATOR_B.server_name)))
-        except BaseException:
-            connection.close()
-            raise
-
-    try:
-        return await asyncio.to_thread(connect)
-    except OSError as error:
-        raise PeerUnreachableError(
-            f"no lane to aggregator B at {host}:{port}: {_reason(error)}; it must be open to us"
-        ) from None
-
-
-def _tuned(connection: ssl.SSLSocket) -> ssl.SSLSocket:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
-def _family(host: str, port: int) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-
-
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Why a lane did not come about, in a few words."""
     return getattr(error, "verify_message", None) or getattr(error, "reason", None) or error.strerror or "timed out"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpc import ring
-from mpc.channel import Channel, Prefixed
+from mpc.channel import PIECE_BYTES, Channel, Prefixed
 from mpc.errors import MalformedMessageError, PeerMismatchError
 from mpc.joint_coin import digest
 from mpc.opening import pieces
@@ -29,7 +29,9 @@ from protos.task import PROTOCOL_VERSION, Task
 from protos.transport import CONNECT_TIMEOUT_S, dial, with_port
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
-from servers.lane import Lane, LaneListener, open_lane
+from servers.lane import Lane
+from servers.lane_listener import LaneListener
+from servers.lane_opening import open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.resumption import MAX_ROUND, Agreement, Standing, agree
 from servers.servicers import PeerServicer
@@ -40,6 +42,9 @@ TASK_ID_DIGITS = 16
 """Hexadecimal ones, behind the task's name."""
 LANE_TIMEOUT_S = 2.0 * CONNECT_TIMEOUT_S
 """How long B waits for the lane of a link that stands. An A that died in between is back on another link, not on it."""
+
+SPARE_ROUNDS = 16
+"""Charges that are read although this server has begun no such round: it is told which one it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ async def meet(
     await asyncio.to_thread(state.refresh)
     listener = None if party == 0 else _listen(stack, config, credentials)
     standing = await asyncio.to_thread(lambda: state.standing)
-    ours = hello_of(state.task, standing, lane_port=0 if listener is None else listener.port)
+    lane_port, lane_token = (0, b"") if listener is None else (listener.port, listener.token)
+    ours = hello_of(state.task, standing, lane_port=lane_port, lane_token=lane_token)
     if listener is None:
         link, theirs = await dial_peer(
             stack,
@@ -84,7 +90,7 @@ async def meet(
         link, theirs = await servicer.wait_for_peer(ours, timeout_s)
     agreement = compare(party, state.task, ours, theirs)
     if listener is None:
-        lane = await open_lane(peer_address, theirs.lane_port, credentials.lane, timeout_s)
+        lane = await open_lane(peer_address, theirs.lane_port, theirs.lane_token, credentials.lane, timeout_s)
     else:
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
@@ -102,13 +108,14 @@ def _listen(stack: AsyncExitStack, config: AggregatorConfig, credentials: Creden
     return listener
 
 
-def hello_of(task: Task, standing: Standing, *, lane_port: int) -> common_pb2.Hello:
-    """What a server says first."""
+def hello_of(task: Task, standing: Standing, *, lane_port: int, lane_token: bytes = b"") -> common_pb2.Hello:
+    """What a server says first; B also where its lane opens, and to whom."""
     return common_pb2.Hello(
         protocol_version=PROTOCOL_VERSION,
         config_digest=task.digest(),
         nonce=os.urandom(16),
         lane_port=lane_port,
+        lane_token=lane_token,
         task=standing.task_id,
         n_committed=standing.n_committed,
         last_round=standing.last_round,
@@ -167,7 +174,9 @@ def level(state: TaskState, meeting: Meeting) -> None:
     agreement, dim = meeting.agreement, state.task.dim
     channel = Prefixed(meeting.lane, f"{agreement.task_id}/{agreement.next_round}/join")
     ours = {str(number): chosen for number, chosen in state.paid_attempts().items()}
-    theirs = _charges(channel.exchange("charges", json.dumps(ours).encode()), state.task, agreement.next_round)
+    at_most = charge_bytes(state.task, state.store.n_rounds)
+    received = channel.exchange("charges", json.dumps(ours).encode(), at_most)
+    theirs = _charges(received, state.task, agreement.next_round)
     if agreement.behind == channel.party:
         state.attempt(meeting.theirs.last_round)  # before a vector is received for nothing
         noisy_sum = np.zeros(dim, dtype=np.int64)
@@ -181,9 +190,16 @@ def level(state: TaskState, meeting: Meeting) -> None:
 def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_behind: bool = False) -> None:
     """The vector that one server has, (d,), to the other, piece by piece; nothing in the other direction."""
     ours = (b"" if is_behind else ring.to_bytes(noisy_sum[piece]) for piece in pieces(noisy_sum.size))
-    for piece, received in zip(pieces(noisy_sum.size), channel.exchange_pieces("noisy sum", ours), strict=True):
+    swapped = channel.exchange_pieces("noisy sum", ours, PIECE_BYTES if is_behind else 0)
+    for piece, received in zip(pieces(noisy_sum.size), swapped, strict=True):
         if is_behind:
             noisy_sum[piece] = ring.from_bytes(received, n_words=piece.stop - piece.start)
+
+
+def charge_bytes(task: Task, n_rounds: int) -> int:
+    """How long the other server's charges may be where this one has begun n_rounds: all of them, with every client."""
+    longest = json.dumps({str(MAX_ROUND): list(task.clients)})
+    return (n_rounds + SPARE_ROUNDS) * len(longest)
 
 
 def _charges(message: bytes, task: Task, next_round: int) -> dict[int, tuple[str, ...]]:

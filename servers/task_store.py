@@ -272,6 +272,13 @@ class TaskStore(Database):
         return frozenset(number for (number,) in rows)
 
     @property
+    def n_rounds(self) -> int:
+        """How many were begun here, or charged as the other server said."""
+        with self.transaction() as run:
+            (n_rounds,) = run("SELECT COUNT(*) FROM round").fetchone()
+        return int(n_rounds)
+
+    @property
     def next_round(self) -> int:
         """The first number that was never used here."""
         with self.transaction() as run:

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mpc.channel import Prefixed, memory_pair
+from mpc.channel import PIECE_BYTES, Prefixed, memory_pair
 from mpc.errors import MalformedMessageError
 from protos.precad.v1 import common_pb2
-from servers.meeting import compare, hello_of, level
+from servers.meeting import SPARE_ROUNDS, _swap_sum, charge_bytes, compare, hello_of, level
 from servers.resumption import MAX_ROUND, Agreement, Standing
 from tests.integration.harness import small_task
 
@@ -28,7 +29,8 @@ def level_with(answer: bytes) -> list[Any]:
     """What A's ledger is told to charge as well, where B answers so."""
     ours, theirs = memory_pair()
     charged: list[Any] = []
-    state = SimpleNamespace(task=TASK, paid_attempts=dict, charge_as_well=charged.append)
+    store = SimpleNamespace(n_rounds=NEXT_ROUND)
+    state = SimpleNamespace(task=TASK, store=store, paid_attempts=dict, charge_as_well=charged.append)
     meeting = SimpleNamespace(lane=ours, agreement=Agreement("task-1", NEXT_ROUND, None))
     with ThreadPoolExecutor(1) as thread:
         thread.submit(Prefixed(theirs, f"task-1/{NEXT_ROUND}/join").exchange, "charges", answer)
@@ -58,6 +60,33 @@ def test_charges_of_rounds_that_were_drawn_are_taken() -> None:
 def test_charges_that_no_server_makes_are_refused(answer: bytes) -> None:
     with pytest.raises(MalformedMessageError, match=r"^charges: expected "):
         level_with(answer)
+
+
+def test_as_many_charges_as_there_were_rounds_have_room() -> None:
+    """Of all numbers below the largest, with every client, and as many more as a server may lack."""
+    n_rounds = 7
+    room = charge_bytes(TASK, n_rounds)
+    charges = {MAX_ROUND - i: tuple(TASK.clients) for i in range(n_rounds + SPARE_ROUNDS)}
+    assert len(json.dumps(charges)) <= room
+    assert len(json.dumps({**charges, 0: tuple(TASK.clients)})) > room
+
+
+def test_charges_longer_than_all_rounds_need_are_refused() -> None:
+    """Whatever number of rounds the hello named."""
+    answer = b"{" + b" " * charge_bytes(TASK, NEXT_ROUND) + b"}"
+    with pytest.raises(MalformedMessageError, match=rf"takes at most {len(answer) - 2} bytes, got {len(answer)}"):
+        level_with(answer)
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_piece_of_the_noisy_sum_that_no_server_sends_is_refused(is_behind: bool) -> None:
+    """To the server behind, more than a piece; to the one ahead, anything."""
+    ours, theirs = memory_pair()
+    answer = bytes(PIECE_BYTES + 1 if is_behind else 1)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: list(theirs.exchange_pieces("noisy sum", [answer])))
+        with pytest.raises(MalformedMessageError, match="'noisy sum' takes at most"):
+            _swap_sum(ours, np.zeros(24, dtype=np.int64), is_behind=is_behind)
 
 
 def standing(**changed: Any) -> common_pb2.Hello:

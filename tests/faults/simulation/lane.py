@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from mpc.channel import require_at_most
 from mpc.errors import ChannelClosedError, PeerMismatchError
 from mpc.sharing import Party
 from servers.errors import PeerUnreachableError
@@ -34,7 +35,7 @@ class SimulatedLane:
         """0 for A, 1 for B."""
         return self._party
 
-    def exchange(self, label: str, payload: bytes) -> bytes:
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `mpc.channel.Channel`."""
         assert self._out is not None
         assert self._host.strand is not None
@@ -51,12 +52,14 @@ class SimulatedLane:
         peers_label, received = self._inbox.pop(0)
         if peers_label != label:
             raise PeerMismatchError("protocol step", ours=label, peers=peers_label)
+        if at_most is not None:
+            require_at_most(label, len(received), at_most)
         return received
 
-    def exchange_pieces(self, label: str, pieces: Any) -> Any:
+    def exchange_pieces(self, label: str, pieces: Any, at_most: int | None = None) -> Any:
         """See `mpc.channel.Channel`."""
         for piece in pieces:
-            yield self.exchange(label, piece)
+            yield self.exchange(label, piece, at_most)
 
     def _arrive(self, message: tuple[str, bytes]) -> None:
         self._inbox.append(message)
@@ -84,6 +87,7 @@ class LaneListener:
     def __init__(self, network: Network, host: Host) -> None:
         self._network, self.host = network, host
         self.port = network.next_number()
+        self.token = self.port.to_bytes(32, "big")
         self._arrived: asyncio.Queue[SimulatedLane] = asyncio.Queue()
         network.listeners[self.port] = self
 

@@ -321,11 +321,11 @@ class Network:
         return LaneListener(self, self.here())
 
     async def open_lane(
-        self, address: str, port: int, context: Source[ssl.SSLContext], timeout_s: float
+        self, address: str, port: int, token: bytes, context: Source[ssl.SSLContext], timeout_s: float
     ) -> SimulatedLane:
         """See `servers.lane.open_lane`."""
         await asyncio.sleep(self.trip_s())
-        if (listener := self.listeners.get(port)) is None:
+        if (listener := self.listeners.get(port)) is None or listener.token != token:
             raise PeerUnreachableError("no lane: nobody listens")
         number = self.next_number()
         ends = SimulatedLane(self, self.here(), 0, number), SimulatedLane(self, listener.host, 1, number)

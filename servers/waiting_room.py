@@ -1,0 +1,93 @@
+"""Connections of whoever, before they have shown that they may be here: a bounded number, each for a bounded time.
+
+Nobody is known yet, so nothing but the address and the order of arrival can decide who gives way when the room is full:
+the source that has most connections here loses its oldest one. A flood of one address displaces itself. Where all come
+from one address, whoever answers before `capacity` others have come is heard.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+PREFIX_BITS_IPV6 = 64
+"""Of an address: what one network has at its disposal is one source."""
+
+
+@dataclass(eq=False, slots=True)
+class Caller:
+    """One connection."""
+
+    connection: socket.socket
+    source: str
+    challenge: bytes
+    deadline: float
+    """On the monotonic clock."""
+    answer: bytearray = field(default_factory=bytearray)
+
+
+class WaitingRoom:
+    """Whoever has not answered yet. All are given the same time, so that the oldest is the first to be late."""
+
+    def __init__(self, capacity: int) -> None:
+        """capacity: 1 or more."""
+        self._capacity = capacity
+        self._callers: dict[Caller, None] = {}
+        self._by_source: dict[str, dict[Caller, None]] = {}
+
+    def __contains__(self, caller: Caller) -> bool:
+        return caller in self._callers
+
+    def __iter__(self) -> Iterator[Caller]:
+        """The oldest first."""
+        return iter(self._callers)
+
+    def __len__(self) -> int:
+        return len(self._callers)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether somebody must leave before another one enters."""
+        return len(self._callers) >= self._capacity
+
+    def enter(self, caller: Caller) -> None:
+        """The newest."""
+        self._callers[caller] = None
+        self._by_source.setdefault(caller.source, {})[caller] = None
+
+    def leave(self, caller: Caller) -> None:
+        """Makes room."""
+        del self._callers[caller]
+        of_source = self._by_source[caller.source]
+        del of_source[caller]
+        if not of_source:
+            del self._by_source[caller.source]
+
+    def first_to_give_way(self) -> Caller:
+        """The oldest of the source that has most; of several such sources, the one that has been here for longest.
+
+        Somebody is here.
+        """
+        largest = max(self._by_source.values(), key=len)
+        return next(iter(largest))
+
+    def late(self, now: float) -> list[Caller]:
+        """Those whose time is over."""
+        overdue = []
+        for caller in self._callers:
+            if caller.deadline > now:
+                break
+            overdue.append(caller)
+        return overdue
+
+
+def source_of(host: str) -> str:
+    """What counts as one source: an IPv4 address, or an IPv6 network of 64 bits."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, PREFIX_BITS_IPV6), strict=False))
