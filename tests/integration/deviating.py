@@ -21,7 +21,7 @@ from mpc.ring import RingArray
 from mpc.tuples import FIELD_PRIME, ServerTuples
 from protos.identity import Role
 from servers import task_run
-from servers.lane import _Incoming
+from servers.lane import HEADER, _Incoming
 from servers.round import RoundRunner
 from servers.task_state import TaskState
 
@@ -63,29 +63,28 @@ class HangsUpAt(Prefixed):
 class DecidesVerdicts(Prefixed):
     """A round's channel that answers the last step of the check last, so that the other server reads what B wants."""
 
-    def __init__(self, channel: Any, wanted: Callable[[int], bool]) -> None:
-        """wanted: the verdict of each active client, by its place."""
+    def __init__(self, channel: Any, wanted: Callable[[int], bool], *, for_itself: bool = False) -> None:
+        """wanted: the verdict of each active client, by its place. for_itself: B takes these verdicts as well."""
         super().__init__(channel._inner, channel._prefix)
-        self._wanted = wanted
+        self._wanted, self._for_itself = wanted, for_itself
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`."""
         if label != "equality/masked":
             return super().exchange(label, payload, at_most)
         theirs = peek(self, label, len(payload))
-        elements = [int.from_bytes(theirs[i : i + 16], "little") for i in range(0, len(theirs), 16)]
-        answers = [
-            (-z) % FIELD_PRIME if self._wanted(i) else (1 - z) % FIELD_PRIME for i, z in enumerate(elements)
-        ]
-        answer = b"".join(element.to_bytes(16, "little") for element in answers)
-        send_alone(self, label, answer)
-        return theirs
+        send_alone(self, label, self._completing(theirs))
+        return self._completing(payload) if self._for_itself else theirs
+
+    def _completing(self, shares: bytes) -> bytes:
+        """What makes these shares' sums zero for whom B wants accepted, and 1 for the others."""
+        elements = [int.from_bytes(shares[i : i + 16], "little") for i in range(0, len(shares), 16)]
+        answers = [((0 if self._wanted(i) else 1) - z) % FIELD_PRIME for i, z in enumerate(elements)]
+        return b"".join(element.to_bytes(16, "little") for element in answers)
 
 
 def send_alone(channel: Any, label: str, payload: bytes) -> None:
     """Write our frame of a step whose other frame was read already."""
-    from servers.lane import HEADER
-
     name = f"{channel._prefix}/{label}".encode()
     channel._inner._write(memoryview(HEADER.pack(len(name), len(payload)) + name + payload), _Nothing())
 
@@ -141,9 +140,6 @@ def is_zero(ours: bytes, theirs: bytes) -> list[bool]:
     """The verdicts that the two servers' last shares of a check come to, 16 bytes each."""
     a, b = (ring.from_bytes(part, n_words=len(part) // 8).view(np.uint64).reshape(-1, 2) for part in (ours, theirs))
     sums = [
-        (int(x[0]) + (int(x[1]) << 64) + int(y[0]) + (int(y[1]) << 64)) % FIELD_PRIME
-        for x, y in zip(a, b, strict=True)
+        (int(x[0]) + (int(x[1]) << 64) + int(y[0]) + (int(y[1]) << 64)) % FIELD_PRIME for x, y in zip(a, b, strict=True)
     ]
     return [value == 0 for value in sums]
-
-
