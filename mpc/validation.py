@@ -7,7 +7,7 @@ The steps are those of PRECAD, Sec. 4.3, with the no-wrap test that the ring nee
     local     shares of <X, X> from the inner-product tuple, shares of 64 row values
     gate      the top bits of 65 words per client, which must vanish: their carries, one batch
     verdict   masked equality: one bit per client
-    compare   both servers hold the same verdicts, or the task ends
+    compare   both servers hold the same verdicts, or nothing is opened
 
 Run by both servers, each in the one thread that does MPC. Everything that is exchanged is independent of d, except b
 in the `shares` form.
@@ -169,7 +169,7 @@ def validate(
 ) -> Validated:
     """The check of every active client and the sum of the accepted shares. Run by both servers.
 
-    Every b is read twice at most, tile by tile. Rounds: the gate's, one for additive carries, 2, one to compare.
+    Every b is read twice at most, tile by tile. Rounds: the gate's, one for additive carries, 2.
     Raises: MalformedMessageError, PeerMismatchError, ChannelClosedError, TupleReusedError.
     """
     active, opened = revealed.active, revealed.opened
@@ -186,24 +186,8 @@ def validate(
         tuples.equality_tuples(active),
         channel,
     )
-    compare_verdicts(active, verdicts, channel)
     _keep_accepted(sums.share_sum, verdicts, active, opened, tuples, engine)
     return Validated(active, tuple(verdicts), sums.share_sum)
-
-
-def compare_verdicts(active: Sequence[str], verdicts: Sequence[bool], channel: Channel) -> None:
-    """Exchange the verdicts, a bit each in the order of `active`. One round. Run by both servers.
-
-    Whoever answers last in the masked equality can decide the other's verdicts; from here on both account for the
-    same ones. Raises VerdictsDifferError, MalformedMessageError.
-    """
-    ours = np.packbits(np.array(verdicts, dtype=bool), bitorder="little").tobytes()
-    theirs = exchange_alike(channel, "verdicts", ours)
-    said = np.unpackbits(np.frombuffer(theirs, dtype=np.uint8), bitorder="little").astype(bool)
-    if said[len(active) :].any():
-        raise MalformedMessageError(f"verdicts: expected {len(active)} bits, then zeros")
-    if differing := [client for client, a, b in zip(active, verdicts, said.tolist(), strict=False) if a is not b]:
-        raise VerdictsDifferError(differing)
 
 
 def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:
@@ -230,6 +214,22 @@ def squared_norm_shares(
     """
     shares: RingArray = squared_mask_shares + 2 * by_mask
     return shares + by_opened if party == 0 else shares
+
+
+def compare_verdicts(checked: Validated, channel: Channel) -> None:
+    """Exchange the verdicts, a bit each in the order of `active`. One round. Run by both servers before they open a sum.
+
+    Whoever answers last in the masked equality can decide the other's verdicts. From here on both account for the same
+    ones. Raises VerdictsDifferError, MalformedMessageError.
+    """
+    ours = np.packbits(np.array(checked.verdicts, dtype=bool), bitorder="little").tobytes()
+    theirs = exchange_alike(channel, "verdicts", ours)
+    said = np.unpackbits(np.frombuffer(theirs, dtype=np.uint8), bitorder="little").astype(bool).tolist()
+    if any(said[len(checked.active) :]):
+        raise MalformedMessageError(f"verdicts: expected {len(checked.active)} bits, then zeros")
+    pairs = zip(checked.active, checked.verdicts, said, strict=False)
+    if differing := [client for client, is_ours, is_theirs in pairs if is_ours is not is_theirs]:
+        raise VerdictsDifferError(differing)
 
 
 def _keep_accepted(

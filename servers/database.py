@@ -60,13 +60,19 @@ class Database:
     """The tables of one store."""
 
     def __init__(
-        self, place: Path | Backend, migrations: Migrations, *, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self,
+        place: Path | Backend,
+        migrations: Migrations,
+        *,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        require: Callable[[Run], None] = lambda run: None,
     ) -> None:
-        """place: the file of SQLite, or another backend. Raises SetupError."""
+        """place: the file of SQLite, or another backend. require: raises SetupError, before anything is changed, where
+        tables that exist are not the caller's. Raises SetupError."""
         self._backend = SqliteFile(place, busy_timeout_s=busy_timeout_s) if isinstance(place, Path) else place
         self.where = self._backend.where
         try:
-            self._migrate(migrations(self._backend.dialect))
+            self._migrate(migrations(self._backend.dialect), require)
         except SetupError:
             self.close()
             raise
@@ -74,11 +80,13 @@ class Database:
             self.close()
             raise SetupError(f"{self.where}: expected a database of this program: {error}") from None
 
-    def _migrate(self, migrations: Sequence[str]) -> None:
+    def _migrate(self, migrations: Sequence[str], require: Callable[[Run], None]) -> None:
         with self._backend.transaction() as run:
             version = self._backend.version(run)
             if version > len(migrations):
                 raise SetupError(f"{self.where}: expected version {len(migrations)} or older, found {version}")
+            if version > 0:
+                require(run)
             for migration in migrations[version:]:
                 for statement in migration.split(";\n"):
                     run(statement)

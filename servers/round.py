@@ -256,11 +256,13 @@ class RoundRunner:
         else:
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, state.tuples, channel, rooms)
+        checked = validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
         try:
-            return validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
+            validation.compare_verdicts(checked, channel)
         except VerdictsDifferError as error:
             log.error("round.verdicts_differ", round=state.round, clients=list(error.clients))
             raise
+        return checked
 
     async def open_sum(self, state: Validated) -> Opened:
         """Line 5: `Task.noise_std_on_grid` of noise, if any; then both noisy shares are exchanged and added up.

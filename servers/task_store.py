@@ -124,17 +124,21 @@ class TaskStore(Database):
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Raises SetupError: of a file that is none of ours, or holds a task with other parameters."""
-        super().__init__(place, migrations, busy_timeout_s=busy_timeout_s)
         self._config_digest, self._initial_model_digest, self._clock = config_digest, initial_model_digest, clock
-        with self.transaction() as run:
-            row = run("SELECT id, config_digest, initial_model_digest FROM task").fetchone()
-        self._task_id: str = "" if row is None else row[0]
-        if row is not None and (row[1], row[2]) != (config_digest, initial_model_digest):
-            self.close()
-            what = "parameters" if row[1] != config_digest else "initial model"
+        self._task_id = ""
+        super().__init__(place, migrations, busy_timeout_s=busy_timeout_s, require=self._require_same_task)
+
+    def _require_same_task(self, run: Run) -> None:
+        """Take in which task this is. Raises SetupError when it is another one."""
+        row = run("SELECT id, config_digest, initial_model_digest FROM task").fetchone()
+        if row is None:
+            return
+        if (row[1], row[2]) != (self._config_digest, self._initial_model_digest):
+            what = "parameters" if row[1] != self._config_digest else "initial model"
             raise SetupError(
                 f"state_dir: expected a folder of this task, found {row[0]!r}, which has another {what} ({self.where})"
             )
+        self._task_id = row[0]
 
     @property
     def task_id(self) -> str:

@@ -30,8 +30,9 @@ def write_rounds(folder: Path, n_rounds: int, *, accepted: tuple[str, ...] = ("a
         store.joined(0, "fingerprint")
         for number in range(n_rounds):
             store.reserve(number)
-            store.validated(number, chosen=("alice", "bob"), accepted=accepted, rejected=("bob",))
+            store.checking(number, chosen=("alice", "bob"), active=("alice", "bob"))
             ledger.charge(number, ("alice", "bob"))
+            store.validated(number, accepted=accepted, rejected=("bob",))
             round = CommittedRound(number, ("alice", "bob"), accepted, ("bob",), bytes([number]) * 32, 0.5, 0.25)
             store.commit(round, noisy_sum_digest=bytes([number]) * 32, ledger_chain=ledger.chain)
     return store_path(folder)
@@ -45,9 +46,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_entries_come_back_as_they_were_written(path: Path) -> None:
     log = audit_log.read(path)
-    assert [entry.kind for entry in log] == ["task", "joined", *["validated", "committed"] * 3]
-    assert [entry.number for entry in log] == list(range(8))
-    assert log[3].fields["model"] == bytes(32).hex()
+    assert [entry.kind for entry in log] == ["task", "joined", *["checking", "validated", "committed"] * 3]
+    assert [entry.number for entry in log] == list(range(11))
+    assert log[4].fields["model"] == bytes(32).hex()
     assert sorted(audit_log.releases(log)) == [0, 1, 2]
 
 
@@ -62,7 +63,7 @@ def test_the_end_is_one_entry_and_the_last(path: Path) -> None:
         store.joined(4, "fingerprint")
         assert store.is_finished
         store.finished("3 rounds done")
-    assert [entry.kind for entry in audit_log.read(path)[8:]] == ["interrupted", "finished", "joined", "finished"]
+    assert [entry.kind for entry in audit_log.read(path)[11:]] == ["interrupted", "finished", "joined", "finished"]
 
 
 @pytest.mark.parametrize("statement", ["UPDATE audit SET entry = '{}' WHERE number = 3", "DELETE FROM audit"])
@@ -73,7 +74,7 @@ def test_the_database_refuses_to_change_an_entry(path: Path, statement: str) -> 
         store.transaction() as run,
     ):
         run(statement)
-    assert len(audit_log.read(path)) == 8
+    assert len(audit_log.read(path)) == 11
 
 
 def edit(path: Path, *statements: str) -> None:
@@ -146,13 +147,13 @@ def test_a_log_that_no_server_writes_is_refused(
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("[]", "entry 8: expected a kind, a time and fields"),
-        ("1", "entry 8: expected a kind, a time and fields"),
-        ('{"kind":"committed","at":"now"}', "entry 8: expected round, integer, in an entry of kind 'committed'"),
-        ('{"kind":"validated","at":"now","round":[2]}', "entry 8: expected round, "),
-        ('{"kind":"committed","at":"now","round":3}', "entry 8: expected chosen, "),
-        ('{"kind":"committed","at":"now","round":3,"chosen":["alice",1]}', "entry 8: expected chosen, "),
-        ('{"kind":"task","at":"now"}', "entry 8: expected task, "),
+        ("[]", "entry 11: expected a kind, a time and fields"),
+        ("1", "entry 11: expected a kind, a time and fields"),
+        ('{"kind":"committed","at":"now"}', "entry 11: expected round, integer, in an entry of kind 'committed'"),
+        ('{"kind":"validated","at":"now","round":[2]}', "entry 11: expected round, "),
+        ('{"kind":"committed","at":"now","round":3}', "entry 11: expected chosen, "),
+        ('{"kind":"committed","at":"now","round":3,"chosen":["alice",1]}', "entry 11: expected chosen, "),
+        ('{"kind":"task","at":"now"}', "entry 11: expected task, "),
     ],
 )
 def test_an_entry_that_no_server_writes_is_named(path: Path, text: str, found: str) -> None:
@@ -202,7 +203,7 @@ def test_the_command_verifies_log_ledger_and_the_other_server(path: Path, tmp_pa
     code, out, _ = command(path.parent, "--against", other.parent, "--json")
     assert code == 0
     report = json.loads(out)
-    expected = {"task": "small-1", "entries": 8, "releases": 3, "charged_rounds": 3, "agreed_releases": 3}
+    expected = {"task": "small-1", "entries": 11, "releases": 3, "charged_rounds": 3, "agreed_releases": 3}
     assert {name: report[name] for name in expected} == expected
     assert command(path.parent, "--known", report["chain"])[0] == 0
     assert command(path.parent, "--known", "0" * 64)[0] == 3

@@ -133,7 +133,8 @@ def test_deaths_between_checkpoint_and_commit_never_cost_the_last_release(tmp_pa
 def store_round(state: TaskState, number: int, model: NDArray[np.float32]) -> None:
     """As a round does."""
     state.store.reserve(number)
-    state.store.validated(number, chosen=("alice",), accepted=("alice",), rejected=())
+    state.store.checking(number, chosen=("alice",), active=("alice",))
+    state.store.validated(number, accepted=("alice",), rejected=())
     state.ledger.charge(number, ("alice",))
     digest = convert.sha256(convert.model_to_bytes(model))
     committed = CommittedRound(number, ("alice",), ("alice",), (), digest, 0.5, 0.25)

@@ -211,16 +211,20 @@ def test_messages_name_the_database_and_no_password(url: str) -> None:
 
 
 def history(store: TaskStore) -> None:
-    """Of a task with a release, a round that was given up, and one that only the other server charged."""
+    """Of a task with a release and three lost rounds: one with verdicts, one in its check, one that B alone charged."""
     store.begin("small-1", Role.AGGREGATOR_A)
     store.joined(0, "fingerprint")
     for number in (0, 1):
         store.reserve(number)
-        store.validated(number, chosen=("ada", "bob"), accepted=("ada",), rejected=("bob",))
+        store.checking(number, chosen=("ada", "bob"), active=("ada", "bob"))
+        store.validated(number, accepted=("ada",), rejected=("bob",))
     release = CommittedRound(0, ("ada", "bob"), ("ada",), ("bob",), bytes(range(32)), 0.1, 1e-300)
     store.commit(release, noisy_sum_digest=bytes(32), ledger_chain="chain")
     store.reserve(2)
     store.charged_by_peer(2, ("bob",))
+    store.reserve(3)
+    store.checking(3, chosen=("ada",), active=("ada",))
+    store.settle({0, 1, 3})
     store.interrupted(2, "a link broke")
     store.finished("1 rounds done")
 
@@ -234,7 +238,7 @@ def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path:
         with TaskStore(places("task"), **known) as store:
             history(store)
             with pytest.raises(StoreError, match="nothing was recorded"):
-                store.reserve(2)
+                store.reserve(3)
         with TaskStore(places("task"), **known) as store:
             told.append((store.task_id, store.committed(), store.attempts(), store.next_round, store.is_finished))
             with pytest.raises(StoreError, match="an audit entry cannot be"), store.transaction() as run:
@@ -248,7 +252,7 @@ def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path:
     places.close()
     logs = [audit_log.read(folder / "task.sqlite") for folder in (tmp_path, tmp_path / "copy")]
     assert logs[0] == logs[1]
-    assert len(logs[0]) == 7
+    assert len(logs[0]) == 12
     with TaskStore(tmp_path / "copy" / "task.sqlite", **known) as store:
         told_by_copy = (store.task_id, store.committed(), store.attempts(), store.next_round, store.is_finished)
         assert told_by_copy == told[0]

@@ -207,6 +207,18 @@ def validate(
     return Verdicts(accepted, tuple(slot for slot in locked.active if slot not in accepted), total)
 
 
+def compare_verdicts(verdicts: Verdicts, channel: Channel) -> None:
+    """A bit per active slot, in their order; both servers' bits are alike."""
+    active = sorted({*verdicts.accepted, *verdicts.rejected})
+    bits = sum(1 << i for i, slot in enumerate(active) if slot in verdicts.accepted)
+    ours = bits.to_bytes((len(active) + 7) // 8, "little")
+    received = channel.exchange("verdicts", ours)
+    if len(received) != len(ours) or int.from_bytes(received, "little") >> len(active):
+        raise RefusedError("malformed")
+    if received != ours:
+        raise RefusedError("verdicts")
+
+
 def updated(parameters: bytes, noisy_sum: Sequence[int], frac_bits: int, learning_rate: float, divisor: float) -> bytes:
     """The next model's bytes: float64 arithmetic, one rounding to float32."""
     theta = struct.unpack(f"<{len(noisy_sum)}f", parameters)

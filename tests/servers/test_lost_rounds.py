@@ -1,0 +1,169 @@
+"""What a server's store says of rounds that did not commit: what was asked in them, and who paid.
+
+Failure means: a check that may have been answered is forgotten, or one that never began is held against its clients; a
+round that the other server merely speaks of is charged, or taken for one that it may have committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpc.errors import PeerMismatchError
+from protos.identity import Role
+from servers import audit_log
+from servers.database import Database
+from servers.dialects import SQLITE
+from servers.errors import SetupError, TaskRefusedError
+from servers.round import require_possible_sum
+from servers.state_dir import open_task_store, store_path
+from servers.task_state import TaskState
+from servers.task_store import AttemptState, TaskStore, migrations
+from tests.integration.harness import small_task
+
+TASK = small_task(("alice", "bob"), lost_rounds=2)
+INITIAL = bytes(4 * TASK.dim)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TaskStore]:
+    with open_task_store(tmp_path, TASK, INITIAL) as store:
+        store.begin("small-1", Role.AGGREGATOR_A)
+        yield store
+
+
+def test_a_check_that_was_charged_and_did_not_end_has_unknown_verdicts(store: TaskStore, tmp_path: Path) -> None:
+    for number in (0, 1):
+        store.reserve(number)
+        store.checking(number, chosen=("alice", "bob"), active=("bob",))
+    store.settle({0})
+    store.settle({0})
+    (attempt,) = store.attempts()
+    assert (attempt.number, attempt.state, attempt.chosen, attempt.active) == (
+        0,
+        AttemptState.UNKNOWN,
+        ("alice", "bob"),
+        ("bob",),
+    )
+    assert store.uncommitted() == {0, 1}
+    log = audit_log.read(store_path(tmp_path))
+    assert [dict(entry.fields) for entry in log if entry.kind == "unknown"] == [{"round": 0, "clients": ["bob"]}]
+    assert audit_log.n_unknown_verdicts(log) == 1
+    assert audit_log.checked(log) == {0}
+
+
+def lost(state: TaskState, *numbers: int) -> None:
+    """Drawn, and no more."""
+    for number in numbers:
+        state.store.reserve(number)
+    state.refresh()
+
+
+@pytest.mark.parametrize("lost_numbers", [(), (0,), (0, 1), (0, 1, 2)])
+def test_no_round_begins_once_as_many_are_lost_as_the_task_says(tmp_path: Path, lost_numbers: tuple[int, ...]) -> None:
+    with TaskStateOf(tmp_path) as state:
+        lost(state, *lost_numbers)
+        if len(lost_numbers) < 2:
+            state.require_rounds_left()
+        else:
+            with pytest.raises(TaskRefusedError, match=r"lost_rounds: expected fewer than 2 .* found [23]"):
+                state.require_rounds_left()
+    with TaskStateOf(tmp_path) as again:  # as many after another start
+        assert again.lost == set(lost_numbers)
+
+
+def test_charges_of_rounds_that_were_not_drawn_here_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    with TaskStateOf(tmp_path) as state:
+        lost(state, 0)
+        with pytest.raises(PeerMismatchError, match=r"charge of round 7 .*ours never drawn"):
+            state.charge_as_well({0: ("alice",), 7: ("alice", "bob")})
+        assert state.ledger.rounds == set()
+        state.charge_as_well({0: ("alice",)})
+        assert state.ledger.participation == {"alice": 1}
+        assert [attempt.state for attempt in state.store.attempts()] == [AttemptState.CHARGED]
+
+
+def test_other_clients_than_were_chosen_are_not_charged_at_the_other_servers_word(tmp_path: Path) -> None:
+    with TaskStateOf(tmp_path) as state:
+        state.store.reserve(0)
+        state.store.checking(0, chosen=("alice",), active=("alice",))
+        state.ledger.charge(0, ("alice",))
+        with pytest.raises(PeerMismatchError, match="clients of round 0"):
+            state.charge_as_well({0: ("alice", "bob")})
+
+
+@pytest.mark.parametrize("how", ["reserved", "checking", "charged by the other"])
+def test_a_round_without_verdicts_here_was_not_committed_there(tmp_path: Path, how: str) -> None:
+    """Our share of its sum had not left: whoever says so made the sum up."""
+    with TaskStateOf(tmp_path) as state:
+        state.store.reserve(0)
+        if how == "checking":
+            state.store.checking(0, chosen=("alice",), active=("alice",))
+            state.ledger.charge(0, ("alice",))
+        state.refresh()
+        if how.startswith("charged"):
+            state.charge_as_well({0: ("alice",)})
+        with pytest.raises(PeerMismatchError, match="no verdicts"):
+            state.take_over(0, np.ones(TASK.dim, dtype=np.int64), bytes(32))
+
+
+def test_a_sum_is_possible_up_to_the_clients_bounds_and_the_noise() -> None:
+    """Against the sum of the longest updates and of noise that an honest sum does not reach."""
+    bound, root = TASK.client_clip * 2**TASK.frac_bits, np.sqrt(TASK.dim)
+    std = TASK.noise_std_on_grid
+    longest = 2 * bound + np.sqrt(2) * std * (root + 9)
+    axis = np.eye(1, TASK.dim, dtype=np.int64)[0]
+    require_possible_sum(axis * int(longest), TASK, 2)
+    with pytest.raises(TaskRefusedError, match="opened sum"):
+        require_possible_sum(axis * int(longest + 3 * std), TASK, 2)
+    with pytest.raises(TaskRefusedError, match="opened sum"):
+        require_possible_sum(-(axis * int(longest)), TASK, 0)
+    with pytest.raises(TaskRefusedError, match="opened sum"):
+        require_possible_sum(np.full(TASK.dim, -(2**63), dtype=np.int64), TASK, 2)
+
+
+def test_a_store_of_the_first_version_keeps_its_rounds(tmp_path: Path) -> None:
+    """Its tables, made by that version's statements."""
+    path, names = tmp_path / "task.sqlite", '["alice"]'
+    with Database(path, lambda sql: migrations(sql)[:1]) as old, old.transaction() as run:
+        run("INSERT INTO task VALUES (1, 'small-1', ?, ?)", (b"c", b"m"))
+        run("INSERT INTO round (number, state) VALUES (0, 'reserved')")
+        run(f"INSERT INTO round VALUES (1, 'validated', '{names}', '{names}', '[]', NULL, NULL, NULL)")
+        run(f"INSERT INTO round VALUES (2, 'committed', '{names}', '{names}', '[]', ?, 0.5, 0.25)", (b"d",))
+    with TaskStore(path, config_digest=b"c", initial_model_digest=b"m") as store:
+        assert [round.number for round in store.committed()] == [2]
+        assert [(attempt.number, attempt.state) for attempt in store.attempts()] == [(1, AttemptState.VALIDATED)]
+        assert store.uncommitted() == {0, 1}
+
+
+def test_a_store_of_another_task_is_refused_unchanged(tmp_path: Path) -> None:
+    """An older program may still have to end that task."""
+    path = tmp_path / "task.sqlite"
+    with Database(path, lambda sql: migrations(sql)[:1]) as old, old.transaction() as run:
+        run("INSERT INTO task VALUES (1, 'small-1', ?, ?)", (b"c", b"m"))
+    with pytest.raises(SetupError, match="another parameters"):
+        TaskStore(path, config_digest=b"x", initial_model_digest=b"m")
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
+    assert len(migrations(SQLITE)) > 1
+
+
+class TaskStateOf:
+    """A server's state in a folder, for as long as the context lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> TaskState:
+        self._stack = AsyncExitStack()
+        return TaskState.open(self._stack, self._folder, TASK, np.zeros(TASK.dim, dtype=np.float32))
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run(self._stack.aclose())
