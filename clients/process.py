@@ -153,6 +153,8 @@ class ClientProcess:
         self._stop = asyncio.Event()
         if task.algorithm == "non-private":
             log.warning("client.not_private", algorithm=task.algorithm)
+        if task.accept_weak_wire_form:
+            log.warning("client.weak_wire_form", mode=task.mode)
         attacks = {client: ATTACKS[config.attacks.get(client, "none")]() for client in clients}
         self._trainer = Trainer(
             task=task,
