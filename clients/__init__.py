@@ -19,6 +19,7 @@ In reading order:
     models           what is trained, and the flat vector that stands for it
     datasets/        records and how clients share them
     session          one client's side of a task
+    upload_limit     how often it uploads for one model
     process          several clients in a process
     links            connections to both servers
     patience         when to ask a server again

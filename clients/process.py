@@ -153,6 +153,17 @@ class ClientProcess:
         self._stop = asyncio.Event()
         if task.algorithm == "non-private":
             log.warning("client.not_private", algorithm=task.algorithm)
+        if task.accept_weak_wire_form:
+            log.warning("client.weak_wire_form", mode=task.mode)
+        limits = {
+            client: UploadLimit(
+                client,
+                task.digest(),
+                most=config.uploads_per_model,
+                file=config.state_dir / f"{client}.uploads",
+            )
+            for client in clients
+        }
         attacks = {client: ATTACKS[config.attacks.get(client, "none")]() for client in clients}
         self._trainer = Trainer(
             task=task,
@@ -174,12 +185,7 @@ class ClientProcess:
                 connect_timeout_s=config.connect_timeout_s,
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
-                limit=UploadLimit(
-                    client,
-                    task.digest(),
-                    most=config.uploads_per_model,
-                    file=config.state_dir / f"{client}.uploads",
-                ),
+                limit=limits[client],
             )
             for client in clients
         ]

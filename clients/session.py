@@ -32,7 +32,8 @@ from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
 from protos import convert
 from protos.precad.v1 import aggregator_pb2, common_pb2
-from protos.task import PROTOCOL_VERSION, Task
+from protos.task import Task
+from protos.task_fields import hello_to
 from protos.tls_files import TlsFiles
 from protos.transport import explain
 from protos.undecoded import BytesStub, decoded
@@ -172,9 +173,8 @@ class ClientSession:
 
     async def _join(self, stub: BytesStub, server: int) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
-        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest())
         try:
-            async for data in stub.Join(aggregator_pb2.JoinRequest(hello=hello)):
+            async for data in stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task))):
                 with _refusing_nonsense():
                     event = decoded(aggregator_pb2.ClientEvent, data, AGGREGATORS[server])
                 yield event

@@ -82,6 +82,13 @@ class UploadLimit:
             )
 
 
+def require_writable(folder: Path) -> None:
+    """Raises StateFileError where a client could not count its uploads. Changes nothing."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise StateFileError(f"client.state_dir: expected a folder to write to, found {existing}")
+
+
 @contextmanager
 def _locked(file: Path) -> Iterator[int]:
     """The file, which nobody else reads or writes meanwhile. Raises OSError."""

@@ -13,6 +13,7 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from clients.config import ClientConfig
+from clients.upload_limit import require_writable
 from deploy.config import Deployment
 from deploy.errors import ConfigError
 from mpc.gates import require_gate
@@ -34,6 +35,8 @@ def check(deployment: Deployment) -> dict[str, Any]:
     """
     task = deployment.task
     report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex()}
+    if task.accept_weak_wire_form:
+        report["wire_form"] = f"{task.mode}: a server that deviates reads coordinates (docs/threat-model.md)"
     if deployment.aggregator.a is not None:
         report["aggregator_a"] = _aggregator(task, deployment.aggregator.a, Role.AGGREGATOR_A, Role.AGGREGATOR_B)
     if deployment.aggregator.b is not None:
@@ -89,6 +92,7 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
     """Those of the task's clients whose folder is here. They trust the pinned aggregators; any of the authority's where
     none is pinned."""
     certificates, here = config.certificates, _here(task, config)
+    require_writable(config.state_dir)
     for client in here:
         if (found := config.tls(client).load().identity) != Identity(Role.CLIENT, client):
             raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")

@@ -8,6 +8,7 @@ report.html    all of it as one page (`precad report`)
 logs/          one file per process
 a/ b/          the aggregators' ledgers, burnt tuples, round records and models
 dealer/        which batches were dealt
+clients/       each client's count of its uploads
 pki/           the authority and the certificates of this run
 operations-token   opens the servers' dashboards, in runs that have them
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self, TypeAlias
@@ -20,10 +20,11 @@ from pydantic_core import PydanticCustomError
 from mpc.errors import ParameterError
 from mpc.norm_bound import NormBound
 from mpc.sharing import Mode
+from protos.carried_fields import carried
 from protos.identity import Identity, IdentityError, Role
 from protos.quantile import QuantileRule, count_noise
 
-PROTOCOL_VERSION = "precad/v1.1"
+PROTOCOL_VERSION, VERSION_BEFORE = "precad/v1.1", "precad/v1"
 MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
 """With C * 2^f <= 9.4e7 and any number of clients below 9e10, the noisy sum then stays far from wrapping around."""
 
@@ -59,6 +60,8 @@ _OF_QUANTILE: Final = ("quantile", "quantile_rate", "quantile_noise")
 ABSENT_AT_DEFAULT: Final = ("update_clipping", *_OF_QUANTILE)
 """Fields that came later than the algorithms that they are of. The canonical text has them where they are not at their
 default, so that tasks without them keep their digest."""
+ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
+"""Fields that tasks of `VERSION_BEFORE` had not."""
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
@@ -364,14 +367,27 @@ class Task(BaseModel):
         """SHA-256 of the protocol version and the canonical text."""
         return self._digest
 
+    @cached_property
+    def carried_fields(self) -> dict[str, str]:
+        """For a hello: what people are told where two tasks differ."""
+        return carried(self.canonical())
+
+    @property
+    def digest_before(self) -> bytes:
+        """What the digest was in the version before, of a task that it had: to say so of what is left from then."""
+        return hashlib.sha256(f"{VERSION_BEFORE}\n{self._canonical(without=ABSENT_BEFORE)}".encode()).digest()
+
     def canonical(self) -> str:
         """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only, of
         others without those that are `ABSENT_AT_DEFAULT`."""
+        return self._canonical()
+
+    def _canonical(self, *, without: Collection[str] = ()) -> str:
         defaults = {name: field.default for name, field in type(self).model_fields.items()}
         left_out = {name for name in ABSENT_AT_DEFAULT if getattr(self, name) == defaults[name]}
         if self.algorithm == "precad":
             left_out = {"algorithm", *OF_AN_ALGORITHM}
-        fields = self.model_dump(mode="json", exclude=left_out)
+        fields = self.model_dump(mode="json", exclude={*left_out, *without})
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property

@@ -166,6 +166,8 @@ class Aggregator:
         log.info("aggregator.listening", role=ROLES[self.party], port=port)
         if self.task.algorithm == "non-private":
             log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
+        if self.task.accept_weak_wire_form:
+            log.warning("aggregator.weak_wire_form", mode=self.task.mode)
 
     async def _see_through(self, task: Coroutine[None, None, str]) -> None:
         """To its end, of which clients and operators are told. Raises what ended it early."""

@@ -26,6 +26,7 @@ from mpc.sharing import Party
 from protos.identity import Role
 from protos.precad.v1 import common_pb2
 from protos.task import PROTOCOL_VERSION, Task
+from protos.task_fields import first_difference
 from protos.transport import CONNECT_TIMEOUT_S, dial, with_port
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
@@ -113,6 +114,7 @@ def hello_of(task: Task, standing: Standing, *, lane_port: int, lane_token: byte
     return common_pb2.Hello(
         protocol_version=PROTOCOL_VERSION,
         config_digest=task.digest(),
+        task_fields=task.carried_fields,
         nonce=os.urandom(16),
         lane_port=lane_port,
         lane_token=lane_token,
@@ -140,10 +142,14 @@ def standing_of(hello: common_pb2.Hello) -> Standing:
 def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2.Hello) -> Agreement:
     """How both go on. Raises PeerMismatchError when version, parameters or states do not belong together, and
     MalformedMessageError when theirs is the state of no server."""
-    for name in ("protocol_version", "config_digest"):
-        our_value, their_value = getattr(ours, name), getattr(theirs, name)
-        if our_value != their_value:
-            raise PeerMismatchError(name, ours=_printable(our_value), peers=_printable(their_value))
+    if theirs.protocol_version != ours.protocol_version:
+        raise PeerMismatchError("protocol_version", ours=ours.protocol_version, peers=theirs.protocol_version[:40])
+    if theirs.config_digest != ours.config_digest:
+        found = first_difference(task, theirs.task_fields)
+        if found is None:
+            our_digest, their_digest = ours.config_digest.hex()[:16], theirs.config_digest.hex()[:16]
+            raise PeerMismatchError("config_digest", ours=our_digest, peers=their_digest)
+        raise PeerMismatchError(f"config_digest: {found.field}", ours=found.ours, peers=found.theirs)
     _require_possible(theirs, task)
     nonces = (ours.nonce, theirs.nonce) if party == 0 else (theirs.nonce, ours.nonce)
     fresh = f"{task.name}-{digest(b'task id', *nonces).hex()[:TASK_ID_DIGITS]}"
@@ -216,7 +222,3 @@ def _charges(message: bytes, task: Task, next_round: int) -> dict[int, tuple[str
         if len(set(chosen)) != len(chosen):
             raise MalformedMessageError(f"charges: expected each client once, in round {number}")
     return charges
-
-
-def _printable(value: bytes | str) -> str:
-    return value.hex()[:16] if isinstance(value, bytes) else value[:40]

@@ -36,6 +36,7 @@ from protos.precad.v1 import (
     peer_pb2_grpc,
 )
 from protos.task import PROTOCOL_VERSION, Task
+from protos.task_fields import first_difference
 from protos.tls_files import Pins
 from servers.calls import Context, refusing
 from servers.errors import (
@@ -106,9 +107,11 @@ def check_hello(hello: common_pb2.Hello, task: Task) -> None:
             f"protocol_version: expected {PROTOCOL_VERSION!r}, got {hello.protocol_version[:40]!r}"
         )
     if hello.config_digest != task.digest():
+        where = "the [task] sections of the two configurations differ"
+        if (found := first_difference(task, hello.task_fields)) is not None:
+            where += f", first in {found.field}: expected {found.ours}, got {found.theirs}"
         raise ParametersDifferError(
-            f"config_digest: expected {task.digest().hex()[:16]}..., got {hello.config_digest.hex()[:16]}...; "
-            f"the [task] sections of the two configurations differ"
+            f"config_digest: expected {task.digest().hex()[:16]}..., got {hello.config_digest.hex()[:16]}...; {where}"
         )
 
 

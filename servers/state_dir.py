@@ -72,6 +72,7 @@ def open_task_store(state_dir: Path, task: Task, initial_model: bytes, backend: 
         backend or store_path(state_dir),
         config_digest=task.digest(),
         initial_model_digest=convert.sha256(initial_model),
+        digest_before=task.digest_before,
     )
 
 

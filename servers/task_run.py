@@ -32,7 +32,8 @@ from mpc.sharing import Party
 from mpc.top_bits import Gate
 from protos.identity import Role
 from protos.precad.v1 import common_pb2, control_pb2
-from protos.task import PROTOCOL_VERSION, Task
+from protos.task import Task
+from protos.task_fields import hello_to
 from protos.transport import dial
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
@@ -245,7 +246,7 @@ class TaskRun:
         def channel() -> grpc.aio.Channel:
             return dial(dealer_address, Role.DEALER, self.credentials.tls, self.credentials.dealer)
 
-        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self.task.digest(), task=task_id)
+        hello = hello_to(self.task, task_id=task_id)
         return TupleSource(self.party, channel, hello, dealer_address, self.state.burns)
 
     async def _rounds(self, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: _Patience) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from protos.identity import Role
+from protos.task import PROTOCOL_VERSION, VERSION_BEFORE
 from servers import audit_log
 from servers.database import BUSY_TIMEOUT_S, Backend, Database, Run
 from servers.dialects import Dialect
@@ -120,12 +121,16 @@ class TaskStore(Database):
         *,
         config_digest: bytes,
         initial_model_digest: bytes,
+        digest_before: bytes = b"",
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Raises SetupError: of a file that is none of ours, or holds a task with other parameters."""
+        """digest_before: of the same parameters in the protocol's version before.
+
+        Raises SetupError: of a file that is none of ours, or holds a task with other parameters, or of that version.
+        """
         self._config_digest, self._initial_model_digest, self._clock = config_digest, initial_model_digest, clock
-        self._task_id = ""
+        self._digest_before, self._task_id = digest_before, ""
         super().__init__(place, migrations, busy_timeout_s=busy_timeout_s, require=self._require_same_task)
 
     def _require_same_task(self, run: Run) -> None:
@@ -134,6 +139,12 @@ class TaskStore(Database):
         if row is None:
             return
         if (row[1], row[2]) != (self._config_digest, self._initial_model_digest):
+            if row[1] == self._digest_before:
+                raise SetupError(
+                    f"state_dir: expected a folder of protocol {PROTOCOL_VERSION}, found {row[0]!r}, which was begun "
+                    f"under {VERSION_BEFORE} ({self.where}): finish it with the version of precad that began it, or "
+                    "begin a new task in empty folders, whose epsilon adds to what this one has spent"
+                )
             what = "parameters" if row[1] != self._config_digest else "initial model"
             raise SetupError(
                 f"state_dir: expected a folder of this task, found {row[0]!r}, which has another {what} ({self.where})"

@@ -16,7 +16,7 @@ from dp.accounting import PrivacyStatement, View
 from dp.ledger import Ledger, Level
 from protos import convert
 from protos.identity import Role
-from protos.task import Task
+from protos.task import VERSION_BEFORE, Task
 from servers import audit_log
 from servers.errors import AuditError, SetupError
 from servers.state_dir import ledger_path, load_final_model, open_ledger, store_path
@@ -58,6 +58,8 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
     begun = next((entry.fields for entry in log if entry.kind == "task"), None)
     if begun is None or begun["config"] != task.digest().hex():
         found = "one that never began" if begun is None else f"one whose digest is {begun['config'][:16]}"
+        if begun is not None and begun["config"] == task.digest_before.hex():
+            found = f"one of protocol {VERSION_BEFORE}: export it with the version of precad that ran it"
         raise ConfigError(f"{state_dir}: expected the task of digest {task.digest().hex()[:16]}, found {found}")
     if (kept_by := begun.get("role", role)) != role:  # logs of earlier versions do not say whose they are
         raise ConfigError(f"{state_dir}: expected the folder of {role}, found one of {kept_by}")

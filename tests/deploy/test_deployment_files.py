@@ -542,15 +542,15 @@ def test_units_are_hardened_and_do_not_repeat_a_refusal(path: Path) -> None:
     assert "ExecStartPre" not in service  # its exit code would not be looked at
     assert (service["User"], service["ProtectSystem"], service["NoNewPrivileges"]) == ("precad", "strict", "yes")
     assert (service["CapabilityBoundingSet"], service["LimitCORE"], service["UMask"]) == ("", "0", "0077")
-    assert ("StateDirectory" in service) == ("client" not in path.name)
+    assert service["StateDirectory"] == "precad"
     program, *arguments = shlex.split(service["ExecStart"])
     assert program == "/opt/precad/bin/precad"
     require_accepted(arguments)
 
 
-@pytest.mark.parametrize("role", SERVERS)
+@pytest.mark.parametrize("role", ROLES)
 def test_a_units_state_is_where_the_sample_keeps_it(role: Role) -> None:
-    service = unit(SYSTEMD / f"precad-{role}.service")["Service"]
+    service = unit(SYSTEMD / f"precad-{role}{'@' if role is Role.CLIENT else ''}.service")["Service"]
     own = own_section(parse_at(role), role)
     assert own.state_dir == Path("/var/lib") / service["StateDirectory"]
     assert f"/etc/precad/{role}.toml" in service["ExecStart"]

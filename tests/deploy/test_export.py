@@ -489,9 +489,20 @@ def another_task(run: Path) -> None:
     (run / "config.toml").write_text(tomli_w.dumps(raw))
 
 
+def begun_under_the_version_before(run: Path) -> None:
+    """As it was written then: the audit log's first entry has that version's digest of the same parameters."""
+    task = configuration.load(run / "config.toml").task
+    for letter in LETTERS:
+        shutil.rmtree(run / letter)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Task, "digest", lambda task: task.digest_before)
+            write_state(run / letter, task, ROLES[letter])
+
+
 @pytest.mark.parametrize(
     ("spoil", "exit_code", "message"),
     [
+        (begun_under_the_version_before, 2, "found one of protocol precad/v1: export it with the version of precad"),
         (unfinished, 2, "expected a finished task, found 3 of 3 rounds, and last in its log 'committed'"),
         (lambda run: (run / "summary.json").unlink(), 2, "summary.json: expected a file of a finished run"),
         (a_line_of_the_ledger_changed, 3, "the line was changed after it was written"),

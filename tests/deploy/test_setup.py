@@ -15,6 +15,7 @@ from clients import models
 from clients.datasets import DataSource, digits
 from deploy import cli
 from deploy.config import load
+from deploy.errors import INVALID_INPUT
 from protos import convert
 from protos.identity import Role
 from tests.deploy.organisations import CLIENTS, SERVERS, Organisations
@@ -189,3 +190,40 @@ def test_a_database_that_cannot_be_reached_is_refused_without_its_password(organ
     assert "hunter2" not in result.output
     assert "hunter2" not in repr(load(path))
     assert not (organisations.folder(Role.DEALER) / "state").exists()
+
+
+COMMANDS = {
+    Role.AGGREGATOR_A: ("serve", "aggregator", "--role", "a"),
+    Role.AGGREGATOR_B: ("serve", "aggregator", "--role", "b"),
+    Role.DEALER: ("serve", "dealer"),
+    Role.CLIENT: ("client", "--id", CLIENTS[0]),
+}
+
+
+def test_no_role_starts_in_the_weaker_wire_form_unless_the_task_accepts_it(organisations: Organisations) -> None:
+    """Nothing is made on disk, and `precad check` says the same."""
+    organisations.write_configs(replaced={'mode = "masked"': 'mode = "shares"'})
+    for role, command in COMMANDS.items():
+        for arguments in (command, ("check",)):
+            result = precad(*arguments, organisations.config(role))
+            assert result.exit_code == INVALID_INPUT, (role, result.output)
+            assert "accept_weak_wire_form: expected true with mode 'shares'" in result.stderr
+        assert not (organisations.folder(role) / "state").exists()
+
+
+def test_a_check_says_that_the_weaker_wire_form_was_accepted(organisations: Organisations) -> None:
+    accepted = {'mode = "masked"': 'mode = "shares"', "accept_weak_wire_form = false": "accept_weak_wire_form = true"}
+    before = precad("check", organisations.config(Role.DEALER)).output
+    organisations.write_configs(replaced=accepted)
+    for role in COMMANDS:
+        shown = precad("check", organisations.config(role))
+        assert shown.exit_code == 0, shown.output
+        assert "wire form         shares: a server that deviates reads coordinates" in shown.output
+    assert "wire form" not in before
+
+
+def test_a_check_refuses_a_client_that_cannot_count_its_uploads(organisations: Organisations) -> None:
+    (organisations.folder(Role.CLIENT) / "state").write_text("a file")
+    result = precad("check", organisations.config(Role.CLIENT))
+    assert result.exit_code == INVALID_INPUT
+    assert "client.state_dir: expected a folder to write to, found" in result.stderr

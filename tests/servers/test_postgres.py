@@ -292,7 +292,9 @@ def test_an_auditor_gets_files_of_what_is_in_the_database(
     with TaskStore(places("task"), config_digest=b"c", initial_model_digest=b"m") as store:
         history(store)
     with TupleLedger(places("tuples")), open_ledger(folder / "state", load(config).task) as ledger:
-        ledger.charge(0, ["ada", "bob"])
+        for number in (0, 1):
+            ledger.charge(number, ["ada", "bob"])
+        ledger.charge(3, ["ada"])
     assert precad("check", config).exit_code == 0
     copied = precad("audit", "copy", config, tmp_path / "copy", "--role", "aggregator-a")
     assert copied.exit_code == 0, copied.output

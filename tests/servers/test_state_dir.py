@@ -5,6 +5,8 @@ Failure means: a server that starts and fails later for what it could have seen,
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from protos import convert
 from protos.identity import Role
 from servers.errors import SetupError
 from servers.state_dir import (
@@ -22,9 +25,10 @@ from servers.state_dir import (
     record_of,
     require_usable,
     restore_records,
+    store_path,
     write_round,
 )
-from servers.task_store import CommittedRound
+from servers.task_store import CommittedRound, TaskStore
 from tests.integration.harness import small_task
 
 TASK = small_task()
@@ -45,6 +49,26 @@ def test_a_folder_with_a_ledger_alone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"state_dir: expected task\.sqlite beside the ledger of an earlier task"):
         require_usable(tmp_path)
     assert ledger_path(tmp_path).read_bytes() == before
+
+
+def test_a_folder_that_the_version_before_began_is_refused_by_name_and_left_as_it_was(tmp_path: Path) -> None:
+    """With the digest that this task had there, by the text of the protocol of that version."""
+    fields = json.loads(TASK.canonical())
+    for added in ("lost_rounds", "accept_weak_wire_form"):
+        del fields[added]
+    text = "precad/v1\n" + json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    initial = bytes(4 * TASK.dim)
+    digests = {"config_digest": hashlib.sha256(text.encode()).digest(), "initial_model_digest": convert.sha256(initial)}
+    with TaskStore(store_path(tmp_path), **digests) as store:
+        store.begin("small-1", Role.AGGREGATOR_A)
+    message = (
+        r"state_dir: expected a folder of protocol precad/v1\.1, found 'small-1', which was begun under precad/v1 \(.*"
+        r"task\.sqlite\): finish it with the version of precad that began it, or begin a new task in empty folders"
+    )
+    with pytest.raises(SetupError, match=message):
+        open_task_store(tmp_path, TASK, initial)
+    with TaskStore(store_path(tmp_path), **digests) as store:
+        assert store.task_id == "small-1"
 
 
 @pytest.mark.parametrize(

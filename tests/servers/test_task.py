@@ -15,6 +15,7 @@ from protos.task import OF_AN_ALGORITHM, Task
 from servers.state_dir import open_ledger
 from tests.integration.harness import small_task
 
+VECTORS = Path(__file__).parents[1] / "vectors" / "digests.json"
 OTHER_VALUES: dict[str, Any] = {
     "name": "other",
     "clients": {"alice": 10, "bob": 11, "mallory": 13},
@@ -95,6 +96,23 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     learnt = {"update_clipping": "private-quantile", "quantile": 0.75}
     at_quantile = small_task(algorithm="user-dp-fedavg", local_steps=2, **learnt)
     assert json.loads(at_quantile.canonical()) == json.loads(text) | learnt
+
+
+DIGESTS_BEFORE = {
+    "a small task": "618e7d84954fd1dc3858c239cfe7d12768dd7ff5cd339b001cb4eb76ce07a352",
+    "flat clipping": "a1fec003b8d6ce7e583002eb4354b8b0491b993e71ae1eaf09d5a8af7feb86a6",
+    "a learnt bound": "5ad42f8f7fbc3666e65864ab227c153b1f8973826f3bf5dc0a3b9670986d97ae",
+}
+"""Of cases of `tests/vectors/digests.json`, as that file had them under precad/v1."""
+
+
+@pytest.mark.parametrize("name", DIGESTS_BEFORE)
+def test_the_digest_of_the_version_before_is_what_it_was_there(name: str) -> None:
+    cases = json.loads(VECTORS.read_text())["positive"]
+    (fields,) = [case["input"]["task"] for case in cases if case["name"] == name]
+    task = Task(**fields)
+    assert task.digest_before.hex() == DIGESTS_BEFORE[name]
+    assert task.digest() != task.digest_before
 
 
 def test_the_digest_covers_ids_and_counts_and_not_their_order() -> None:
