@@ -41,8 +41,8 @@ SHARE_OF_FILES = 8
 """One in so many of those that the process may open."""
 MAX_HANDSHAKES = 8
 """At once. Only A gets so far, with every try of one meeting."""
-BACKLOG = 4096
-"""Connections that the system holds until B's thread takes them; the system has a limit of its own."""
+BACKLOG = 512
+"""Connections that the system holds until they are taken, in order: A may be the last, and must not wait long."""
 ACCEPT_BATCH = 64
 """Connections that are taken before those that wait are heard again."""
 ACCEPT_RETRY_S = 0.1
