@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 ANSWER_S = 1.0
 """From B's accepting a connection to its answer."""
-MAX_WAITING = 4096
+MAX_WAITING = 2048
 """Connections without an answer; fewer where the process may open few files."""
 SHARE_OF_FILES = 8
 """One in so many of those that the process may open."""

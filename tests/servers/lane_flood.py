@@ -77,7 +77,9 @@ class Flood:
                 connection.bind((f"127.1.{self.n_made // 250 % 250}.{self.n_made % 250 + 1}", 0))
             connection.settimeout(1)
             connection.connect(("127.0.0.1", self._port))
-        except OSError:  # nobody listens yet, or any more
+            if connection.getsockname() == connection.getpeername():
+                raise ConnectionRefusedError  # nobody listens, and the system joined it to itself
+        except OSError:  # nobody listens yet, or any more, or we were hung up on already
             connection.close()
             return False
         connection.setblocking(False)

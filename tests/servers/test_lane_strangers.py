@@ -42,14 +42,13 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @contextlib.contextmanager
-def flood(port: int, how: str, n: int, *, is_awaited: bool = True) -> Iterator[None]:
-    """See `lane_flood`. is_awaited: until all of them stand."""
+def flood(port: int, how: str, n: int) -> Iterator[None]:
+    """See `lane_flood`. All of them stand."""
     command = [sys.executable, str(FLOOD), str(port), how, str(n)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as strangers:
         try:
             assert strangers.stdout is not None
-            if is_awaited:
-                assert strangers.stdout.readline() == "ready\n"
+            assert strangers.stdout.readline() == "ready\n"
             yield
             said, _ = strangers.communicate(timeout=20)
             assert int(said.split()[-1]) >= n  # they were there
@@ -130,6 +129,19 @@ async def test_a_process_without_free_descriptors_hears_a_all_the_same(
         a, b = await met(pki, at_b)
     a.close()
     b.close()
+
+
+@asynchronous
+async def test_servers_meet_again_at_the_same_port(pki: Pki) -> None:
+    """As after each loss; the strangers stay."""
+    at_b = listener(pki)
+    with flood(at_b.port, "silent", 100):
+        for _ in range(3):
+            a, b = await met(pki, at_b)
+            a.close()
+            b.close()
+            at_b = listener(pki, f"127.0.0.1:{at_b.port}")
+        at_b.close()
 
 
 @asynchronous
