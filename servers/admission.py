@@ -41,8 +41,9 @@ log = structlog.get_logger(__name__)
 
 REQUEST_TIMEOUT_S = 10.0
 """How long the one request of a call may take to come."""
-OWN_DESCRIPTORS = 512
-"""Open files of a server beside its connections: databases, logs, the operations port (256), links."""
+OWN_DESCRIPTORS = 512 + 2048
+"""Open files of a server beside its connections: databases, logs, the operations port (256), links, and strangers at
+the lane's port (2048)."""
 STRANGERS = "precad://client/*"
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"

@@ -35,14 +35,14 @@ log = structlog.get_logger(__name__)
 
 ANSWER_S = 1.0
 """From B's accepting a connection to its answer."""
-MAX_WAITING = 4096
+MAX_WAITING = 2048
 """Connections without an answer; fewer where the process may open few files."""
 SHARE_OF_FILES = 8
 """One in so many of those that the process may open."""
 MAX_HANDSHAKES = 8
 """At once. Only A gets so far, with every try of one meeting."""
-BACKLOG = 4096
-"""Connections that the system holds until B's thread takes them; the system has a limit of its own."""
+BACKLOG = 512
+"""Connections that the system holds until they are taken, in order: A may be the last, and must not wait long."""
 ACCEPT_BATCH = 64
 """Connections that are taken before those that wait are heard again."""
 ACCEPT_RETRY_S = 0.1

@@ -31,8 +31,8 @@ from servers.lane import Lane, reason_of
 
 TOKEN_BYTES = CHALLENGE_BYTES = ANSWER_BYTES = 32
 PURPOSE = b"precad/v1.1 lane"
-FIRST_TRY_S = 0.5
-"""Until A connects anew, where it gets no challenge; doubled with every try. The system's own first is a second."""
+FIRST_TRY_S, TRY_GROWTH = 0.4, 1.5
+"""Until A connects anew, where it gets no challenge. The system itself would try again after 1 s, 2 s, 4 s."""
 NEXT_TRY_S = 0.05
 """From one try of A's to the next."""
 MAX_PORT = 65_535
@@ -80,7 +80,7 @@ def _open(host: str, port: int, token: bytes, context: ssl.SSLContext, timeout_s
         except _TRY_AGAIN:
             if time.monotonic() + NEXT_TRY_S >= deadline:
                 raise
-        patience_s *= 2
+        patience_s *= TRY_GROWTH
         time.sleep(NEXT_TRY_S)
 
 

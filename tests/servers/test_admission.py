@@ -393,16 +393,16 @@ def test_a_line_that_callers_cause_is_written_once_in_a_while() -> None:
 def test_a_process_gets_the_descriptors_that_its_connections_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as the system allows; what is missing is said."""
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, 8192))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
     with structlog.testing.capture_logs() as lines:
         reserve_descriptors(100)
         reserve_descriptors(2000)
-        assert (asked, lines) == ([(2512, 4096)], [])
+        assert (asked, lines) == ([(4560, 8192)], [])
         reserve_descriptors(10_000)
-    assert asked[1:] == [(4096, 4096)]
+    assert asked[1:] == [(8192, 8192)]
     assert [(line["event"], line["wanted"], line["allowed"]) for line in lines] == [
-        ("server.few_descriptors", 10_512, 4096)
+        ("server.few_descriptors", 12_560, 8192)
     ]
 
 
@@ -415,5 +415,5 @@ def test_a_sandbox_that_forbids_more_descriptors_is_no_error(monkeypatch: pytest
     with structlog.testing.capture_logs() as lines:
         reserve_descriptors(2000)
     assert [(line["event"], line["wanted"], line["allowed"]) for line in lines] == [
-        ("server.few_descriptors", 2512, 1024)
+        ("server.few_descriptors", 4560, 1024)
     ]
