@@ -217,7 +217,7 @@ def squared_norm_shares(
 
 
 def compare_verdicts(checked: Validated, channel: Channel) -> None:
-    """Exchange the verdicts, a bit each in the order of `active`. One round. Run by both servers before a sum is opened.
+    """Exchange the verdicts, a bit each in the order of `active`, before a sum is opened. One round, both servers.
 
     Whoever answers last in the masked equality can decide the other's verdicts. From here on both account for the same
     ones. Raises VerdictsDifferError, MalformedMessageError.
