@@ -147,7 +147,7 @@ def test_the_run_folder_holds_what_the_manual_lists(demo: Finished) -> None:
     """Exactly these, and one log for each process."""
     assert {path.name for path in demo.folder.iterdir()} == {
         *("config.toml", "metrics.jsonl", "model.pt", "summary.json", "initial_model.npy", "report.html"),
-        *("logs", "a", "b", "dealer", "pki"),
+        *("logs", "a", "b", "dealer", "pki", "clients"),
     }
     processes = {"dealer", "aggregator-a", "aggregator-b", *HONEST, *MALICIOUS}
     assert {path.name for path in (demo.folder / "logs").iterdir()} == {f"{name}.log" for name in processes}
@@ -155,6 +155,9 @@ def test_the_run_folder_holds_what_the_manual_lists(demo: Finished) -> None:
     for letter in "ab":
         assert {path.name for path in (demo.folder / letter).iterdir()} == kept
     assert {path.name for path in (demo.folder / "dealer").iterdir()} == {"dealt.sqlite"}
+    uploads = {path.name: path.read_text().count("\n") for path in (demo.folder / "clients").iterdir()}
+    chosen = Counter(client for m in demo.metrics for client in m["participants"])
+    assert uploads == {f"{name}.uploads": chosen[name] for name in (*HONEST, *MALICIOUS)}
 
 
 def test_the_summary_file_is_what_was_printed(demo: Finished) -> None:

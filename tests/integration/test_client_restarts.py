@@ -1,0 +1,108 @@
+"""A client's process that is started again and again while the servers ask for one model: `precad client`, SIGKILL.
+
+Failure means: a process that uploads once more than `client.uploads_per_model` in all of its lives, or that does not
+say why it stops, with the exit code after which no service manager starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients import models
+from deploy.config import load
+from deploy.errors import REFUSED
+from protos import convert
+from protos.identity import Role
+from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from protos.tls_files import TlsFiles
+from protos.transport import bind_server
+from tests.deploy.organisations import CLIENTS, ROOT, Organisations
+from tests.integration.harness import free_addresses
+from tests.integration.pki import AGGREGATORS
+
+FEW = 2
+"""Uploads for one model, in this client's configuration."""
+
+
+class HangingUp(aggregator_pb2_grpc.AggregatorServicer):
+    """A server that commits nothing: it invites to the next round, and takes no more of an upload than its start."""
+
+    def __init__(self, model: bytes, dim: int) -> None:
+        self._model, self._dim, self.round = model, dim, 0
+        self.n_begun = 0
+        self.begins = asyncio.Event()
+
+    async def Join(self, request: Any, context: Any) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
+        digest, self.round = convert.sha256(self._model), self.round + 1
+        yield aggregator_pb2.ClientEvent(
+            invitation=aggregator_pb2.Invitation(
+                task="digits-1", round=self.round, dim=self._dim, model_digest=digest, mask_seed=bytes(16)
+            )
+        )
+        await asyncio.Event().wait()
+
+    async def GetModel(self, request: Any, context: Any) -> AsyncIterator[common_pb2.Chunk]:
+        yield common_pb2.Chunk(data=self._model)
+
+    async def Submit(self, parts: AsyncIterator[Any], context: Any) -> aggregator_pb2.SubmitReply:
+        async for _ in parts:
+            self.n_begun += 1
+            self.begins.set()
+            await asyncio.Event().wait()
+        return aggregator_pb2.SubmitReply()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_client_that_is_killed_at_its_first_byte_and_started_again_stops(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(lives(tmp_path), 800.0))
+
+
+async def lives(tmp_path: Path) -> None:
+    organisations = Organisations.create(tmp_path)
+    addresses = free_addresses(3)
+    organisations.write_configs(
+        dict(zip((*AGGREGATORS, Role.DEALER), addresses, strict=True)),
+        {"uploads_per_model = 3": f"uploads_per_model = {FEW}"},
+    )
+    config = organisations.config(Role.CLIENT)
+    task = load(config).task
+    model = convert.model_to_bytes(models.initial_vector(task))
+    servers = [HangingUp(model, task.dim) for _ in AGGREGATORS]
+    async with contextlib.AsyncExitStack() as stack:
+        for role, address, servicer in zip(AGGREGATORS, addresses, servers, strict=False):
+            folder = organisations.folder(role) / "tls"
+            tls = TlsFiles(certificate=folder / "cert.pem", key=folder / "key.pem", authority=folder / "ca.pem")
+            server, _ = bind_server(address, tls)
+            aggregator_pb2_grpc.add_AggregatorServicer_to_server(servicer, server)
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+        for n in range(1, FEW + 1):
+            process = await started(config)
+            await servers[0].begins.wait()
+            process.kill()
+            await process.wait()
+            assert servers[0].n_begun == n
+            servers[0].begins.clear()
+        last = await started(config)
+        _, said = await last.communicate()
+    assert last.returncode == REFUSED, said.decode()
+    why = f"precad: {CLIENTS[0]} stops: expected at most {FEW} uploads for one model (client.uploads_per_model), found"
+    assert said.decode().count(f"{why} {FEW} after 0 committed rounds") == 1
+    assert servers[0].n_begun == FEW
+
+
+async def started(config: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "deploy.cli", "client", str(config), "--id", CLIENTS[0]),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+    )
