@@ -324,7 +324,7 @@ def _facts(status: Status) -> dict[str, str]:
     facts["rounds"] = f"{status.rounds_done} of {status.rounds_planned}"
     if status.live is not None:
         facts["in flight"] = (
-            f"round {status.live.round + 1}: {status.live.phase}, "
+            f"round {status.live.round}: {status.live.phase}, "
             f"{status.live.n_complete} of {status.live.n_chosen} uploads complete"
         )
     if status.role != "run":

@@ -65,7 +65,7 @@ class RoundSummary(_Value):
     """A committed round."""
 
     round: int
-    """From 0 on, as in records and logs."""
+    """From 0 on, as everywhere. The number of a round that was given up is not used again."""
     n_chosen: int
     n_accepted: int
     n_rejected: int

@@ -161,7 +161,7 @@ async def test_rounds_appear_as_they_happen(pki: Pki, tmp_path: Path) -> None:
 
         await until(lambda: len(watch.deployment.rounds(0)) == 2)
         first, second = watch.deployment.rounds(0)
-        await page.until(says("#announcer", "Round 2 committed: 1 accepted, 1 rejected, 1 missing."))
+        await page.until(says("#announcer", "Round 1 committed: 1 accepted, 1 rejected, 1 missing."))
         for record, item, reason in ((second, 1, "not connected"), (first, 2, "bytes differ from their digest")):
             row = f"#rounds-list > li:nth-child({item})"
             assert await page.evaluate(says(row, "mallory: rejected, norm above the bound"))
