@@ -18,6 +18,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -329,6 +330,10 @@ def _facts(status: Status) -> dict[str, str]:
         )
     if status.role != "run":
         facts["clients"] = f"{status.n_connected} of {status.n_enrolled} connected"
+    if status.absent:
+        named = ", ".join(f"{one.client} since {datetime.fromtimestamp(one.since):%H:%M:%S}" for one in status.absent)
+        n_more = status.n_enrolled - status.n_connected - len(status.absent)
+        facts["absent"] = named + (f" and {n_more} more" if n_more > 0 else "")
     facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
     if status.refused:
         facts["refused"] = ", ".join(f"{n} {reason}" for reason, n in status.refused.items())

@@ -107,6 +107,14 @@ class LiveRound(_Value):
     """Chosen ones that were not connected when uploads were asked for, likewise."""
 
 
+class AbsentClient(_Value):
+    """An enrolled client without a session."""
+
+    client: str
+    since: float
+    """When it left; where it has not been here, when this server started."""
+
+
 class Epsilon(_Value):
     """What the task has spent in one view."""
 
@@ -167,6 +175,9 @@ class Status(_Value):
     n_enrolled: int = 0
     n_connected: int = 0
     """Clients; of a dealer, aggregators."""
+    absent: tuple[AbsentClient, ...] = ()
+    """The first few enrolled clients that are not connected, longest absence first; `n_enrolled` less `n_connected`
+    says how many they are."""
     live: LiveRound | None = None
     uploads: dict[str, int] = Field(default_factory=dict)
     """Of all committed rounds, by verdict."""

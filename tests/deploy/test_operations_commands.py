@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from protos.identity import Role
 from servers.operations.access import Token, load_token
 from servers.operations.port import OperationsPort, operations_port
 from servers.operations.snapshot import of_dealer
-from servers.operations.status import LiveRound, Status
+from servers.operations.status import AbsentClient, LiveRound, Status
 from servers.operations.telemetry import Telemetry
 from tests.integration.harness import Pki, asynchronous, free_addresses
 
@@ -143,8 +144,11 @@ def test_a_round_has_one_number_wherever_a_person_reads(run: Path) -> None:
     assert screen.getvalue().splitlines()[0].startswith("round 4  in 3")
     live = LiveRound(round=5, phase="collect", began_at=0.0, n_chosen=3, n_complete=1, n_receiving=0)
     table = Console(file=screen, width=200)
-    table.print(status_table({"a": a_status(role="aggregator-a", live=live)}))
+    absent = (AbsentClient(client="[b]bob", since=0.0),)
+    shown = a_status(role="aggregator-a", live=live, absent=absent, n_enrolled=4, n_connected=1)
+    table.print(status_table({"a": shown}))
     assert "round 5: collect, 1 of 3" in screen.getvalue()
+    assert re.search(r"\[b\]bob since \d\d:00:00 and 2 more", screen.getvalue())
 
 
 def test_a_line_that_is_no_round_is_reported(run: Path) -> None:

@@ -144,6 +144,12 @@ function tile(name, value, note = "", { kind = "", extra = [], isWord = false } 
     ...(note ? [element("dd", { class: "note" }, note)] : []));
 }
 
+function absence(status) {
+  const named = status.absent.map((one) => `${one.client} since ${clock(one.since)}`);
+  const more = status.n_enrolled - status.n_connected - named.length;
+  return named.length ? `absent: ${named.join(", ")}${more > 0 ? ` and ${count(more)} more` : ""}` : "";
+}
+
 function drawTiles(status) {
   const readiness = status.is_ready ? "ready" : "not ready";
   const since = `${readiness}, in this state for ${elapsed(now() - status.since)}`;
@@ -156,7 +162,7 @@ function drawTiles(status) {
       bar("Rounds done", status.rounds_done, status.rounds_planned));
     tiles.push(tile("Rounds done", `${count(status.rounds_done)} of ${count(status.rounds_planned)}`, "",
       { extra: [progress] }));
-    tiles.push(tile("Clients connected", `${count(status.n_connected)} of ${count(status.n_enrolled)}`));
+    tiles.push(tile("Clients connected", `${count(status.n_connected)} of ${count(status.n_enrolled)}`, absence(status)));
     const uploads = status.uploads;
     tiles.push(tile("Uploads accepted", count(uploads.accepted ?? 0),
       `${count(uploads.rejected ?? 0)} rejected, ${count(uploads.missing ?? 0)} missing`));
