@@ -33,11 +33,15 @@ $(INSTALLED): requirements.lock requirements-cuda.lock requirements-cpu.lock pyp
 demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight clients (two malicious)
 	$(BIN)/precad demo
 
+# Whole files go to one process: what a file's tests share, such as a finished demo, is made once.
+TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
+
 test: $(INSTALLED)  ## Run the tests (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: $(INSTALLED)  ## Run all tests, the long ones too
-	$(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
+	PRECAD_THOROUGH=1 $(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
 
 bench: $(INSTALLED)  ## Measure the norm check beside its peers (two minutes; `make peers` adds peers)
 	$(BIN)/precad bench validation --quick

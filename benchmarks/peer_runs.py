@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from benchmarks.errors import ProcessFailedError
 from benchmarks.server_pair import free_ports, wait_for_all
 from benchmarks.statistics import Spread
 from benchmarks.workload import CLIP_NORM
-from deploy.processes import Children
+from deploy.processes import Children, isolated_python
 
 CRYPTEN_TTP, SPU_SEMI2K, SPU_CHEETAH, OPENDP = "crypten-ttp", "spu-semi2k", "spu-cheetah", "opendp"
 OPACUS = "opacus"
@@ -62,7 +61,7 @@ def missing(peer: str, peers_python: Path) -> str | None:
     probe = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
     if peer == OPACUS:
         probe = "import opacus"  # its torch may be there and lack its libraries
-    if subprocess.run([str(peers_python), "-c", probe], check=False, capture_output=True).returncode:
+    if subprocess.run([str(peers_python), "-P", "-c", probe], check=False, capture_output=True).returncode:
         return f"{package} is not installed in {peers_python.parent.parent}: make peers"
     return None
 
@@ -70,7 +69,9 @@ def missing(peer: str, peers_python: Path) -> str | None:
 def run_peer(peer: str, cells: Sequence[Cell], peers_python: Path) -> list[PeerResult]:
     """Every size in one start of the peer's processes. Raises ProcessFailedError."""
     if peer == CRYPTEN_TTP:
-        return _run_parties(peer, cells, [sys.executable, "-m", "benchmarks.peers.crypten_ttp"], 3, _crypten_traffic)
+        return _run_parties(
+            peer, cells, [*isolated_python(), "-m", "benchmarks.peers.crypten_ttp"], 3, _crypten_traffic
+        )
     command = [str(peers_python.absolute()), str(SCRIPTS / "spu_norm.py")]
     return _run_parties(peer, cells, command, 2, _spu_traffic)
 

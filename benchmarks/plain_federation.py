@@ -37,7 +37,7 @@ from clients.errors import ProtocolError, ServerUnreachableError
 from clients.process import Trainer, load_records
 from clients.session import ModelCache
 from deploy import pki
-from deploy.processes import Children, watch_lifeline
+from deploy.processes import Children, isolated_python, watch_lifeline
 from dp import rounded_gaussian
 from protos import convert
 from protos.identity import Identity, Role, require_role
@@ -111,7 +111,7 @@ def measure(
             result=str(result),
         ).write(job)
         children = Children(root)
-        command = [sys.executable, "-m", "benchmarks.plain_federation"]
+        command = [*isolated_python(), "-m", "benchmarks.plain_federation"]
         try:
             started = [children.start_program("server", *command, "server", str(job))]
             for start in range(0, len(ids), clients_per_process):

@@ -47,3 +47,9 @@ Guarantees:
 
     lock        makes the lock files
 """
+
+import os
+
+# gRPC's core reads it when it is first imported. Below ERROR it writes plain text among the logs' JSON, a line for
+# every stranger whose handshake fails and so as many as a stranger likes.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

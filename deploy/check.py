@@ -24,8 +24,9 @@ from protos.tls_files import PinFile
 from servers import memory
 from servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from servers.operations.access import load_token
+from servers.rehearsal import require_aggregator_opens, require_dealer_opens
 from servers.replicas import connect, url_of
-from servers.state_dir import load_initial_model, require_usable
+from servers.state_dir import load_initial_model
 
 
 def check(deployment: Deployment) -> dict[str, Any]:
@@ -62,8 +63,9 @@ def _require_usable_server(config: ServerConfig, role: Role) -> None:
 def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) -> dict[str, Any]:
     _require_usable_server(config, role)
     require_gate(task.gate)
-    require_usable(config.state_dir, has_database=url_of(config.database_url) is not None)
     initial = load_initial_model(config.initial_model, task)
+    has_database = url_of(config.database_url) is not None
+    require_aggregator_opens(config.state_dir, task, initial, has_database=has_database)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [
@@ -77,7 +79,10 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
 
 
 def _dealer(config: DealerConfig) -> dict[str, Any]:
+    from servers.dealer import LEDGER_NAME
+
     _require_usable_server(config, Role.DEALER)
+    require_dealer_opens(config.state_dir, LEDGER_NAME, has_database=url_of(config.database_url) is not None)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [

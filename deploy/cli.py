@@ -6,6 +6,7 @@ role's modules when it runs, so that the dealer never waits for PyTorch.
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from typing import Annotated, NoReturn
 
@@ -20,6 +21,7 @@ from deploy.commands.pki import pki_app
 from deploy.commands.report import report
 from deploy.commands.standard_output import checked
 from deploy.commands.xie_experiments import xie_app
+from deploy.processes import SAFE_PATH
 from protos.task import PROTOCOL_VERSION
 
 app = typer.Typer(
@@ -68,7 +70,8 @@ app.add_typer(experiment_app, name="experiment")
 
 
 def main() -> NoReturn:
-    """The entry point: every way out is a documented exit code."""
+    """Run the command: every way out is a documented exit code."""
+    os.environ.update(SAFE_PATH)  # workers of joblib and Ray, and the benchmarks' programs, inherit it
     with checked():
         app(prog_name="precad")
     raise AssertionError("typer exits by itself")

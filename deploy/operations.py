@@ -18,6 +18,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -324,11 +325,15 @@ def _facts(status: Status) -> dict[str, str]:
     facts["rounds"] = f"{status.rounds_done} of {status.rounds_planned}"
     if status.live is not None:
         facts["in flight"] = (
-            f"round {status.live.round + 1}: {status.live.phase}, "
+            f"round {status.live.round}: {status.live.phase}, "
             f"{status.live.n_complete} of {status.live.n_chosen} uploads complete"
         )
     if status.role != "run":
         facts["clients"] = f"{status.n_connected} of {status.n_enrolled} connected"
+    if status.absent:
+        named = ", ".join(f"{one.client} since {datetime.fromtimestamp(one.since):%H:%M:%S}" for one in status.absent)
+        n_more = status.n_enrolled - status.n_connected - len(status.absent)
+        facts["absent"] = named + (f" and {n_more} more" if n_more > 0 else "")
     facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
     if status.rounds_lost:
         facts["lost"] = f"{status.rounds_lost} rounds ({status.rounds_lost_at_most} end the task)"

@@ -2,6 +2,10 @@
 
 Every child holds the read end of a pipe whose write end only the parent has. When the parent is gone, however it went,
 the pipe ends and the child exits (`watch_lifeline`). The parent stops its children with SIGTERM, then SIGKILL.
+
+Children import nothing from the folder that they are started in. `python -m` would put it first, and a user's own
+`clients.py` or `mpc/` there would run in the servers. A model of the user's own is still found (`clients.extension`),
+behind everything else, by clients and evaluation alone.
 """
 
 from __future__ import annotations
@@ -16,7 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIFELINE_VARIABLE = "PRECAD_LIFELINE_FD"
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""Environment of every child, and so of what it starts: no interpreter puts the current folder first."""
 GRACE_S = 8.0
+
+
+def isolated_python() -> list[str]:
+    """Return the start of a command that runs this interpreter without the current folder on its path."""
+    return [sys.executable, "-P"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +59,12 @@ class Children:
 
     def start(self, name: str, *arguments: str) -> Child:
         """`precad ARGUMENTS` as a process of its own."""
-        return self.start_program(name, sys.executable, "-m", "deploy.cli", *arguments)
+        return self.start_program(name, *isolated_python(), "-m", "deploy.cli", *arguments)
 
     def start_program(self, name: str, *command: str) -> Child:
         """`command` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
         log = self._logs / f"{name}.log"
-        environment = {**os.environ, LIFELINE_VARIABLE: str(self._lifeline_read), **_ONE_THREAD_EACH}
+        environment = {**os.environ, **SAFE_PATH, LIFELINE_VARIABLE: str(self._lifeline_read), **_ONE_THREAD_EACH}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command,

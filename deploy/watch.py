@@ -95,7 +95,7 @@ def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:
     accuracy = metrics["accuracy"]
     left_out = [*metrics["rejected"], *(f"({client})" for client in metrics["missing"])]
     return (
-        str(metrics["round"] + 1),
+        str(metrics["round"]),
         str(len(metrics["participants"])),
         str(len(metrics["accepted"])),
         " ".join(left_out) or "-",

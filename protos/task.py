@@ -147,7 +147,7 @@ class Task(BaseModel):
     registration_timeout_s: Positive = 120.0
     """How long the servers wait for the enrolled clients to register before the task is refused."""
     min_clients: Annotated[int, Field(ge=1)] = 1
-    """Registered clients without which the task does not start."""
+    """Registered clients without which the task does not start, or a restarted server does not go on."""
     epsilon_budget_one_server: Positive | None = None
     """A round after which the proved epsilon against one corrupted server would exceed this does not start."""
     epsilon_budget_clients_only: Positive | None = None

@@ -37,6 +37,7 @@ What is on disk:
     tuple_ledger  which tuples are used up, on disk before they are
     deal_ledger   which parts of which batches have left the dealer
     state_dir     the folder of it all
+    rehearsal     what opening it would refuse, on a copy
     private_files files and folders that are the server's user's alone
     database      the one door to durable tables, with a versioned schema
     sqlite_file   behind it, a file

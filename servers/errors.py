@@ -50,6 +50,14 @@ class TaskRefusedError(ServerError):
     """The task cannot go on as configured: parameters differ, too few clients, the budget is spent."""
 
 
+class TooFewClientsError(TaskRefusedError):
+    """Fewer than min_clients are connected. Operators are told who is absent, clients are not."""
+
+    def __init__(self, counts: str, absent: str) -> None:
+        super().__init__(f"{counts}; absent: {absent}")
+        self.counts = counts
+
+
 class StoreError(ServerError):
     """Something that must be recorded before the protocol may go on could not be recorded."""
 

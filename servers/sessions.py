@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+import heapq
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from datetime import UTC, datetime
 
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from servers.errors import AlreadyConnectedError, NotEnrolledError
 
 MAX_EVENTS = 4
 """That wait for one client at most."""
+MAX_ABSENT = 5
+"""Clients that a list of absent ones names; the others are counted."""
 
 
 class Sessions:
     """Registered clients of one task at one server."""
 
-    def __init__(self, enrolled: Collection[str]) -> None:
-        self._enrolled = frozenset(enrolled)
+    def __init__(self, enrolled: Collection[str], now: Callable[[], float] = time.time) -> None:
+        """now: seconds since the epoch."""
+        self._enrolled, self._now = frozenset(enrolled), now
+        self._absent_since = dict.fromkeys(enrolled, now())
         self._queues: dict[str, asyncio.Queue[aggregator_pb2.ClientEvent]] = {}
         self.changed = asyncio.Condition()
 
@@ -24,6 +31,17 @@ class Sessions:
     def connected(self) -> frozenset[str]:
         """Clients with an open stream."""
         return frozenset(self._queues)
+
+    def absent(self) -> tuple[tuple[str, float], ...]:
+        """Return those who are away longest, MAX_ABSENT at most, and since when: the start of this server at first."""
+        found = self._absent_since.items()
+        return tuple(heapq.nsmallest(MAX_ABSENT, found, key=lambda one: (one[1], one[0])))
+
+    def describe_absent(self) -> str:
+        """Name the first of them and count the others, in one short line."""
+        named = [f"{client!r} since {_clock(since)}" for client, since in self.absent()]
+        n_more = len(self._absent_since) - len(named)
+        return ", ".join(named) + (f" and {n_more} more" if n_more else "")
 
     @property
     def n_queued(self) -> int:
@@ -37,11 +55,13 @@ class Sessions:
         if client in self._queues:
             raise AlreadyConnectedError(f"client {client!r} has another open session with this server")
         queue = self._queues[client] = asyncio.Queue(MAX_EVENTS)
+        del self._absent_since[client]
         return queue
 
     def leave(self, client: str) -> None:
         """The client's stream has ended."""
         del self._queues[client]
+        self._absent_since[client] = self._now()
 
     async def notify(self) -> None:
         """Wakes whoever waits for sessions to come or go."""
@@ -70,6 +90,10 @@ class Sessions:
         """Returns when every stream has ended."""
         async with self.changed:
             await self.changed.wait_for(lambda: not self._queues)
+
+
+def _clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 async def events_of(

@@ -44,6 +44,16 @@ def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
     Changes nothing. A second task on the same records has to be accounted together with the first: that is for the
     operator to decide.
     """
+    require_folder(state_dir)
+    ledger, store = ledger_path(state_dir), store_path(state_dir)
+    if ledger.exists() and not store.exists() and not has_database:
+        raise SetupError(f"state_dir: expected {store.name} beside the ledger of an earlier task, found {ledger} alone")
+    if has_database and store.exists():
+        raise SetupError(f"state_dir: expected the task in the database alone, found {store} as well")
+
+
+def require_folder(state_dir: Path) -> None:
+    """Raise SetupError when the folder cannot be made or written, or others may write to it. Changes nothing."""
     try:
         existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
     except OSError as error:
@@ -52,11 +62,6 @@ def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
         raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
     if existing == state_dir:
         require_unshared(state_dir)
-    ledger, store = ledger_path(state_dir), store_path(state_dir)
-    if ledger.exists() and not store.exists() and not has_database:
-        raise SetupError(f"state_dir: expected {store.name} beside the ledger of an earlier task, found {ledger} alone")
-    if has_database and store.exists():
-        raise SetupError(f"state_dir: expected the task in the database alone, found {store} as well")
 
 
 def store_path(state_dir: Path) -> Path:

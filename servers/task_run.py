@@ -38,7 +38,7 @@ from protos.transport import dial
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
-from servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TaskRefusedError
+from servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TooFewClientsError
 from servers.meeting import Meeting, level, meet
 from servers.peer import PeerLink
 from servers.round import NoiseSource, RoundRunner
@@ -69,6 +69,8 @@ class _Patience:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._deadline: float | None = time.monotonic() + connect_timeout_s
         self._has_met = False
+        self.n_clients: int | None = None
+        """Connected at the start of this process's last round; None before the first."""
 
     @property
     def left_s(self) -> float:
@@ -256,7 +258,7 @@ class TaskRun:
         self.state.require_rounds_left()
         self.view.enter("waiting for the dealer")
         await tuples.wait_until_greeted(patience.left_s)
-        await self._wait_for_clients(is_resumed=next_round > 0)
+        await self._wait_for_clients(is_resumed=next_round > 0, n_before=patience.n_clients)
         patience.ends()
         for t in itertools.count(next_round):
             self.drain.between_rounds()
@@ -264,7 +266,7 @@ class TaskRun:
                 break
             if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients)):
                 return f"the privacy budget is spent after {runner.n_committed} rounds"
-            self.view.bytes_uploaded = 0
+            self.view.bytes_uploaded, patience.n_clients = 0, len(self.view.sessions.connected)
             record = await runner.run_round(t)
             record.bytes_by_link["from_clients"] = self.view.bytes_uploaded
             await self._publish(runner.task_id, runner.parameters, record)
@@ -287,23 +289,27 @@ class TaskRun:
         ends = await asyncio.gather(*guards, return_exceptions=True)
         return ends[0] is None
 
-    async def _wait_for_clients(self, *, is_resumed: bool) -> None:
-        """Until all are connected, or registration_timeout_s have passed; of a task that goes on, until there are
-        enough and the others had a moment, for reconnect_timeout_s if that is longer."""
+    async def _wait_for_clients(self, *, is_resumed: bool, n_before: int | None) -> None:
+        """Wait for all clients, for at most registration_timeout_s. Of a task that goes on, wait for enough of them and
+        give the others a moment, for at most reconnect_timeout_s if that is longer.
+
+        n_before: connected at the start of the last round of this process. After the loss of another server, as many
+        are enough: clients that rounds went on without are not waited for again.
+        """
         self.view.enter("registering clients")
         sessions, n_all = self.view.sessions, len(self.task.clients)
+        n_enough = self.task.min_clients if n_before is None else min(self.task.min_clients, n_before)
         timeout_s = max(self.task.registration_timeout_s, self.config.reconnect_timeout_s if is_resumed else 0.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await sessions.wait_for(self.task.min_clients if is_resumed else n_all)
+                await sessions.wait_for(n_enough if is_resumed else n_all)
         if is_resumed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REJOIN_GRACE_S):
                     await sessions.wait_for(n_all)
-        if (n := len(sessions.connected)) < self.task.min_clients:
-            raise TaskRefusedError(
-                f"min_clients: expected {self.task.min_clients} registered within {timeout_s:g} s, got {n}"
-            )
+        if (n := len(sessions.connected)) < n_enough:
+            expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"
+            raise TooFewClientsError(expected, sessions.describe_absent())
 
     async def _publish(self, task_id: str, parameters: NDArray[np.float32], record: control_pb2.RoundRecord) -> None:
         """Shows the new model and the round's record to operators, and writes both down for them."""
@@ -328,6 +334,8 @@ def public_reason(role: Role, error: Exception) -> str:
     databases; of those, and of others' errors, the log has more."""
     if isinstance(error, (StoreError, SetupError)):
         return f"{role} cannot read or write what it must; its log says more"
+    if isinstance(error, TooFewClientsError):
+        return error.counts
     if isinstance(error, (ServerError, MpcError, DpError)):
         return str(error)
     log.error("aggregator.failed", error=type(error).__name__)

@@ -5,7 +5,7 @@ Read from disk whenever the servers meet, after a crash and after a lost connect
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -59,7 +59,7 @@ class TaskState:
     @classmethod
     def open(
         cls,
-        stack: AsyncExitStack,
+        stack: AsyncExitStack | ExitStack,
         state_dir: Path,
         task: Task,
         initial: NDArray[np.float32],

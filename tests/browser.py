@@ -51,6 +51,10 @@ class Page:
                     self.requests.append(found["request"]["url"])
                 case "Runtime.exceptionThrown", found:
                     self.complaints.append(json.dumps(found["exceptionDetails"]))
+                case "Runtime.consoleAPICalled", found:
+                    self.complaints.append(json.dumps(found["args"]))
+                case "Page.javascriptDialogOpening", found:
+                    self.complaints.append(found["message"])
                 case "Log.entryAdded", found if found["entry"]["source"] != "network":
                     self.complaints.append(found["entry"]["text"])
 
@@ -91,6 +95,21 @@ class Page:
         await self.call("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.call("Emulation.setEmulatedMedia", features=features)
+
+    async def press(self, key: str) -> None:
+        """A key without a character, such as End, where the focus is."""
+        for kind in ("rawKeyDown", "keyUp"):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    async def tap(self, selector: str) -> None:
+        """A finger on the middle of an element."""
+        found = await self.evaluate(
+            f"(() => {{ const node = document.querySelector({selector!r}); node.scrollIntoView({{block: 'center'}});"
+            " const box = node.getBoundingClientRect();"
+            " return {x: box.left + box.width / 2, y: box.top + box.height / 2}; })()"
+        )
+        await self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[found])
+        await self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     async def screenshot(self) -> bytes:
         """The whole page, PNG."""

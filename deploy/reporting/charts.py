@@ -113,7 +113,7 @@ def _accuracy(runs: Sequence[Run]) -> Chart:
         title="Test accuracy",
         kind=Kind.LINES,
         note=_noted("Measured on the test records, which no client has.", runs, seeds="mean, lowest and highest"),
-        x_label="round",
+        x_label="rounds done",
         y_label="accuracy",
         format=Format.SHARE,
         series=_over_seeds(runs, lambda done: done.accuracy, "accuracy"),
@@ -132,7 +132,7 @@ def _attack_success(runs: Sequence[Run]) -> Chart:
             runs,
             seeds="mean, lowest and highest",
         ),
-        x_label="round",
+        x_label="rounds done",
         y_label="attack success",
         format=Format.SHARE,
         series=_over_seeds(runs, lambda done: done.attack_success, "attack success"),
@@ -149,7 +149,7 @@ def _seconds_by_round(runs: Sequence[Run]) -> Chart | None:
         title="Seconds by round",
         kind=Kind.LINES,
         note=_noted("Without evaluation. A simulation has no network, and is no measure of one.", runs, seeds="mean"),
-        x_label="round",
+        x_label="rounds done",
         y_label="seconds",
         format=Format.SECONDS,
         series=_over_seeds(runs, lambda done: done.seconds, "seconds", has_band=False),
@@ -166,7 +166,7 @@ def _over_seeds(
         for trained in run.trainings:
             for done in trained.rounds:
                 if (found := value(done)) is not None:
-                    by_round.setdefault(done.number, []).append(found)
+                    by_round.setdefault(done.n_done, []).append(found)
         whole = {x: ys for x, ys in by_round.items() if len(ys) == len(run.trainings)}  # of all seeds, or not at all
         if not whole:
             continue
@@ -195,7 +195,7 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
             runs,
             seeds="the largest",
         ),
-        x_label="round",
+        x_label="rounds done",
         y_label="ε, at most",
         format=Format.EPSILON,
         series=tuple(
@@ -240,7 +240,7 @@ def _uploads(runs: Sequence[Run]) -> Chart:
         title="Uploads, accepted and rejected",
         kind=Kind.LINES,
         note=_noted("Since the first round.", runs, seeds="mean"),
-        x_label="round",
+        x_label="rounds done",
         y_label="uploads",
         format=Format.COUNT,
         series=tuple(made),
@@ -257,7 +257,7 @@ def _upload_columns(run: Run) -> Chart:
         kind=Kind.COLUMNS,
         note="Missing: chosen for the round, and nothing came."
         + (f" Each column is the mean of {width} rounds, named by the last." if width > 1 else ""),
-        x_label="round",
+        x_label="rounds done",
         y_label="uploads of a round",
         format=Format.COUNT,
         series=tuple(
@@ -266,7 +266,7 @@ def _upload_columns(run: Run) -> Chart:
                 run=run.label,
                 what=fate,
                 colour=colour,
-                points=tuple((some[-1].number, statistics.fmean(_count(done, fate) for done in some)) for some in bins),
+                points=tuple((some[-1].n_done, statistics.fmean(_count(done, fate) for done in some)) for some in bins),
             )
             for fate, colour in _FATES
         ),
@@ -279,7 +279,7 @@ def _cumulated(run: Run, fate: str) -> tuple[Point, ...]:
     points: list[Point] = []
     for together in zip(*(trained.rounds for trained in run.trainings), strict=False):
         totals = [total + _count(done, fate) for total, done in zip(totals, together, strict=True)]
-        points.append((together[0].number, statistics.fmean(totals)))
+        points.append((together[0].n_done, statistics.fmean(totals)))
     return _thinned(points)
 
 

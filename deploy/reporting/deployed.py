@@ -114,7 +114,7 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
 def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
     rounds = tuple(
         Round(
-            number=line.round + 1,
+            n_done=line.round + 1,
             n_accepted=len(line.accepted),
             n_rejected=len(line.rejected),
             n_missing=len(line.missing),

@@ -22,8 +22,8 @@ AGAINST: Mapping[View, str] = {
 class Round:
     """One round of one training. Counts are of clients."""
 
-    number: int
-    """From 1."""
+    n_done: int
+    """Rounds done with this one: 1 after round 0."""
     n_accepted: int
     n_rejected: int
     n_missing: int

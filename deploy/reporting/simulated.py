@@ -116,7 +116,7 @@ def _round(file: Path, line: _Line) -> Round:
     if n_missing < 0:
         raise ConfigError(f"{file}: expected at most {line.chosen} uploads in round {line.round}, found more")
     return Round(
-        number=line.round + 1,
+        n_done=line.round + 1,
         n_accepted=line.accepted,
         n_rejected=n_rejected,
         n_missing=n_missing,

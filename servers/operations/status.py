@@ -65,7 +65,7 @@ class RoundSummary(_Value):
     """A committed round."""
 
     round: int
-    """From 0 on, as in records and logs."""
+    """From 0 on, as everywhere. The number of a round that was given up is not used again."""
     n_chosen: int
     n_accepted: int
     n_rejected: int
@@ -105,6 +105,14 @@ class LiveRound(_Value):
     """Connected ones without a complete upload, at most MAX_NAMED, while uploads come in."""
     absent: tuple[str, ...] = ()
     """Chosen ones that were not connected when uploads were asked for, likewise."""
+
+
+class AbsentClient(_Value):
+    """An enrolled client without a session."""
+
+    client: str
+    since: float
+    """When it left; where it has not been here, when this server started."""
 
 
 class Epsilon(_Value):
@@ -174,6 +182,9 @@ class Status(_Value):
     n_enrolled: int = 0
     n_connected: int = 0
     """Clients; of a dealer, aggregators."""
+    absent: tuple[AbsentClient, ...] = ()
+    """The first few enrolled clients that are not connected, longest absence first; `n_enrolled` less `n_connected`
+    says how many they are."""
     live: LiveRound | None = None
     uploads: dict[str, int] = Field(default_factory=dict)
     """Of all committed rounds, by verdict."""

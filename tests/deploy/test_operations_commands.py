@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from protos.identity import Role
 from servers.operations.access import Token, load_token
 from servers.operations.port import OperationsPort, operations_port
 from servers.operations.snapshot import of_dealer
-from servers.operations.status import Status
+from servers.operations.status import AbsentClient, LiveRound, Status
 from servers.operations.telemetry import Telemetry
 from tests.integration.harness import Pki, asynchronous, free_addresses
 
@@ -128,6 +129,28 @@ def test_the_status_of_a_run_is_what_its_files_say(run: Path) -> None:
     }
 
 
+def test_a_round_has_one_number_wherever_a_person_reads(run: Path) -> None:
+    """That of the ledger, the records and the logs: a number that was given up leaves a gap, also on screens."""
+    append(run, round=4)
+    screen = io.StringIO()
+
+    async def watch() -> None:
+        async def once() -> AsyncIterator[Status]:
+            yield read_run(run)
+
+        await show_rounds(once(), Console(file=screen, width=200), title="")
+
+    asyncio.run(watch())
+    assert screen.getvalue().splitlines()[0].startswith("round 4  in 3")
+    live = LiveRound(round=5, phase="collect", began_at=0.0, n_chosen=3, n_complete=1, n_receiving=0)
+    table = Console(file=screen, width=200)
+    absent = (AbsentClient(client="[b]bob", since=0.0),)
+    shown = a_status(role="aggregator-a", live=live, absent=absent, n_enrolled=4, n_connected=1)
+    table.print(status_table({"a": shown}))
+    assert "round 5: collect, 1 of 3" in screen.getvalue()
+    assert re.search(r"\[b\]bob since \d\d:00:00 and 2 more", screen.getvalue())
+
+
 def test_a_line_that_is_no_round_is_reported(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"round": "x"}\n')
     result = precad("status", run)
@@ -147,7 +170,7 @@ async def test_watching_a_run_shows_each_round_once_and_ends_with_it(run: Path) 
     (run / "summary.json").write_text("{}")
     await watching
     lines = [line for line in console.export_text().splitlines() if line.startswith("round ")]
-    assert [line.split()[1] for line in lines] == ["1", "2", "3"]
+    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
     assert "rejected client-7 (client-1)" in lines[0]
     assert "ε server 1.24" in lines[0]  # rounded up: a bound stays one
 

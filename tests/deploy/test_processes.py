@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from deploy import processes
-from deploy.processes import LIFELINE_VARIABLE, Children, watch_lifeline
+from deploy.processes import LIFELINE_VARIABLE, Children, isolated_python, watch_lifeline
+from tests.hostile_folder import executed, hostile_folder
 
 ON_THE_LIFELINE = """
 import time
@@ -43,7 +44,7 @@ STUBBORN = 'trap "" TERM; echo deaf; while :; do sleep 0.1; done'
 def anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`Children.start(name, *command)` runs the command itself rather than `precad COMMAND`."""
     script = tmp_path / "anything"
-    script.write_text('#!/bin/sh\nshift 2  # -m deploy.cli\nexec "$@"\n')
+    script.write_text('#!/bin/sh\nshift 3  # -P -m deploy.cli\nexec "$@"\n')
     script.chmod(0o700)
     monkeypatch.setattr(processes.sys, "executable", str(script))
 
@@ -78,6 +79,24 @@ def test_a_child_logs_both_streams_and_ends_with_its_own_code(children: Children
     assert (child.name, child.exit_code, child.last_words()) == ("talker", 4, "last")
     assert child.log.name == "talker.log"
     assert child.log.read_text() == "first\nlast\n"
+
+
+def test_a_child_runs_no_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither itself nor an interpreter that it starts, whose flags are its own."""
+    here = hostile_folder(tmp_path / "here")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    children = Children(tmp_path)
+    try:
+        version = children.start("version", "--version")
+        grandchild = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'import joblib, clients.encoding'])"
+        starter = children.start_program("starter", *isolated_python(), "-c", grandchild)
+        for child in (version, starter):
+            assert child.process.wait(60) == 0, child.last_words()
+    finally:
+        children.close()
+    assert executed(here) == []
+    assert starter.last_words() == "(nothing in its log)"
 
 
 def test_a_silent_child_has_no_last_words(children: Children) -> None:
@@ -129,7 +148,7 @@ import time
 from pathlib import Path
 from deploy import processes
 script = Path({str(tmp_path)!r}) / "python"
-script.write_text('#!/bin/sh\\nshift 2\\nexec {sys.executable} "$@"\\n')
+script.write_text('#!/bin/sh\\nshift 3\\nexec {sys.executable} "$@"\\n')
 script.chmod(0o700)
 processes.sys.executable = str(script)
 children = processes.Children(Path({str(tmp_path)!r}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -41,6 +42,9 @@ from deploy.run_folder import RunFolder
 from dp.accounting import PldAccountant, View, round_event
 from protos.precad.v1 import control_pb2
 from servers.state_dir import open_ledger
+from tests import browser
+from tests.browser import chromium, find_chromium
+from tests.integration.harness import asynchronous
 
 TASK: dict[str, Any] = {
     "name": "small",
@@ -655,85 +659,85 @@ def test_a_page_of_ours_is_replaced_in_one_step(run: Path, monkeypatch: pytest.M
 # -- in a browser ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser() -> Any:
-    """A headless Chromium: Playwright's, or that of the system."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
-    names = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")
-    installed = next((path for name in names if (path := shutil.which(name))), None)
-    with playwright.sync_playwright() as api:
-        try:
-            launched = api.chromium.launch(executable_path=installed)
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium starts here: {str(error).splitlines()[0]}")
-        yield launched
-        launched.close()
+CHROMIUM = find_chromium()
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium in PATH, and PRECAD_CHROMIUM names none")
+OVERLAPPING = """[...document.querySelectorAll('.plot svg')].flatMap((svg) => {
+  const texts = [...svg.querySelectorAll('text')];
+  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const edge = svg.getBoundingClientRect();
+  const hit = (a, b) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
+  return boxes.flatMap(([name, box], i) => [
+    ...(box.left < edge.left - 1 || box.right > edge.right + 1 ? [name] : []),
+    ...boxes.slice(i + 1).filter(([, other]) => hit(box, other)).map(([other]) => `${name} on ${other}`),
+  ]);
+})"""
+OF_FIGURE = """((figure) => {
+  const texts = (selector) => [...figure.querySelectorAll(selector)].map((node) => node.textContent);
+  const last = [...figure.querySelectorAll('tbody tr')].pop();
+  return {
+    values: texts('.value'), tips: texts('.tip b'), title: texts('.tip p')[0] ?? '', body: texts('tbody td'),
+    cells: [...last.querySelectorAll('th, td')].map((node) => node.textContent),
+  };
+})"""
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_shows_the_page(
-    browser: Any, run: Path, simulations: tuple[Path, Path], tmp_path: Path, width: int, scheme: str
-) -> None:
+async def require_drawn(page: browser.Page) -> None:
+    """Plots are drawn, within their edges and the screen's, and say in numbers what their tables say."""
+    width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert await page.evaluate(width) == 0
+    n_figures = await page.evaluate("document.querySelectorAll('figure').length")
+    assert await page.evaluate("document.querySelectorAll('.plot svg').length") == n_figures >= 7
+    assert await page.evaluate(OVERLAPPING) == []
+    for i in range(n_figures):
+        figure = f"document.querySelectorAll('figure')[{i}]"
+        found = await page.evaluate(f"{OF_FIGURE}({figure})")
+        if found["values"]:
+            assert sorted(found["values"]) == sorted(found["body"])
+            continue
+        await page.evaluate(f"{figure}.querySelector('.plot').focus()")
+        await page.press("End")
+        found = await page.evaluate(f"{OF_FIGURE}({figure})")
+        assert sorted(found["tips"]) == sorted(cell for cell in found["cells"][1:] if cell)
+        assert found["title"].endswith(f" {found['cells'][0]}")
+
+
+@in_a_browser
+@asynchronous
+async def test_a_browser_shows_the_page(run: Path, simulations: tuple[Path, Path], tmp_path: Path) -> None:
     """Nothing is requested, nothing complains, nothing hangs over the edge; plots are drawn and answer."""
+    assert CHROMIUM is not None
     path = tmp_path / "page.html"
     path.write_text(report(run, *simulations).html)
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=width < 500)
-    heard: list[str] = []
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("dialog", lambda dialog: heard.append(dialog.message))
-    page.on("request", lambda request: heard.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector(".plot svg")
-    assert heard == [path.as_uri()]
-    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
-    assert page.locator(".plot svg").count() == page.locator("figure").count() >= 7
-    overlapping = page.evaluate(
-        """() => [...document.querySelectorAll('.plot svg')].flatMap((svg) => {
-          const texts = [...svg.querySelectorAll('text')];
-          const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
-          const edge = svg.getBoundingClientRect();
-          const hit = (a, b) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
-          return boxes.flatMap(([name, box], i) => [
-            ...(box.left < edge.left - 1 || box.right > edge.right + 1 ? [name] : []),
-            ...boxes.slice(i + 1).filter(([, other]) => hit(box, other)).map(([other]) => `${name} on ${other}`),
-          ]);
-        })"""
-    )
-    assert overlapping == []
-    for figure in page.locator("figure").all():  # the script writes numbers as the tables do
-        cells = figure.locator("tbody tr").last.locator("th, td").all_text_contents()
-        if figure.locator(".value").count():
-            read = figure.locator(".value").all_text_contents()
-            wanted = figure.locator("tbody td").all_text_contents()
-        else:
-            figure.locator(".plot").focus()
-            page.keyboard.press("End")
-            read = figure.locator(".tip b").all_text_contents()
-            wanted = [cell for cell in cells[1:] if cell]
-            assert figure.locator(".tip p").first.text_content().endswith(f" {cells[0]}")
-        assert sorted(read) == sorted(wanted)
-    if width < 500:
-        page.locator("#uploads .plot").tap()
-        assert page.locator("#uploads .tip").is_visible()
-    page.locator("#accuracy .legend button").first.click()
-    assert page.locator("#accuracy .legend button").first.get_attribute("aria-pressed") == "false"
-    page.close()
+    async with chromium(CHROMIUM, tmp_path / "browser") as page:
+        for width, scheme in itertools.product((1280, 390), ("light", "dark")):
+            await page.look_like(width, 900, scheme)
+            await page.call("Emulation.setTouchEmulationEnabled", enabled=width < 500)
+            await page.goto(path.as_uri())
+            await page.until("document.querySelector('.plot svg') !== null")
+            await require_drawn(page)
+            if width < 500:
+                await page.tap("#uploads .plot")
+                await page.until("document.querySelector('#uploads .tip').checkVisibility()")
+            button = "document.querySelector('#accuracy .legend button')"
+            await page.evaluate(f"{button}.click()")
+            assert await page.evaluate(f"{button}.getAttribute('aria-pressed')") == "false"
+            if (folder := os.environ.get("PRECAD_SCREENSHOTS")) is not None:
+                Path(folder, f"report-{width}-{scheme}.png").write_bytes(await page.screenshot())
+        assert set(page.requests) == {path.as_uri()}
+        assert page.complaints == []
 
 
-def test_a_browser_runs_nothing_of_a_hostile_folder(browser: Any, tmp_path: Path) -> None:
+@in_a_browser
+@asynchronous
+async def test_a_browser_runs_nothing_of_a_hostile_folder(tmp_path: Path) -> None:
+    assert CHROMIUM is not None
     hostile = deployed(tmp_path / HOSTILE.replace("/", "-"))
     changed(hostile / "summary.json", rejected_clients=[HOSTILE], ended=HOSTILE)
     path = tmp_path / "page.html"
     path.write_text(report(hostile).html)
-    page = browser.new_page()
-    heard: list[str] = []
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("dialog", lambda dialog: heard.append(dialog.message))
-    page.on("request", lambda request: heard.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector(".plot svg")
-    assert heard == [path.as_uri()]
-    assert page.locator("img").count() == 0
-    page.close()
+    async with chromium(CHROMIUM, tmp_path / "browser") as page:
+        await page.goto(path.as_uri())
+        await page.until("document.querySelector('.plot svg') !== null")
+        assert page.requests == [path.as_uri()]
+        assert page.complaints == []
+        assert await page.evaluate("document.querySelectorAll('img').length") == 0

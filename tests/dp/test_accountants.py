@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp.accountants import (
@@ -18,6 +18,7 @@ from dp.accountants import (
 from dp.accounting import Label, PldAccountant, SampledGaussian, TwoStageSampledGaussian, View
 from dp.calibration import most_rounds, smallest_noise_multiplier
 from dp.errors import UnsupportedEventError
+from tests.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::dp.renyi_accounting.OrderGridWarning")
 
@@ -74,7 +75,7 @@ class TestEveryAccountant:
             ACCOUNTANTS[name].epsilon(event, rounds, delta)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(6, 20)
 @given(q=st.floats(0.005, 0.9), sigma=st.floats(0.6, 6.0), T=st.integers(1, 200), log10_delta=st.floats(-8, -2))
 def test_rdp_is_above_pld(q, sigma, T, log10_delta):
     """For one stage and for two, at any parameters; a little is left for the grid of the latter."""
@@ -83,7 +84,7 @@ def test_rdp_is_above_pld(q, sigma, T, log10_delta):
         assert RdpAccountant().epsilon(event, T, 10**log10_delta) >= tight * (1 - 2e-3) - 2e-3
 
 
-@settings(max_examples=10, deadline=None)
+@examples(3, 10)
 @given(w=st.floats(0.01, 0.99), q=st.floats(0.01, 0.9), sigma=st.floats(0.6, 6.0), T=st.integers(1, 100))
 def test_two_stages_lie_between_nothing_and_one(w, q, sigma, T):
     """Visible selection helps a record at random, and never as much as sampling with rate w q would."""
@@ -113,7 +114,7 @@ def test_an_overflowing_limit_is_infinite():
     assert PrecadAccountant().epsilon(SampledGaussian(0.1, 0.01), 5, 1e-5) == math.inf
 
 
-@settings(max_examples=6, deadline=None)
+@examples(2, 6)
 @given(q=st.floats(0.01, 1.0), T=st.integers(1, 100), target=st.floats(0.2, 8.0))
 def test_calibrated_noise_meets_its_target_and_is_least(q, T, target):
     accountant = RdpAccountant("mironov", "opacus")

@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
@@ -27,6 +27,7 @@ from dp.accounting import (
     round_event,
 )
 from dp.renyi_accounting import OrderGridWarning
+from tests.examples import examples
 
 ACCOUNTANT = PldAccountant()
 ROUNDING_UP = 2e-3  # what a pessimistic grid may add, relative
@@ -165,7 +166,7 @@ def test_epsilon_does_not_depend_on_earlier_questions():
     assert PldAccountant().epsilon(event, 40, 1e-6) == asked_every_round
 
 
-@settings(max_examples=12, deadline=None)
+@examples(4, 12)
 @given(
     rate=st.floats(0.01, 0.9),
     sigma=st.floats(0.6, 5.0),

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from scipy.stats import binom, norm
@@ -16,6 +16,7 @@ from dp.accounting import PldAccountant, SampledGaussian
 from dp.gaussian_dp import delta_from_mu
 from dp.group_mixture import Direction, delta_curve, group_mixture_delta, loss_distribution
 from dp.group_privacy import group_dp
+from tests.examples import examples
 
 BOTH = tuple(Direction)
 ATTACKED, BENIGN = BOTH
@@ -30,7 +31,7 @@ def by_quadrature(K: int, q: float, sigma: float, epsilon: float, direction: Dir
     return float(trapezoid(np.maximum(first - math.exp(epsilon) * second, 0.0), x))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15, 40)
 @given(
     K=st.integers(1, 8),
     q=st.floats(0.01, 0.95),
@@ -81,7 +82,7 @@ def test_composition_agrees_with_dp_accounting(direction):
         assert ours == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=2e-3, abs=1e-7)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(5, 15)
 @given(q=st.floats(0.01, 0.9), sigma=st.floats(0.6, 5.0), T=st.integers(1, 60), log10_delta=st.floats(-8, -3))
 def test_one_unit_is_the_accountant(q, sigma, T, log10_delta):
     """K = 1 by our grid, and PldAccountant by dp_accounting's: two implementations of one number."""
@@ -90,7 +91,7 @@ def test_one_unit_is_the_accountant(q, sigma, T, log10_delta):
     assert ours == pytest.approx(theirs, rel=2e-3, abs=2e-3)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(5, 20)
 @given(
     K=st.integers(1, 6),
     q=st.floats(0.02, 0.9),

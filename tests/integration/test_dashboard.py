@@ -24,7 +24,16 @@ from dp.accounting import View
 from protos.identity import Role
 from servers.operations.access import Token
 from servers.operations.port import OperationsPort
-from servers.operations.status import Checkpoint, ClientOutcome, Epsilon, LiveRound, Queue, RoundSummary, Status
+from servers.operations.status import (
+    AbsentClient,
+    Checkpoint,
+    ClientOutcome,
+    Epsilon,
+    LiveRound,
+    Queue,
+    RoundSummary,
+    Status,
+)
 from servers.operations.telemetry import Telemetry
 from tests.browser import Page, chromium, find_chromium
 from tests.integration.harness import Pki, asynchronous, small_task, until
@@ -161,7 +170,7 @@ async def test_rounds_appear_as_they_happen(pki: Pki, tmp_path: Path) -> None:
 
         await until(lambda: len(watch.deployment.rounds(0)) == 2)
         first, second = watch.deployment.rounds(0)
-        await page.until(says("#announcer", "Round 2 committed: 1 accepted, 1 rejected, 1 missing."))
+        await page.until(says("#announcer", "Round 1 committed: 1 accepted, 1 rejected, 1 missing."))
         for record, item, reason in ((second, 1, "not connected"), (first, 2, "bytes differ from their digest")):
             row = f"#rounds-list > li:nth-child({item})"
             assert await page.evaluate(says(row, "mallory: rejected, norm above the bound"))
@@ -169,6 +178,7 @@ async def test_rounds_appear_as_they_happen(pki: Pki, tmp_path: Path) -> None:
             assert await page.evaluate(says(row, f"ε {rounded_up(record['epsilon_one_server'])} / "))
             assert await page.evaluate(says(row, record_digest(record)[:16]))
         assert await page.evaluate(says("#live-clients", "bob: not connected"))
+        assert await page.evaluate(says("#tiles", "absent: bob since "))
         spent = f"ε ≤ {rounded_up(second['epsilon_one_server'])}"
         assert await page.evaluate(says('[data-view="one_server"]', spent))
         assert await page.evaluate(says('[data-view="one_server"]', "of a budget of 50"))
@@ -225,6 +235,7 @@ def hostile_status() -> Status:
         started_at=0.0,
         is_ready=True,
         ended=HOSTILE,
+        absent=tuple(AbsentClient(client=f"{i}{HOSTILE}", since=0.0) for i in range(5)),
         rounds_planned=10**6,
         rounds_done=30,
         live=LiveRound(

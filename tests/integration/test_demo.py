@@ -5,13 +5,15 @@ What counts as failure:
 - the run folder, the summary and the servers' own records tell different stories;
 - an upload of a malicious client is accepted once, or one of an honest client rejected once;
 - the privacy that is stated is not what an accountant computes from the realised participation;
-- a process is left.
+- a process is left;
+- a module of the folder that the command is run in is executed.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tomllib
@@ -37,8 +39,10 @@ from dp.ledger import Ledger, Level
 from dp.monte_carlo import hoeffding_class_bounds
 from protos.precad.v1 import control_pb2
 from protos.task import Task
+from tests.hostile_folder import executed, hostile_folder
 
-PRECAD = [sys.executable, "-m", "deploy.cli"]
+PRECAD = [sys.executable, "-P", "-m", "deploy.cli"]
+"""As the installed command: only `python -m` without -P puts the current folder first."""
 PROMISED = {
     "rounds": int,
     "clients": int,
@@ -86,20 +90,22 @@ class Finished:
         return configuration.load(self.folder / "config.toml")
 
 
-def precad(folder: Path, *arguments: str) -> Finished:
+def precad(folder: Path, *arguments: str, cwd: Path | None = None) -> Finished:
     """Runs `precad ARGUMENTS --output FOLDER --json` to its end, which must be a good one."""
     command = [*PRECAD, *arguments, "--output", str(folder), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return Finished(folder, done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """One small demo for all tests below."""
+    """One small demo for all tests below, run in a folder that is full of modules with precad's names."""
     folder = tmp_path_factory.mktemp("demo") / "run"
+    here = hostile_folder(folder.parent / "here")
     flags = ("--clients", str(N_CLIENTS), "--rounds", str(N_ROUNDS), "--seed", str(SEED))
-    return precad(folder, "demo", *flags)
+    return precad(folder, "demo", *flags, cwd=here)
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------
@@ -127,7 +133,7 @@ def test_people_read_a_line_per_round_and_every_epsilon_on_standard_error(demo: 
     lines = demo.stderr.splitlines()
     rounds = [line for line in lines if line.startswith("round ")]
     assert len(rounds) == N_ROUNDS
-    for number, line in enumerate(rounds, start=1):
+    for number, line in enumerate(rounds):
         assert line.startswith(f"round {number} ")
         for column in ("accepted", "rejected", "accuracy", "ε server", "ε clients", "seconds", "all"):
             assert column in line
@@ -138,6 +144,11 @@ def test_people_read_a_line_per_round_and_every_epsilon_on_standard_error(demo: 
     assert "only clients corrupted" in text
     assert str(demo.folder) in "".join(demo.stderr.split())
     assert "Traceback" not in text
+
+
+def test_no_module_of_the_current_folder_is_run(demo: Finished) -> None:
+    """Neither by the command, nor by a server or client that it starts: `demo` calls `precad serve` and `client`."""
+    assert executed(demo.folder.parent / "here") == []
 
 
 # -- what it leaves behind ---------------------------------------------------------------------------------------------

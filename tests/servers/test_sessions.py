@@ -34,6 +34,24 @@ def test_a_client_that_left_may_enter_again_and_starts_afresh() -> None:
     assert sessions.enter("alice").empty()
 
 
+def test_the_absent_are_named_longest_first_and_no_more_than_a_few() -> None:
+    """Since the start or since they left; the others are counted, whatever their number."""
+    now = [0.0]
+    sessions = Sessions([f"client-{i:05}" for i in range(10_000)], lambda: now[0])
+    sessions.enter("client-00000")
+    sessions.enter("client-00001")
+    now[0] = 60.0
+    sessions.leave("client-00001")
+    assert sessions.absent() == tuple((f"client-{i:05}", 0.0) for i in range(2, 7))
+    said = sessions.describe_absent()
+    assert said.startswith("'client-00002' since 1970-01-01 00:00:00 UTC, ")
+    assert said.endswith(" and 9994 more")
+    assert len(said) < 300
+    few = Sessions(["alice", "bob"], lambda: now[0])
+    few.enter("bob")
+    assert few.describe_absent() == "'alice' since 1970-01-01 00:01:00 UTC"
+
+
 def test_events_reach_their_client_alone_and_nobody_who_is_gone() -> None:
     sessions = Sessions(["alice", "bob"])
     alice, bob = sessions.enter("alice"), sessions.enter("bob")

@@ -144,6 +144,12 @@ function tile(name, value, note = "", { kind = "", extra = [], isWord = false } 
     ...(note ? [element("dd", { class: "note" }, note)] : []));
 }
 
+function absence(status) {
+  const named = status.absent.map((one) => `${one.client} since ${clock(one.since)}`);
+  const more = status.n_enrolled - status.n_connected - named.length;
+  return named.length ? `absent: ${named.join(", ")}${more > 0 ? ` and ${count(more)} more` : ""}` : "";
+}
+
 function drawTiles(status) {
   const readiness = status.is_ready ? "ready" : "not ready";
   const since = `${readiness}, in this state for ${elapsed(now() - status.since)}`;
@@ -156,7 +162,7 @@ function drawTiles(status) {
       bar("Rounds done", status.rounds_done, status.rounds_planned));
     tiles.push(tile("Rounds done", `${count(status.rounds_done)} of ${count(status.rounds_planned)}`, "",
       { extra: [progress] }));
-    tiles.push(tile("Clients connected", `${count(status.n_connected)} of ${count(status.n_enrolled)}`));
+    tiles.push(tile("Clients connected", `${count(status.n_connected)} of ${count(status.n_enrolled)}`, absence(status)));
     const uploads = status.uploads;
     tiles.push(tile("Uploads accepted", count(uploads.accepted ?? 0),
       `${count(uploads.rejected ?? 0)} rejected, ${count(uploads.missing ?? 0)} missing`));
@@ -178,7 +184,7 @@ function drawLive(status) {
   const live = status.live;
   show("live", live !== null);
   if (live === null) return;
-  byId("live-title").textContent = `Round ${live.round + 1} in flight`;
+  byId("live-title").textContent = `Round ${live.round} in flight`;
   const at = PHASES.indexOf(live.phase);
   byId("phases").replaceChildren(...PHASES.map((phase, i) => {
     const kind = i < at ? "done" : i === at ? "now" : "";
@@ -249,8 +255,8 @@ function drawEpsilonChart(status) {
     );
   }
   chart.append(
-    shape("text", { x: left, y: height - 6 }, `round ${first + 1}`),
-    shape("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, `round ${last + 1}`),
+    shape("text", { x: left, y: height - 6 }, `round ${first}`),
+    shape("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, `round ${last}`),
   );
   for (const view of Object.keys(VIEWS)) {
     const points = rounds.filter((r) => Number.isFinite(r.epsilon[view])).map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon[view]).toFixed(1)}`);
@@ -304,7 +310,7 @@ function roundItem(round) {
   if (round.n_missing) counts.append(element("span", { class: "chip", "data-verdict": "missing" }, `${round.n_missing} missing`));
   const bounds = Object.keys(VIEWS).filter((v) => v in round.epsilon).map((v) => roundedUp(round.epsilon[v])).join(" / ");
   const cells = [
-    element("strong", {}, String(round.round + 1)),
+    element("strong", {}, String(round.round)),
     element("span", { class: "quiet" }, round.committed_at === null ? "" : clock(round.committed_at)),
     counts,
     element("span", { class: "eps quiet" }, `ε ${bounds}`),
@@ -354,14 +360,14 @@ function timingsChart(rounds) {
       const seconds = round.seconds[phase] ?? 0;
       const box = { x: left + index * slot + slot * 0.12, width: slot * 0.76, y: y(base + seconds), height: y(base) - y(base + seconds) };
       base += seconds;
-      const name = shape("title", {}, `round ${round.round + 1}, ${phase}: ${duration(seconds)}`);
+      const name = shape("title", {}, `round ${round.round}, ${phase}: ${duration(seconds)}`);
       chart.append(shape("rect", { class: `f${i}`, ...box }, name));
     });
   });
-  chart.append(shape("text", { x: left, y: height - 6 }, `round ${rounds[0].round + 1}`));
+  chart.append(shape("text", { x: left, y: height - 6 }, `round ${rounds[0].round}`));
   if (rounds.length > 1) {
     const end = Math.max(left + 110, left + rounds.length * slot);
-    chart.append(shape("text", { x: end, y: height - 6, "text-anchor": "end" }, `round ${rounds[rounds.length - 1].round + 1}`));
+    chart.append(shape("text", { x: end, y: height - 6, "text-anchor": "end" }, `round ${rounds[rounds.length - 1].round}`));
   }
   return chart;
 }
@@ -388,7 +394,7 @@ function announce(before, status) {
   if (before === null || status.rounds_done <= before.rounds_done || !status.rounds.length) return;
   const round = status.rounds[status.rounds.length - 1];
   byId("announcer").textContent =
-    `Round ${round.round + 1} committed: ${round.n_accepted} accepted, ${round.n_rejected} rejected, ${round.n_missing} missing.`;
+    `Round ${round.round} committed: ${round.n_accepted} accepted, ${round.n_rejected} rejected, ${round.n_missing} missing.`;
 }
 
 function draw(status) {

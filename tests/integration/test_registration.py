@@ -1,0 +1,86 @@
+"""Who is waited for before rounds begin, after a server was lost too, and what operators are told of who is absent.
+
+Failure means: a restarted dealer that makes the servers wait for clients which rounds had gone on without, an end for
+want of clients that does not say whose, or one that tells clients of one another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpc.ring import RingArray
+from servers.dealer import Dealer
+from servers.errors import TooFewClientsError
+from tests.integration.harness import Deployment, LeashedClient, Pki, asynchronous, running, small_task, until
+
+CLIENTS = ("alice", "bob")
+LONG_S = 100.0
+"""Nobody waits so long here: a test that has to fails before."""
+
+
+def silence(std: float, dim: int) -> RingArray:
+    return np.zeros(dim, dtype=np.int64)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.create(tmp_path_factory.mktemp("pki"), CLIENTS)
+
+
+async def take_part(client: LeashedClient, *, after: int) -> int:
+    """Submit in the next round with a larger number; its number."""
+    while (invitation := await client.invitation()).round <= after:
+        pass
+    await client.submit(client.make(np.ones(client.task.dim, dtype=np.int64), invitation))
+    return invitation.round
+
+
+async def restart_dealer(deployment: Deployment) -> None:
+    """Without a last word, as after SIGKILL; on the same address and folder."""
+    deployment._runs[0].cancel()
+    await asyncio.wait(deployment._runs[:1])
+    config = deployment.pki.dealer(listen=deployment.dealer_address, folder=deployment.folder)
+    deployment._runs.append(asyncio.create_task(Dealer(task=deployment.task, config=config).run()))
+
+
+@asynchronous
+async def test_after_a_dealers_restart_absent_clients_are_not_waited_for_again(pki: Pki, tmp_path: Path) -> None:
+    """Rounds had gone on without bob; `min_clients`, which counts him in, is for the start."""
+    task = small_task(CLIENTS, rounds=100, min_clients=2, registration_timeout_s=LONG_S)
+    async with running(task, pki, tmp_path, noises=(silence, silence), reconnect_timeout_s=LONG_S) as deployment:
+        alice, bob = (LeashedClient(client, deployment) for client in CLIENTS)
+        await asyncio.gather(alice.join(), bob.join())
+        numbers = await asyncio.gather(take_part(alice, after=-1), take_part(bob, after=-1))
+        await bob.leave()
+        without_bob = await take_part(alice, after=numbers[0])
+        await until(lambda: any(record["round"] == str(without_bob) for record in deployment.rounds(0)))
+        (absent,) = deployment.aggregators[0]._snapshots.take().absent
+        assert absent.client == "bob"
+        interrupted = [aggregator._view.telemetry for aggregator in deployment.aggregators]
+        await restart_dealer(deployment)
+        await until(lambda: all(telemetry.state in {"linking", "waiting for the dealer"} for telemetry in interrupted))
+        async with asyncio.timeout(LONG_S / 4):
+            await take_part(alice, after=without_bob + 1)
+        await alice.leave()
+
+
+@asynchronous
+async def test_an_end_for_want_of_clients_names_them_to_operators_alone(pki: Pki, tmp_path: Path) -> None:
+    task = small_task(CLIENTS, min_clients=2, registration_timeout_s=0.5)
+    async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
+        alice = LeashedClient("alice", deployment)
+        await alice.join()
+        for aggregator in deployment.aggregators:
+            (absent,) = aggregator._snapshots.take().absent
+            assert (absent.client, absent.since <= aggregator._telemetry.started_at + 1) == ("bob", True)
+        assert (await alice.goodbye()).reason == "min_clients: expected 2 registered within 0.5 s, got 1"
+        ends = await asyncio.gather(*deployment._runs, return_exceptions=True)
+        last_lines = [str(error) for error in ends if isinstance(error, TooFewClientsError)]
+        assert last_lines  # the other server may hear it from this one before it finds out
+        for line in last_lines:
+            assert re.search(r"within 0\.5 s, got 1; absent: 'bob' since \d{4}-.* UTC$", line)
