@@ -51,6 +51,8 @@ class TaskState:
     """Every release so far."""
     parameters: NDArray[np.float32]
     """The model after them, (d,)."""
+    agreed_round: int = 0
+    """The number of the next round when the servers last met. Budgets of levels count every number below it."""
 
     @classmethod
     def open(
@@ -108,7 +110,7 @@ class TaskState:
         n = len(self.committed)
         if n >= self.task.rounds:
             return f"{n} rounds done"
-        if self.ledger.would_exceed(tuple(self.task.clients)):
+        if self.ledger.would_exceed(tuple(self.task.clients), max(self.agreed_round, self.store.next_round)):
             return f"the privacy budget is spent after {n} rounds"
         return None
 

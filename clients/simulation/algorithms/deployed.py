@@ -13,7 +13,8 @@ from clients.simulation.federation import Federation, Vector
 from clients.simulation.guarantee import Guarantee
 from clients.simulation.two_servers import CleartextServers, MpcServers, TwoServers
 from dp.accounting import Event, PldAccountant, View
-from dp.ledger import Level, everybody_drawn
+from dp.ledger import Level
+from dp.task_cost import everybody_drawn
 from dp.task_privacy import task_privacy
 from mpc.ring import RingArray
 from protos.model_update import updated
