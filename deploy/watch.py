@@ -19,8 +19,10 @@ VISIBLE_ROUNDS = 14
 class LiveTable:
     """A table that grows by a row per round: redrawn in place on a terminal, line by line into a file or a pipe."""
 
-    def __init__(self, console: Console, *, title: str) -> None:
+    def __init__(self, console: Console, *, title: str, has_client: bool = False) -> None:
+        """has_client: of tasks with a budget for a whole client, whose epsilon has a column then."""
         self._console = console
+        self._columns = [column for column in COLUMNS if has_client or column[0] != _CLIENT]
         self._title = title
         self._rows: list[tuple[str, ...]] = []
         self._status = "starting processes"
@@ -48,10 +50,11 @@ class LiveTable:
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """A finished round, as `metrics.jsonl` holds it."""
-        row = _row(metrics)
+        shown = _row(metrics)
+        row = tuple(shown[name] for name, _ in self._columns)
         self._rows.append(row)
         if not self._console.is_terminal:
-            line = "  ".join(f"{name} {cell}" for (name, _), cell in zip(COLUMNS, row, strict=True))
+            line = "  ".join(f"{name} {cell}" for (name, _), cell in zip(self._columns, row, strict=True))
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def _render(self) -> Group:
@@ -59,12 +62,14 @@ class LiveTable:
 
     def _table(self, rows: list[tuple[str, ...]]) -> Table:
         table = Table(title=self._title, title_justify="left")
-        for name, justify in COLUMNS:
+        for name, justify in self._columns:
             table.add_column(name, justify="right" if justify else "left", no_wrap=True)
         for row in rows:
             table.add_row(*row)
         return table
 
+
+_CLIENT = "ε client"
 
 COLUMNS = (
     ("round", True),
@@ -72,6 +77,7 @@ COLUMNS = (
     ("accepted", True),
     ("rejected", False),
     ("accuracy", True),
+    (_CLIENT, True),
     ("ε server", True),
     ("ε clients", True),
     ("seconds: train", True),
@@ -90,19 +96,21 @@ def warning_of(task: Task) -> str | None:
     )
 
 
-def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Cells by column. Epsilons are of the rounds so far."""
     seconds = metrics["seconds"]
     accuracy = metrics["accuracy"]
     left_out = [*metrics["rejected"], *(f"({client})" for client in metrics["missing"])]
-    return (
-        str(metrics["round"] + 1),
-        str(len(metrics["participants"])),
-        str(len(metrics["accepted"])),
-        " ".join(left_out) or "-",
-        "-" if accuracy is None else f"{accuracy:.3f}",
-        rounded_up(metrics["epsilon_one_server"]),
-        rounded_up(metrics["epsilon_clients_only"]),
-        f"{seconds['collect']:.2f}",
-        f"{seconds['lock'] + seconds['validate']:.2f}",
-        f"{metrics['seconds_total']:.2f}",
-    )
+    return {
+        "round": str(metrics["round"] + 1),
+        "in": str(len(metrics["participants"])),
+        "accepted": str(len(metrics["accepted"])),
+        "rejected": " ".join(left_out) or "-",
+        "accuracy": "-" if accuracy is None else f"{accuracy:.3f}",
+        _CLIENT: rounded_up(found) if (found := metrics.get("epsilon_client")) is not None else "-",
+        "ε server": rounded_up(metrics["epsilon_one_server"]),
+        "ε clients": rounded_up(metrics["epsilon_clients_only"]),
+        "seconds: train": f"{seconds['collect']:.2f}",
+        "check": f"{seconds['lock'] + seconds['validate']:.2f}",
+        "all": f"{metrics['seconds_total']:.2f}",
+    }

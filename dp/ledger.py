@@ -242,10 +242,9 @@ class Ledger:
         """The first budget the coming round would break. The client with most rounds decides for all in a view; in a
         level every draw counts alike, also one that drew nobody, and one whose round was given up."""
         worst = max(clients, key=lambda client: self._participation[client], default=None)
-        drawn = max(len(self._rounds) + 1, min(next_round + 1, self._cost.most_rounds or next_round + 1))
         for key, budget in self._budgets.items():
             if isinstance(key, Level):
-                would_be = self._cost.of_level(key, drawn)
+                would_be = self._cost.level_after_draws(key, next_round + 1, len(self._rounds) + 1)
             elif worst is None:
                 continue
             else:

@@ -78,6 +78,15 @@ class TaskCost:
             event = everybody_drawn(event)
         return self.accountant.epsilon(event, rounds, self.delta)
 
+    def level_after_draws(self, level: Level, n_drawn: int, n_charged: int = 0) -> float:
+        """Return what the budget of a level is compared with: every draw counts, also of a round that was given up.
+
+        Round numbers count draws. A server that misbehaves may skip many of them, but cannot draw more than there are.
+        """
+        if self.most_rounds is not None:
+            n_drawn = min(n_drawn, self.most_rounds)
+        return self.of_level(level, max(n_drawn, n_charged))
+
     @functools.cached_property
     def most_draws(self) -> int | None:
         """How many rounds can be drawn at most: those of the task, or of the budgets of its levels."""

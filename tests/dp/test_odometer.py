@@ -34,7 +34,8 @@ def odometer(event, rounds):
 )
 def test_stopping_breaks_the_figure_of_realised_rounds(p, sigma, rounds, expected):
     """The numbers were computed elsewhere, by another programme, and are given to three digits."""
-    found = true_delta(SampledGaussian(p, sigma), odometer(SampledGaussian(p, sigma), rounds), may_stop=True)
+    event = SampledGaussian(p, sigma)
+    found = true_delta(event, odometer(event, rounds), may_stop=True, points=8 * rounds + 1600)
     assert found == pytest.approx(expected, rel=6e-3)
 
 
