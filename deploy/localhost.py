@@ -147,7 +147,7 @@ class LocalRun:
         algorithm = "" if task.algorithm == "precad" else f"{task.algorithm}, "
         title = f"{task.name}: {algorithm}two aggregators, a dealer, {len(task.clients)} clients"
         try:
-            with LiveTable(self._console, title=title, has_client=task.epsilon_budget_client is not None) as table:
+            with LiveTable(self._console, title=title) as table:
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
                 await self._watch_until_done(table, interrupted)

@@ -19,12 +19,10 @@ VISIBLE_ROUNDS = 14
 class LiveTable:
     """A table that grows by a row per round: redrawn in place on a terminal, line by line into a file or a pipe."""
 
-    def __init__(self, console: Console, *, title: str, has_client: bool = False) -> None:
-        """has_client: of tasks with a budget for a whole client, whose epsilon has a column then."""
+    def __init__(self, console: Console, *, title: str) -> None:
         self._console = console
-        self._columns = [column for column in COLUMNS if has_client or column[0] != _CLIENT]
         self._title = title
-        self._rows: list[tuple[str, ...]] = []
+        self._rows: list[dict[str, str]] = []
         self._status = "starting processes"
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
 
@@ -50,26 +48,27 @@ class LiveTable:
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """A finished round, as `metrics.jsonl` holds it."""
-        shown = _row(metrics)
-        row = tuple(shown[name] for name, _ in self._columns)
+        row = _row(metrics)
         self._rows.append(row)
         if not self._console.is_terminal:
-            line = "  ".join(f"{name} {cell}" for (name, _), cell in zip(self._columns, row, strict=True))
+            line = "  ".join(f"{name} {row[name]}" for name, _ in COLUMNS if name in row)
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def _render(self) -> Group:
         return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._status, style="dim"))
 
-    def _table(self, rows: list[tuple[str, ...]]) -> Table:
+    def _table(self, rows: list[dict[str, str]]) -> Table:
         table = Table(title=self._title, title_justify="left")
-        for name, justify in self._columns:
+        shown = [(name, justify) for name, justify in COLUMNS if name != _CLIENT or any(name in row for row in rows)]
+        for name, justify in shown:
             table.add_column(name, justify="right" if justify else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(row.get(name, "-") for name, _ in shown))
         return table
 
 
 _CLIENT = "ε client"
+"""Of a whole client, drawn or not: of tasks that have a budget for it, and of no others."""
 
 COLUMNS = (
     ("round", True),
@@ -107,7 +106,7 @@ def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
         "accepted": str(len(metrics["accepted"])),
         "rejected": " ".join(left_out) or "-",
         "accuracy": "-" if accuracy is None else f"{accuracy:.3f}",
-        _CLIENT: rounded_up(found) if (found := metrics.get("epsilon_client")) is not None else "-",
+        **({_CLIENT: rounded_up(metrics["epsilon_client"])} if "epsilon_client" in metrics else {}),
         "ε server": rounded_up(metrics["epsilon_one_server"]),
         "ε clients": rounded_up(metrics["epsilon_clients_only"]),
         "seconds: train": f"{seconds['collect']:.2f}",

@@ -214,13 +214,8 @@ def parse(content: bytes, kind: type[P], where: str) -> P:
 
 def parse_statement(content: bytes, where: str) -> ExportStatement | ExportStatement1:
     """A statement of whichever format it says. Raises ExportRefusedError, as `parse`."""
-    try:
-        said = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ExportRefusedError(f"{where}: expected JSON, found: {error}") from None
-    if isinstance(said, dict) and said.get("format") == FORMAT_1:
-        return parse(content, ExportStatement1, where)
-    return parse(content, ExportStatement, where)
+    is_of_format_1 = f'"format":"{FORMAT_1}"'.encode() in content  # in a field's text the quotes would be escaped
+    return parse(content, ExportStatement1, where) if is_of_format_1 else parse(content, ExportStatement, where)
 
 
 def difference(ours: Part, theirs: Part) -> str | None:
