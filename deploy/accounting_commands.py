@@ -58,6 +58,8 @@ class TrainingPlan:
     dim: int | None = None
     """With record_clip and frac_bits: what rounding to fixed point adds to the sensitivity is counted."""
     frac_bits: int = 16
+    lost_rounds: int | None = None
+    """How many rounds the task may lose; None: as many as a task that does not say, 3 and a tenth of the rounds."""
 
     def __post_init__(self) -> None:
         """What is no number is refused here; the file need not be a valid deployment's. Raises ValueError."""
@@ -66,10 +68,17 @@ class TrainingPlan:
         require_probability("p", self.p)
         require_count("rounds", self.rounds)
         require_delta(self.delta)
+        if self.lost_rounds is not None:
+            require_count("lost_rounds", self.lost_rounds)
         if self.participation is not None:
             require_count("participation", self.participation)
             if self.participation > self.rounds:
                 raise ValueError(f"participation must be <= rounds = {self.rounds}, got {self.participation}")
+
+    @property
+    def most_rounds(self) -> int:
+        """Rounds that a client can be in, if draws may be discarded: all of them, with those that may be lost."""
+        return self.rounds + (3 + self.rounds // 10 if self.lost_rounds is None else self.lost_rounds)
 
     @property
     def expected_participation(self) -> int:
@@ -234,6 +243,7 @@ def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
         "client_clip": "client_clip",
         "dim": "dim",
         "frac_bits": "frac_bits",
+        "lost_rounds": "lost_rounds",
     }
     return {flag: task[field] for field, flag in names.items() if field in task}
 
@@ -241,8 +251,12 @@ def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
 def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
     event, rounds = plan.composed(view)
     report = _by_label(side_by_side(event, rounds, delta=plan.delta, view=view))
+    one_round = plan.round_of(view)
+    report["if_discarded"] = {
+        "epsilon": plain(PldAccountant().epsilon(one_round, plan.most_rounds, plan.delta)),
+        "rounds": plan.most_rounds,
+    }
     if plan.participation is None:
-        one_round = plan.round_of(view)
         beta = _QUANTILE_SHARE * plan.delta
         most = participation_quantile(plan.rounds, plan.q, beta)
         pld = PldAccountant()
@@ -295,7 +309,16 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
                 table.add_row(name, label.value.replace("_", " "), *cells)
     console.print(table)
     console.print(
-        f"one server: a client that takes part in {report['participation']} of {report['rounds']} rounds",
+        f"one server: a client that takes part in {report['participation']} of {report['rounds']} rounds, if no draw "
+        "is discarded",
+        highlight=False,
+    )
+    of_views = [report[view]["if_discarded"] for view in words]
+    console.print(
+        f"draws discarded or not, a client in at most {of_views[0]['rounds']} rounds: "
+        + ", ".join(
+            f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in zip(words.values(), of_views, strict=True)
+        ),
         highlight=False,
     )
     if found := report[View.ONE_SERVER.value].get("bound_by_participation"):

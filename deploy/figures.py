@@ -27,6 +27,13 @@ def rounded_up(epsilon: float | str, decimals: int = 2) -> str:
     return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
+def three_digits(epsilon: float) -> str:
+    """A bound with three significant digits, rounded up."""
+    if not math.isfinite(epsilon):
+        return "inf"
+    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
+
+
 def shown(epsilon: float | str, label: Label) -> str:
     """Three decimals, a bound rounded up and marked <=, all else marked ~."""
     if isinstance(epsilon, str):

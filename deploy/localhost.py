@@ -30,8 +30,9 @@ from deploy.figures import plain
 from deploy.local_configuration import resolve
 from deploy.processes import Child, Children
 from deploy.run_folder import RunFolder
+from deploy.spent import epsilon_of_a_client, spent_epsilons
 from deploy.watch import LiveTable, warning_of
-from dp.ledger import Level
+from dp.task_privacy import task_cost
 from mpc.engines import require_engine
 from mpc.gates import require_gate
 from protos import convert
@@ -43,7 +44,6 @@ from protos.transport import dial, require_free
 from protos.undecoded import decoded, stub_of_bytes
 from servers import memory
 from servers.errors import SetupError
-from servers.state_dir import open_ledger
 
 _CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 SERVER_ROLES = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
@@ -105,6 +105,7 @@ class LocalRun:
         self._test = split.test
         self._children = Children(self.folder.logs)
         self._progress = Progress()
+        self._cost = task_cost(task)
 
     def _open_operations(self) -> None:
         """Makes the token of the operations ports, where the run has any, and says where they are."""
@@ -260,6 +261,7 @@ class LocalRun:
                 if self._accuracy_every_round:
                     accuracy = await asyncio.to_thread(self._accuracy, a.parameters)
             metrics = round_metrics(a.record, b.record, accuracy=accuracy)
+            metrics |= await asyncio.to_thread(epsilon_of_a_client, self._cost, a.record.round)
             self._progress.metrics.append(metrics)
             self.folder.append_metrics(metrics)
             table.add(metrics)
@@ -327,9 +329,7 @@ class LocalRun:
             "processes": len(self._children.all),
             "accuracy": round(self._accuracy(final), 4),
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
-            "epsilon_one_server": metrics[-1]["epsilon_one_server"],
-            "epsilon_clients_only": metrics[-1]["epsilon_clients_only"],
-            **self._of_a_client(),
+            **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
             "delta": task.delta,
             "accepted": sum(len(m["accepted"]) for m in metrics),
             "rejected": sum(len(m["rejected"]) for m in metrics),
@@ -348,13 +348,6 @@ class LocalRun:
         }
         self.folder.write_summary(summary)
         return summary
-
-    def _of_a_client(self) -> dict[str, float | str]:
-        """What the ledger of aggregator A, which has ended, says of a whole client, drawn or not; if anything."""
-        with open_ledger(self.folder.state_dir("a"), self.deployment.task) as ledger:
-            if Level.CLIENT not in ledger.levels:
-                return {}
-            return {"epsilon_client": plain(ledger.task_statement(Level.CLIENT).epsilon)}
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:

@@ -283,6 +283,7 @@ def _round(metrics: dict[str, Any]) -> RoundSummary:
         seconds=metrics["seconds"],
         bytes=metrics["bytes"],
         epsilon={view: metrics[f"epsilon_{view}"] for view in View},
+        epsilon_client=metrics.get("epsilon_client"),
         model_digest=metrics["model_digest"],
         outcomes=(
             *(ClientOutcome(client=client, verdict="rejected", reason=NORM_EXCEEDED) for client in rejected),
@@ -294,7 +295,7 @@ def _round(metrics: dict[str, Any]) -> RoundSummary:
 def _epsilons(deployment: Deployment, rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
     task = deployment.task
     spent = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
-    return epsilons_of(task, spent)
+    return epsilons_of(task, spent, rounds[-1].round + 1 if rounds else 0)
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
@@ -345,7 +346,11 @@ def _facts(status: Status) -> dict[str, str]:
     for epsilon in status.epsilons:
         budget = "no budget" if epsilon.budget is None else f"budget {epsilon.budget:g}, {epsilon.left:.2f} left"
         whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"
-        facts[f"epsilon{whose}, {epsilon.view.replace('_', ' ')}"] = f"<= {rounded_up(epsilon.spent)} ({budget})"
+        drawn = ", drawn or not" if epsilon.is_level else ""
+        name = f"epsilon{whose}{drawn}, {epsilon.view.replace('_', ' ')}"
+        if epsilon.if_discarded is not None:
+            facts[f"{name}, draws discarded or not"] = f"<= {rounded_up(epsilon.if_discarded)} in the end"
+        facts[f"{name}, no draw discarded"] = f"<= {rounded_up(epsilon.spent)} ({budget})"
     if status.rounds:
         facts["last round"] = f"{status.rounds[-1].seconds_total:.2f} s"
     if status.ended:
@@ -368,6 +373,7 @@ def metrics_of(round: RoundSummary) -> dict[str, Any]:
         "seconds": round.seconds,
         "seconds_total": round.seconds_total,
         **{f"epsilon_{view}": epsilon for view, epsilon in round.epsilon.items()},
+        **({} if round.epsilon_client is None else {"epsilon_client": round.epsilon_client}),
     }
 
 

@@ -30,7 +30,7 @@ from dp.accounting import SampledGaussian, View
 from dp.certified_prediction import Training
 from dp.ledger import Level
 from dp.monte_carlo import monte_carlo_privacy
-from dp.task_privacy import task_privacy
+from dp.task_privacy import task_cost, task_privacy
 from protos import convert
 from protos.task import Task
 from servers.state_dir import ledger_path, open_ledger
@@ -179,6 +179,13 @@ _OF_THE_LAW: Final = (
 """Fields of `[client]` that say who holds which records, and what is sent of them. The others say where and when."""
 
 
+def _of_all_models(task: Task, view: View, n_runs: int, most: int) -> float:
+    """Of a client in the most rounds that there can be, in every run."""
+    limit = task_cost(task).most_of_a_client
+    assert limit is not None  # a task has an end
+    return task_privacy(task).epsilon(view, max(most, n_runs * limit), task.delta)
+
+
 def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
     """What was read, and the privacy of all models together: one client's rounds in all runs, composed."""
     together = sum((run.charged for run in runs), Counter[str]())
@@ -192,6 +199,7 @@ def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
         epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))
         privacy[view.value] = {
             "epsilon": plain(task_privacy(task).epsilon(view, most, task.delta)),
+            "epsilon_if_draws_are_discarded": plain(_of_all_models(task, view, len(runs), most)),
             "basic_composition": {"epsilon": plain(epsilon), "delta": delta},
         }
     return {

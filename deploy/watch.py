@@ -22,7 +22,7 @@ class LiveTable:
     def __init__(self, console: Console, *, title: str) -> None:
         self._console = console
         self._title = title
-        self._rows: list[tuple[str, ...]] = []
+        self._rows: list[dict[str, str]] = []
         self._status = "starting processes"
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
 
@@ -51,20 +51,24 @@ class LiveTable:
         row = _row(metrics)
         self._rows.append(row)
         if not self._console.is_terminal:
-            line = "  ".join(f"{name} {cell}" for (name, _), cell in zip(COLUMNS, row, strict=True))
+            line = "  ".join(f"{name} {row[name]}" for name, _ in COLUMNS if name in row)
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def _render(self) -> Group:
         return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._status, style="dim"))
 
-    def _table(self, rows: list[tuple[str, ...]]) -> Table:
+    def _table(self, rows: list[dict[str, str]]) -> Table:
         table = Table(title=self._title, title_justify="left")
-        for name, justify in COLUMNS:
+        shown = [(name, justify) for name, justify in COLUMNS if name != _CLIENT or any(name in row for row in rows)]
+        for name, justify in shown:
             table.add_column(name, justify="right" if justify else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(row.get(name, "-") for name, _ in shown))
         return table
 
+
+_CLIENT = "ε client"
+"""Of a whole client, drawn or not: of tasks that have a budget for it, and of no others."""
 
 COLUMNS = (
     ("round", True),
@@ -72,6 +76,7 @@ COLUMNS = (
     ("accepted", True),
     ("rejected", False),
     ("accuracy", True),
+    (_CLIENT, True),
     ("ε server", True),
     ("ε clients", True),
     ("seconds: train", True),
@@ -90,19 +95,21 @@ def warning_of(task: Task) -> str | None:
     )
 
 
-def _row(metrics: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Cells by column. Epsilons are of the rounds so far."""
     seconds = metrics["seconds"]
     accuracy = metrics["accuracy"]
     left_out = [*metrics["rejected"], *(f"({client})" for client in metrics["missing"])]
-    return (
-        str(metrics["round"]),
-        str(len(metrics["participants"])),
-        str(len(metrics["accepted"])),
-        " ".join(left_out) or "-",
-        "-" if accuracy is None else f"{accuracy:.3f}",
-        rounded_up(metrics["epsilon_one_server"]),
-        rounded_up(metrics["epsilon_clients_only"]),
-        f"{seconds['collect']:.2f}",
-        f"{seconds['lock'] + seconds['validate']:.2f}",
-        f"{metrics['seconds_total']:.2f}",
-    )
+    return {
+        "round": str(metrics["round"]),
+        "in": str(len(metrics["participants"])),
+        "accepted": str(len(metrics["accepted"])),
+        "rejected": " ".join(left_out) or "-",
+        "accuracy": "-" if accuracy is None else f"{accuracy:.3f}",
+        **({_CLIENT: rounded_up(metrics["epsilon_client"])} if "epsilon_client" in metrics else {}),
+        "ε server": rounded_up(metrics["epsilon_one_server"]),
+        "ε clients": rounded_up(metrics["epsilon_clients_only"]),
+        "seconds: train": f"{seconds['collect']:.2f}",
+        "check": f"{seconds['lock'] + seconds['validate']:.2f}",
+        "all": f"{metrics['seconds_total']:.2f}",
+    }

@@ -29,6 +29,7 @@
     trimmed_aggregation   trimmed sums as the aggregation rules of a training
     trimmed_sum        a sum without its longest vectors
     rounded_laplace    exact round(scale * Lap(1)) on the integers
+    task_cost          what a task costs by its rounds, against who watches and against who may discard draws
     ledger             one server's durable record of the rounds each client took part in
     errors             what may go wrong, as one tree
     checks             the argument checks the modules share

@@ -47,6 +47,15 @@ class View(enum.StrEnum):
     """
 
 
+class Conduct(enum.StrEnum):
+    """What an adversary may do to the draws of clients, beside what it sees."""
+
+    MAY_DISCARD = "may_discard"
+    """Rounds may fail and be drawn anew, and the task may end, for what was drawn or released. Assumes less."""
+    WATCHES = "watches"
+    """Whether a round fails, and when the task ends, depends on nothing that was released."""
+
+
 class Unit(enum.StrEnum):
     """What two neighbouring inputs differ by."""
 
@@ -71,6 +80,11 @@ _LABEL_WORDS: Final = {
     Label.PUBLISHED_REPRODUCTION: "published formula, not a guarantee",
 }
 _VIEW_WORDS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
+_CONDUCT_WORDS: Final = {
+    None: "",
+    Conduct.MAY_DISCARD: ", draws may be discarded",
+    Conduct.WATCHES: ", no draw is discarded",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,8 @@ class PrivacyStatement:
     label: Label
     adjacency: Literal["add_remove"] = "add_remove"
     unit: Unit = Unit.RECORD
+    conduct: Conduct | None = None
+    """None for a figure of a number of rounds that was fixed before."""
 
     def __post_init__(self) -> None:
         if isinstance(self.epsilon, bool) or not self.epsilon >= 0:
@@ -96,9 +112,10 @@ class PrivacyStatement:
     def __str__(self) -> str:
         is_bound = self.label is Label.BOUND
         three_digits = Context(prec=3, rounding=ROUND_CEILING if is_bound else ROUND_HALF_EVEN)
+        against = f"{_VIEW_WORDS[self.view]}{_CONDUCT_WORDS[self.conduct]}"
         return (
             f"epsilon {'<=' if is_bound else '~'} {three_digits.plus(Decimal(self.epsilon)):f} at delta = {self.delta} "
-            f"({_LABEL_WORDS[self.label]}, {_VIEW_WORDS[self.view]}, add/remove one {self.unit})"
+            f"({_LABEL_WORDS[self.label]}, {against}, add/remove one {self.unit})"
         )
 
 

@@ -23,11 +23,7 @@ Crashes. `charge` returns after fsync, and the caller releases the round only af
 Anything else that is not as written here stops the server with LedgerCorruptedError.
 """
 
-import enum
 import fcntl
-import hashlib
-import json
-import math
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -37,30 +33,24 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from dp.accounting import (
+    Conduct,
     Event,
     Label,
     PldAccountant,
     PrivacyAccountant,
     PrivacyStatement,
     SampledGaussian,
-    TwoStageSampledGaussian,
     Unit,
     View,
 )
 from dp.checks import require_count, require_delta, require_positive
 from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
+from dp.ledger_lines import charge_of, require_same, seal, sorted_ids, unseal
+from dp.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
+from dp.task_cost import TaskCost
 
 _FORMAT: Final = 1
 _FIRST_CHAIN: Final = ""
-
-
-class Level(enum.StrEnum):
-    """What a round of the task costs a unit of any enrolled client, drawn or not, against clients only."""
-
-    CLIENT = "client"
-    """A whole client: drawn with probability q, for all to see, its update at most C long."""
-    DRAWN_RECORD = "drawn_record"
-    """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
 
 
 _UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
@@ -68,6 +58,9 @@ _UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
 
 class Ledger:
     """Realised participation of every client, and what it amounts to. For one thread of one process.
+
+    A statement says against whom it holds. Against an adversary that may discard draws it counts the most rounds that
+    there can be, else the rounds that were charged (`dp.task_cost`).
 
     path      the file, created if missing; None keeps the ledger in memory, for simulations and tests.
     events    what one round is to each view, see `dp.task_privacy`; None: epsilon is infinite after it. Fixed for the
@@ -77,6 +70,7 @@ class Ledger:
     every_round   what one round of the task is, by level. Fixed for the life of the file.
     unit      what `events` are about. Fixed for the life of the file.
     steps_per_round   how often an event of `events` happens in a round. Fixed for the life of the file.
+    most_rounds   how many rounds can be charged at most, fixed before the task; None: nothing limits them.
 
     With a budget for a view, when the task ends depends on who was drawn. Hiding in the draw is then over: the levels
     are accounted as if everybody were drawn in every round.
@@ -94,12 +88,15 @@ class Ledger:
         every_round: Mapping[Level, Event] | None = None,
         unit: Unit = Unit.RECORD,
         steps_per_round: int = 1,
+        most_rounds: int | None = None,
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
             raise ValueError(f"events must have one entry for each of {', '.join(View)}, got {', '.join(events)}")
         require_delta(delta)
         require_count("steps_per_round", steps_per_round, at_least=1)
+        if most_rounds is not None:
+            require_count("most_rounds", most_rounds, at_least=1)
         self._unit, self._steps_per_round = Unit(unit), steps_per_round
         self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
         self._budgets = {_view_or_level(key): budget for key, budget in (budgets or {}).items()}
@@ -109,9 +106,18 @@ class Ledger:
                 raise ValueError(f"every_round must have {key}, which has a budget, got {', '.join(self._every_round)}")
         self._events = {view: events[view] for view in View}
         self._delta = delta
-        self._accountant: PrivacyAccountant = PldAccountant() if accountant is None else accountant
-        if self._accountant.label is not Label.BOUND:
-            raise ValueError(f"accountant must prove a bound, got one whose label is {self._accountant.label}")
+        accountant = PldAccountant() if accountant is None else accountant
+        if accountant.label is not Label.BOUND:
+            raise ValueError(f"accountant must prove a bound, got one whose label is {accountant.label}")
+        self._cost = TaskCost(
+            events=self._events,
+            delta=delta,
+            every_round=self._every_round,
+            budgets=self._budgets,
+            steps_per_round=steps_per_round,
+            most_rounds=most_rounds,
+            accountant=accountant,
+        )
 
         self._rounds: set[int] = set()
         self._participation: Counter[str] = Counter()
@@ -142,6 +148,20 @@ class Ledger:
         return frozenset(self._rounds)
 
     @property
+    def discarded_draws(self) -> int:
+        """Count the numbers before the last charged one that were used up and not charged.
+
+        Each is a round that was given up before its charge, at this server or at the other.
+        """
+        return max(self._rounds, default=-1) + 1 - len(self._rounds)
+
+    @property
+    def most_rounds_of_a_client(self) -> int | None:
+        """What the statements against whoever may discard draws count."""
+        most = self._cost.most_of_a_client
+        return None if most is None else max(most, *self._participation.values(), 0)
+
+    @property
     def chain(self) -> str:
         """Of the last line; whoever keeps it notices every later change of the lines so far."""
         return self._chain
@@ -160,33 +180,48 @@ class Ledger:
         require_count("round_number", round_number)
         if round_number in self._rounds:
             raise ValueError(f"round_number must not have been charged before, got {round_number}")
-        chosen = _sorted_ids(clients)
-        if (exceeded := self._exceeded_by(chosen)) is not None:
+        chosen = sorted_ids(clients)
+        if (exceeded := self._exceeded_by(chosen, round_number)) is not None:
             raise exceeded
         self._append({"round": round_number, "clients": chosen})
         self._rounds.add(round_number)
         self._participation.update(chosen)
 
-    def would_exceed(self, clients: Collection[str]) -> bool:
+    def would_exceed(self, clients: Collection[str], next_round: int | None = None) -> bool:
         """Whether the coming round would take any of `clients` over a budget, if that client were chosen.
 
         Ask before selection, naming every client that could be chosen: then no selection is ever discarded for
         whom it drew, which would leave the accepted rounds with another law than Poisson selection has.
+
+        next_round: the coming round's number, where rounds were given up. Budgets of levels count them: their clients
+        were drawn as well.
         """
-        return self._exceeded_by(_sorted_ids(clients)) is not None
+        return self._exceeded_by(sorted_ids(clients), next_round or 0) is not None
 
-    def statement(self, view: View, client: str | None = None) -> PrivacyStatement:
-        """The bound reached so far by one client's units, or by those of the client with most rounds."""
+    def statement(self, view: View, client: str | None = None, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
+        """The bound on what one client's units lose, or those of the client with most rounds.
+
+        If no draw is discarded, that of the rounds so far; else that of the most rounds that it can have been in.
+        """
         rounds = max(self._participation.values(), default=0) if client is None else self._participation[client]
-        return PrivacyStatement(self._epsilon(view, rounds), self._delta, view, Label.BOUND, unit=self._unit)
+        of_view = self._cost.of_view if conduct is Conduct.WATCHES else self._cost.view_if_discarded
+        return PrivacyStatement(
+            of_view(view, rounds), self._delta, view, Label.BOUND, unit=self._unit, conduct=Conduct(conduct)
+        )
 
-    def task_statement(self, level: Level) -> PrivacyStatement:
-        """The bound reached so far by a unit of any enrolled client, after as many rounds as were charged.
+    def task_statement(self, level: Level, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
+        """The bound on what a unit of any enrolled client loses, after as many rounds as were charged; or if draws may
+        be discarded, after as many as can be drawn.
 
         Raises: ValueError for a level that the ledger was not given.
         """
-        epsilon = self._task_epsilon(level, len(self._rounds))
-        return PrivacyStatement(epsilon, self._delta, View.CLIENTS_ONLY, Label.BOUND, unit=_UNITS[Level(level)])
+        epsilon = self._cost.level_if_discarded(level, len(self._rounds))
+        if conduct is Conduct.WATCHES:  # what holds against more holds against less
+            epsilon = min(epsilon, self._cost.of_level(level, len(self._rounds)))
+        unit = _UNITS[Level(level)]
+        return PrivacyStatement(
+            epsilon, self._delta, View.CLIENTS_ONLY, Label.BOUND, unit=unit, conduct=Conduct(conduct)
+        )
 
     def close(self) -> None:
         """Give the file back. Statements can still be made, charges cannot. Closing twice does nothing."""
@@ -203,31 +238,17 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _epsilon(self, view: View, rounds: int) -> float:
-        event = self._events[view]
-        if event is None:
-            return math.inf if rounds else 0.0
-        return self._accountant.epsilon(event, rounds * self._steps_per_round, self._delta)
-
-    def _task_epsilon(self, level: Level, rounds: int) -> float:
-        if level not in self._every_round:
-            raise ValueError(f"level must be one of {', '.join(self._every_round) or 'none'}, got {level}")
-        event = self._every_round[Level(level)]
-        if any(isinstance(key, View) for key in self._budgets):
-            event = everybody_drawn(event)
-        return self._accountant.epsilon(event, rounds, self._delta)
-
-    def _exceeded_by(self, clients: Collection[str]) -> BudgetExceededError | None:
+    def _exceeded_by(self, clients: Collection[str], next_round: int) -> BudgetExceededError | None:
         """The first budget the coming round would break. The client with most rounds decides for all in a view; in a
-        level every round counts alike, also one for which nobody is drawn."""
+        level every draw counts alike, also one that drew nobody, and one whose round was given up."""
         worst = max(clients, key=lambda client: self._participation[client], default=None)
         for key, budget in self._budgets.items():
             if isinstance(key, Level):
-                would_be = self._task_epsilon(key, len(self._rounds) + 1)
+                would_be = self._cost.level_after_draws(key, next_round + 1, len(self._rounds) + 1)
             elif worst is None:
                 continue
             else:
-                would_be = self._epsilon(key, self._participation[worst] + 1)
+                would_be = self._cost.of_view(key, self._participation[worst] + 1)
             if not would_be <= budget:
                 client = worst if isinstance(key, View) else None
                 return BudgetExceededError(view=key, client=client, budget=budget, would_be=would_be)
@@ -246,7 +267,7 @@ class Ledger:
 
     def _append(self, fields: dict[str, Any]) -> None:
         """One line, in one write, on the disk when this returns."""
-        line, chain = _seal(fields, self._chain)
+        line, chain = seal(fields, self._chain)
         if self._fd is not None:
             try:
                 written = os.write(self._fd, line)
@@ -264,16 +285,16 @@ class Ledger:
         end = content.rfind(b"\n") + 1
         for number, line in enumerate(content[:end].splitlines(keepends=True), start=1):
             try:
-                fields, self._chain = _unseal(line, self._chain)
+                fields, self._chain = unseal(line, self._chain)
                 if number == 1:
-                    _require_same(fields, self._header())
+                    require_same(fields, self._header())
                 else:
                     self._replay(fields)
             except (ValueError, RecursionError) as error:
                 raise LedgerCorruptedError(path, line=number, problem=str(error)) from error
 
         if end < len(content):
-            if end == 0 and not _seal(self._header(), _FIRST_CHAIN)[0].startswith(content):
+            if end == 0 and not seal(self._header(), _FIRST_CHAIN)[0].startswith(content):
                 raise LedgerCorruptedError(path, line=1, problem="this is not the beginning of a ledger")
             os.ftruncate(fd, end)
             os.fsync(fd)
@@ -283,7 +304,7 @@ class Ledger:
 
     def _replay(self, fields: dict[str, Any]) -> None:
         """Count one charge read from the file. The budget is not asked: what is on disk has been spent."""
-        round_number, clients = _charge_of(fields, self._rounds)
+        round_number, clients = charge_of(fields, self._rounds)
         self._participation.update(clients)
         self._rounds.add(round_number)
 
@@ -295,73 +316,18 @@ def verified_charges(path: Path) -> dict[int, list[str]]:
     charges: dict[int, list[str]] = {}
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(keepends=True), start=1):
         try:
-            fields, chain = _unseal(line, chain)
+            fields, chain = unseal(line, chain)
             if number > 1:
-                round_number, clients = _charge_of(fields, charges)
+                round_number, clients = charge_of(fields, charges)
                 charges[round_number] = clients
         except (ValueError, RecursionError) as error:
             raise LedgerCorruptedError(path, line=number, problem=str(error)) from error
     return charges
 
 
-def _charge_of(fields: dict[str, Any], earlier: Collection[int]) -> tuple[int, list[str]]:
-    """Round and clients of a charge. ValueError if it is none, or of a round that was charged before."""
-    if list(fields) != ["round", "clients"] or not isinstance(fields["clients"], list):
-        raise ValueError(f"a charge must have a round and a list of clients, got the fields {', '.join(fields)}")
-    require_count("round", fields["round"])
-    if fields["round"] in earlier:
-        raise ValueError(f"a round must be charged once, round {fields['round']} is again")
-    return fields["round"], _sorted_ids(fields["clients"])
-
-
 def _view_or_level(key: View | Level) -> View | Level:
     """As the enumeration's member. ValueError if it is neither."""
     return Level(key) if key in set(Level) else View(key)
-
-
-def everybody_drawn(event: Event) -> Event:
-    """The event of a client that is in the round for certain."""
-    if isinstance(event, TwoStageSampledGaussian):
-        return SampledGaussian(event.record_rate, event.noise_multiplier)
-    return SampledGaussian(1.0, event.noise_multiplier)
-
-
-def _sorted_ids(clients: Collection[str]) -> list[str]:
-    """The client ids in order, each a non-empty string and named once."""
-    if isinstance(clients, str) or not all(isinstance(client, str) and client for client in clients):
-        raise ValueError(f"clients must be a collection of non-empty strings, got {clients!r}")
-    if len(set(clients)) != len(clients):
-        raise ValueError(f"clients must be named once each, got {sorted(clients)}")
-    return sorted(clients)
-
-
-def _seal(fields: dict[str, Any], previous_chain: str) -> tuple[bytes, str]:
-    """The line holding `fields`, with its newline, and its chain value."""
-    body = json.dumps(fields, separators=(",", ":"))
-    chain = hashlib.sha256(f"{previous_chain}{body}".encode()).hexdigest()
-    return f'{body[:-1]},"chain":"{chain}"}}\n'.encode(), chain
-
-
-def _unseal(line: bytes, previous_chain: str) -> tuple[dict[str, Any], str]:
-    """The fields of a line and its chain value. ValueError unless `_seal` makes exactly this line of them."""
-    fields = json.loads(line)
-    if not isinstance(fields, dict):
-        raise ValueError("a line must be a JSON object")
-    fields.pop("chain", None)
-    sealed, chain = _seal(fields, previous_chain)
-    if sealed != line:
-        raise ValueError("the line was changed after it was written, or the line before it was")
-    return fields, chain
-
-
-def _require_same(found: dict[str, Any], ours: dict[str, Any], prefix: str = "") -> None:
-    """Every parameter in the header must be ours; the first that is not is named."""
-    for name in sorted(ours.keys() | found.keys()):
-        theirs, expected = found.get(name), ours.get(name)
-        if isinstance(theirs, dict) and isinstance(expected, dict):
-            _require_same(theirs, expected, f"{prefix}{name}.")
-        elif theirs != expected:
-            raise ValueError(f"the ledger was started with {prefix}{name} = {theirs}, this server has {expected}")
 
 
 def _open_alone(path: Path) -> int:

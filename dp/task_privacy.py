@@ -36,8 +36,8 @@ from dp.accounting import (
     effective_noise_multiplier,
     round_event,
 )
-from dp.ledger import Level
 from dp.precad_client import client_noise_multiplier
+from dp.task_cost import Level, TaskCost
 
 
 class PublicParameters(Protocol):
@@ -63,6 +63,18 @@ class PublicParameters(Protocol):
     def local_steps(self) -> int: ...
     @property
     def non_colluding(self) -> int: ...
+    @property
+    def delta(self) -> float: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def most_lost_rounds(self) -> int: ...
+    @property
+    def epsilon_budget_one_server(self) -> float | None: ...
+    @property
+    def epsilon_budget_clients_only(self) -> float | None: ...
+    @property
+    def epsilon_budget_client(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,33 @@ def task_privacy(task: PublicParameters) -> TaskPrivacy:
             nothing = "nothing is clipped or noised for it"
             return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
     raise ValueError(f"algorithm must be one of this module's table, got {task.algorithm!r}")
+
+
+def task_cost(task: PublicParameters) -> TaskCost:
+    """What the task costs by its rounds, budgets, and the rounds that it may lose. Raises ValueError, as above.
+
+    A deployment draws at most T + `most_lost_rounds` times: the loss that passes the bound ends a task that is short of
+    its T rounds.
+    """
+    privacy = task_privacy(task)
+    return TaskCost(
+        events=privacy.events,
+        delta=task.delta,
+        every_round=privacy.every_round,
+        budgets=budgets_of(task),
+        steps_per_round=privacy.steps_per_round,
+        most_rounds=task.rounds + task.most_lost_rounds,
+    )
+
+
+def budgets_of(task: PublicParameters) -> dict[View | Level, float]:
+    """The budgets that the task has."""
+    limits: dict[View | Level, float | None] = {
+        View.ONE_SERVER: task.epsilon_budget_one_server,
+        View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
+        Level.CLIENT: task.epsilon_budget_client,
+    }
+    return {key: limit for key, limit in limits.items() if limit is not None}
 
 
 _OF_SERVERS: Final = {

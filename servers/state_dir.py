@@ -22,9 +22,8 @@ import numpy as np
 from google.protobuf.json_format import MessageToJson, Parse, ParseError
 from numpy.typing import NDArray
 
-from dp.accounting import View
-from dp.ledger import Ledger, Level
-from dp.task_privacy import task_privacy
+from dp.ledger import Ledger
+from dp.task_privacy import budgets_of, task_privacy
 from protos import convert
 from protos.precad.v1 import control_pb2
 from protos.task import Task
@@ -97,12 +96,6 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
     Raises SetupError when it cannot be written, DpError when it is not one of this task.
     """
     privacy = task_privacy(task)
-    limits: dict[View | Level, float | None] = {
-        View.ONE_SERVER: task.epsilon_budget_one_server,
-        View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
-        Level.CLIENT: task.epsilon_budget_client,
-    }
-    budgets = {key: limit for key, limit in limits.items() if limit is not None}
     path = ledger_path(state_dir)
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,10 +103,11 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
             path,
             events=privacy.events,
             delta=task.delta,
-            budgets=budgets,
+            budgets=budgets_of(task),
             every_round=privacy.every_round,
             unit=privacy.unit,
             steps_per_round=privacy.steps_per_round,
+            most_rounds=task.rounds + task.most_lost_rounds,
         )
     except OSError as error:
         raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None

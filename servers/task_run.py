@@ -195,6 +195,7 @@ class TaskRun:
         try:
             level_now = asyncio.get_running_loop().run_in_executor(self.mpc_thread, level, self.state, meeting)
             await first_error_or_result(_awaited(level_now), guards)
+            self.state.agreed_round = meeting.agreement.next_round
             await self._show_taken_over()
             self._show_lost()
             runner = self._runner(meeting, tuples)
@@ -264,7 +265,7 @@ class TaskRun:
             self.drain.between_rounds()
             if runner.n_committed >= self.task.rounds:
                 break
-            if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients)):
+            if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients), t):
                 return f"the privacy budget is spent after {runner.n_committed} rounds"
             self.view.bytes_uploaded, patience.n_clients = 0, len(self.view.sessions.connected)
             record = await runner.run_round(t)

@@ -55,6 +55,8 @@ class TaskState:
     """Numbers that were used up and not committed."""
     unknown: list[Attempt] = field(default_factory=list)
     """Those of them whose check was charged and began, and whose verdicts this server never saw."""
+    agreed_round: int = 0
+    """The number of the next round when the servers last met. Budgets of levels count every number below it."""
 
     @classmethod
     def open(
@@ -118,7 +120,7 @@ class TaskState:
         n = len(self.committed)
         if n >= self.task.rounds:
             return f"{n} rounds done"
-        if self.ledger.would_exceed(tuple(self.task.clients)):
+        if self.ledger.would_exceed(tuple(self.task.clients), max(self.agreed_round, self.store.next_round)):
             return f"the privacy budget is spent after {n} rounds"
         return None
 

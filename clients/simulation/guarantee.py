@@ -22,6 +22,9 @@ class Guarantee:
     epsilon: float | None
     """None: nothing is guaranteed."""
     delta: float
+    epsilon_if_discarded: float | None = None
+    """The same of the most rounds that a client can be in, against whoever may discard draws of a deployment. Then
+    `epsilon` is that of the rounds there were, against who only watches. None: there is one figure."""
     note: str = ""
     """On what the guarantee rests, or why there is none."""
 
@@ -29,20 +32,31 @@ class Guarantee:
         rests = f"; {self.note}" if self.note else ""
         if self.epsilon is None:
             return f"no guarantee for one {self.unit} against {self.against}{rests}"
-        epsilon = Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(self.epsilon))
-        return (
-            f"epsilon <= {epsilon:f} at delta = {self.delta} for one {self.unit} (proved bound, add/remove) "
-            f"against {self.against}{rests}"
-        )
+        text = f"epsilon <= {_rounded_up(self.epsilon)}"
+        if self.epsilon_if_discarded is not None:
+            if_none = f"({_rounded_up(self.epsilon)} if no draw is discarded)"
+            text = f"epsilon <= {_rounded_up(self.epsilon_if_discarded)} {if_none}"
+        what = f"for one {self.unit} (proved bound, add/remove)"
+        return f"{text} at delta = {self.delta} {what} against {self.against}{rests}"
 
     def to_json(self) -> dict[str, Any]:
         """For programs. JSON has no infinity: an infinite epsilon is the string "inf"."""
-        is_infinite = self.epsilon is not None and math.isinf(self.epsilon)
         return {
             "unit": self.unit,
             "against": self.against,
-            "epsilon": "inf" if is_infinite else self.epsilon,
+            "epsilon": _plain(self.epsilon),
+            **(
+                {} if self.epsilon_if_discarded is None else {"epsilon_if_discarded": _plain(self.epsilon_if_discarded)}
+            ),
             "delta": self.delta,
             "note": self.note,
             "sentence": str(self),
         }
+
+
+def _rounded_up(epsilon: float) -> str:
+    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
+
+
+def _plain(epsilon: float | None) -> float | str | None:
+    return "inf" if epsilon is not None and math.isinf(epsilon) else epsilon

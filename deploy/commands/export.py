@@ -119,3 +119,5 @@ def _say_statement(report: dict[str, Any]) -> None:
     say(f"model {said['model']['architecture']}, SHA-256 {said['model']['sha256']}")
     say(f"statement SHA-256 {report['statement_sha256']}")
     say(said["guarantee"])
+    if said["format"] == "precad/export/1":
+        say("its epsilons are of the rounds that there were: they hold if no draw was discarded (docs/privacy.md)")

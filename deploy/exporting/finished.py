@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from deploy.audit_log import check_log
 from deploy.errors import ConfigError
-from dp.accounting import PrivacyStatement, View
+from dp.accounting import Conduct, PrivacyStatement, View
 from dp.ledger import Ledger, Level
 from protos import convert
 from protos.identity import Role
@@ -37,9 +37,13 @@ class FinishedTask:
     model_sha256: str
     parameters: NDArray[np.float32]
     """Of the final model, (`Task.n_parameters`,)."""
-    views: Mapping[View, PrivacyStatement]
-    """Of what the algorithm protects, a record or a client, where most rounds were."""
-    levels: Mapping[Level, PrivacyStatement]
+    n_discarded: int
+    """Draws that were given up before their charge (`Ledger.discarded_draws`)."""
+    most_rounds: int | None
+    """That a client can have been in, if draws may be discarded."""
+    views: Mapping[Conduct, Mapping[View, PrivacyStatement]]
+    """Of what the algorithm protects, a record or a client, where most rounds were, or can have been."""
+    levels: Mapping[Conduct, Mapping[Level, PrivacyStatement]]
     """Of a unit of any enrolled client, drawn or not, against clients only; those of which there is an account."""
     log_chain: str
     n_log_entries: int
@@ -82,8 +86,13 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
             initial_model_sha256=begun["model"],
             model_sha256=convert.sha256(convert.model_to_bytes(parameters)).hex(),
             parameters=parameters,
-            views={view: ledger.statement(view) for view in View},
-            levels={level: ledger.task_statement(level) for level in Level if level in ledger.levels},
+            n_discarded=ledger.discarded_draws,
+            most_rounds=ledger.most_rounds_of_a_client,
+            views={conduct: {view: ledger.statement(view, conduct=conduct) for view in View} for conduct in Conduct},
+            levels={
+                conduct: {level: ledger.task_statement(level, conduct) for level in Level if level in ledger.levels}
+                for conduct in Conduct
+            },
             log_chain=report["chain"],
             n_log_entries=len(log),
             ledger_chain=ledger.chain,

@@ -3,6 +3,9 @@
 Nothing in it depends on who makes it, on when, or on the machine: epsilons are rounded up to six decimals, so that the
 last digits of two processors do not show. Its canonical form is ASCII JSON with sorted keys and without spaces, as
 Python's `json.dumps(sort_keys=True, separators=(",", ":"))` writes it; the statement's file holds exactly these bytes.
+
+Format 2 says of every epsilon whether it holds if draws are discarded. Statements of format 1, whose epsilons of the
+rounds that there were do not, are still verified.
 """
 
 from __future__ import annotations
@@ -21,14 +24,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from deploy.errors import ExportRefusedError
 from deploy.exporting.finished import FinishedTask
 from deploy.reporting.certificates import Certificate
-from deploy.reporting.deployed import deployed_statements
+from deploy.reporting.deployed import Figures, deployed_statements
 from deploy.reporting.guarantees import in_words
-from dp.accounting import Label, PrivacyStatement, Unit, View
+from dp.accounting import Conduct, Label, PrivacyStatement, Unit, View
 from dp.certified_prediction import LABELS, Method, Threat
 from dp.ledger import Level
 from dp.task_privacy import task_privacy
 
-FORMAT: Final = "precad/export/1"
+FORMAT: Final = "precad/export/2"
+FORMAT_1: Final = "precad/export/1"
 _DECIMALS: Final = 10**6
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -71,8 +75,8 @@ class ModelPart(Part):
     """Their names in the state_dict."""
 
 
-class RoundsPart(Part):
-    """What was done."""
+class RoundsPart1(Part):
+    """What was done, in format 1."""
 
     committed: Count
     charged: Count
@@ -80,16 +84,25 @@ class RoundsPart(Part):
     ended: str
 
 
+class RoundsPart(RoundsPart1):
+    """What was done."""
+
+    discarded: Count
+    """Draws that were given up before their charge."""
+
+
 class Counted(enum.StrEnum):
     """Which rounds are composed."""
 
+    ANY = "most rounds that a client can be in"
+    DRAWS = "all rounds that can be drawn"
     MOST = "rounds of the client that was in most"
     ALL = "all rounds, whoever was drawn"
     NONE = "none"
 
 
-class PrivacyPart(Part):
-    """One row of what the releases revealed at most."""
+class PrivacyPart1(Part):
+    """One row of what the releases revealed at most, in format 1."""
 
     unit: Unit
     view: View
@@ -101,6 +114,13 @@ class PrivacyPart(Part):
     relation: Literal["add or remove one"] = "add or remove one"
     rests_on: str
     """Under which condition."""
+
+
+class PrivacyPart(PrivacyPart1):
+    """One row of what the releases revealed at most, to an adversary who may do so much."""
+
+    adversary: Conduct
+    """Whether it may discard draws and end the task, or watches."""
 
 
 class CertificatePart(Part):
@@ -131,14 +151,11 @@ class PoisoningPart(Part):
     why_none: str
 
 
-class ExportStatement(Part):
-    """All of it."""
+class _Statement(Part):
+    """What all formats have."""
 
-    format: Literal["precad/export/1"] = FORMAT
     task: TaskPart
     model: ModelPart
-    rounds: RoundsPart
-    privacy: tuple[PrivacyPart, ...]
     poisoning: PoisoningPart
     guarantee: str
     """In one sentence, what is guaranteed against whom."""
@@ -148,6 +165,22 @@ class ExportStatement(Part):
     def canonical(self) -> bytes:
         """What the file holds, and what digests are of."""
         return canonical(self)
+
+
+class ExportStatement1(_Statement):
+    """All of it, in format 1."""
+
+    format: Literal["precad/export/1"] = FORMAT_1
+    rounds: RoundsPart1
+    privacy: tuple[PrivacyPart1, ...]
+
+
+class ExportStatement(_Statement):
+    """All of it."""
+
+    format: Literal["precad/export/2"] = FORMAT
+    rounds: RoundsPart
+    privacy: tuple[PrivacyPart, ...]
 
 
 def canonical(part: Part) -> bytes:
@@ -179,6 +212,12 @@ def parse(content: bytes, kind: type[P], where: str) -> P:
     return found
 
 
+def parse_statement(content: bytes, where: str) -> ExportStatement | ExportStatement1:
+    """A statement of whichever format it says. Raises ExportRefusedError, as `parse`."""
+    is_of_format_1 = f'"format":"{FORMAT_1}"'.encode() in content  # in a field's text the quotes would be escaped
+    return parse(content, ExportStatement1, where) if is_of_format_1 else parse(content, ExportStatement, where)
+
+
 def difference(ours: Part, theirs: Part) -> str | None:
     """The first field, in the order of names, in which two statements differ, with both values; None if none does."""
     return _difference(ours.model_dump(mode="json"), theirs.model_dump(mode="json"), "")
@@ -198,9 +237,7 @@ def statement_of(
 ) -> ExportStatement:
     """names: of the parameters, in the order of the flat vector. certificate: or why there is none."""
     task = finished.task
-    spent = {view: said.epsilon for view, said in finished.views.items()}
-    client = finished.levels.get(Level.CLIENT)
-    words = deployed_statements(task, spent, None if client is None else client.epsilon)
+    words = deployed_statements(task, _figures(finished), finished.most_rounds)
     return ExportStatement(
         task=TaskPart(
             name=task.name, algorithm=task.algorithm, id=finished.task_id, configuration_sha256=task.digest().hex()
@@ -212,7 +249,12 @@ def statement_of(
             initial_sha256=finished.initial_model_sha256,
             parameters=tuple(names),
         ),
-        rounds=RoundsPart(committed=finished.n_committed, charged=finished.n_charged, ended=finished.ended),
+        rounds=RoundsPart(
+            committed=finished.n_committed,
+            charged=finished.n_charged,
+            ended=finished.ended,
+            discarded=finished.n_discarded,
+        ),
         privacy=_privacy(finished),
         poisoning=PoisoningPart(
             client_clip=task.client_clip,
@@ -225,26 +267,47 @@ def statement_of(
     )
 
 
+def _figures(finished: FinishedTask) -> dict[View | Level, Figures | None]:
+    """Both figures of each statement, as reports have them."""
+    found: dict[View | Level, Figures | None] = {
+        view: Figures(said.epsilon, finished.views[Conduct.WATCHES][view].epsilon)
+        for view, said in finished.views[Conduct.MAY_DISCARD].items()
+    }
+    for level, said in finished.levels[Conduct.MAY_DISCARD].items():
+        found[level] = Figures(said.epsilon, finished.levels[Conduct.WATCHES][level].epsilon)
+    return found
+
+
 def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
     """Both views of what the algorithm protects, and the levels that are accounted beside it; where that is a record,
-    nothing is claimed of a whole client against a server."""
-    privacy = task_privacy(finished.task)
-    rows = [
-        _row(said, Counted.MOST, privacy.rests_on[view], is_proved=privacy.events[view] is not None)
-        for view, said in finished.views.items()
-    ]
+    nothing is claimed of a whole client against a server. All of it first if draws may be discarded."""
+    privacy, rows = task_privacy(finished.task), list[PrivacyPart]()
     against_clients = privacy.rests_on[View.CLIENTS_ONLY]
-    rows += [_row(said, Counted.ALL, against_clients, is_proved=True) for said in finished.levels.values()]
-    if privacy.unit is Unit.RECORD:
-        unclaimed = replace(finished.views[View.ONE_SERVER], unit=Unit.CLIENT)
-        rows.append(_row(unclaimed, Counted.NONE, "it is not accounted", is_proved=False))
+    for conduct in Conduct:
+        views, levels = finished.views[conduct], finished.levels[conduct]
+        of_views, of_levels = _COUNTED[conduct]
+        rows += [
+            _row(said, of_views, privacy.rests_on[view], conduct, is_proved=privacy.events[view] is not None)
+            for view, said in views.items()
+        ]
+        rows += [_row(said, of_levels, against_clients, conduct, is_proved=True) for said in levels.values()]
+        if privacy.unit is Unit.RECORD:
+            unclaimed = replace(views[View.ONE_SERVER], unit=Unit.CLIENT)
+            rows.append(_row(unclaimed, Counted.NONE, "it is not accounted", conduct, is_proved=False))
     return tuple(rows)
 
 
-def _row(said: PrivacyStatement, counts: Counted, rests_on: str, *, is_proved: bool) -> PrivacyPart:
+_COUNTED: Final = {
+    Conduct.MAY_DISCARD: (Counted.ANY, Counted.DRAWS),
+    Conduct.WATCHES: (Counted.MOST, Counted.ALL),
+}
+
+
+def _row(said: PrivacyStatement, counts: Counted, rests_on: str, conduct: Conduct, *, is_proved: bool) -> PrivacyPart:
     return PrivacyPart(
         unit=said.unit,
         view=said.view,
+        adversary=conduct,
         counts=counts,
         kind=said.label if is_proved else None,
         epsilon=_upwards(said.epsilon) if is_proved else None,

@@ -13,7 +13,16 @@ from deploy.exporting import formats, signing
 from deploy.exporting.evidence import EVIDENCE, Evidence
 from deploy.exporting.export import STATEMENT
 from deploy.exporting.signing import Endorsement
-from deploy.exporting.statement import ExportStatement, certificate_part, difference, file_sha256, parse, sha256
+from deploy.exporting.statement import (
+    ExportStatement,
+    ExportStatement1,
+    certificate_part,
+    difference,
+    file_sha256,
+    parse,
+    parse_statement,
+    sha256,
+)
 from protos.identity import IdentityError, Role, parse_certificate
 
 
@@ -51,7 +60,7 @@ def verify_export(
     }
 
 
-def _standing(statement: ExportStatement, evidence: Evidence | None) -> str:
+def _standing(statement: ExportStatement | ExportStatement1, evidence: Evidence | None) -> str:
     """What stands behind the certificate."""
     if statement.poisoning.certificate is None:
         return "none"
@@ -60,13 +69,13 @@ def _standing(statement: ExportStatement, evidence: Evidence | None) -> str:
 
 def _verified(
     folder: Path, trusted: x509.Certificate, authority: Path
-) -> tuple[ExportStatement, dict[Role, tuple[Endorsement, str]], dict[str, str]]:
+) -> tuple[ExportStatement | ExportStatement1, dict[Role, tuple[Endorsement, str]], dict[str, str]]:
     """The statement of a folder, the signatures there, and the files' digests, once all of it belongs together."""
     try:
         content = (folder / STATEMENT).read_bytes()
     except OSError as error:
         raise ExportRefusedError(f"{folder / STATEMENT}: expected an export, found: {error.strerror}") from None
-    statement = parse(content, ExportStatement, str(folder / STATEMENT))
+    statement = parse_statement(content, str(folder / STATEMENT))
     signatures = {role: signing.read_signature(folder, role, trusted, authority) for role in signing.signed_by(folder)}
     for role, (said, _) in signatures.items():
         if said.statement_sha256 != sha256(content):
@@ -76,7 +85,7 @@ def _verified(
     return statement, signatures, digests
 
 
-def _evidence(folder: Path, statement: ExportStatement) -> Evidence | None:
+def _evidence(folder: Path, statement: ExportStatement | ExportStatement1) -> Evidence | None:
     """What the stated certificate is computed from, once it follows from that; None where none is in the folder."""
     path, stated = folder / EVIDENCE, statement.poisoning.certificate
     if not path.exists():

@@ -191,7 +191,8 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
         kind=Kind.LINES,
         note=_noted(
             f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client "
-            "where it says so), for the client that was in most rounds. An infinite ε is not drawn.",
+            "where it says so), of the rounds so far, for the client that was in most, if no draw is discarded. An "
+            "infinite ε is not drawn.",
             runs,
             seeds="the largest",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -18,7 +19,7 @@ from deploy.reporting.settings import shown_configuration
 from deploy.run_folder import RunFolder
 from dp.accounting import Unit, View
 from dp.ledger import Level
-from dp.task_privacy import task_privacy
+from dp.task_privacy import task_cost, task_privacy
 from protos.task import Task
 
 _PHASES: Final = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
@@ -50,6 +51,12 @@ class _Summary(Written):
     epsilon_one_server: Epsilon
     epsilon_clients_only: Epsilon
     epsilon_client: Epsilon | None = None
+    realised_epsilon_one_server: Epsilon | None = None
+    """None in folders of before, whose epsilons above are the realised ones."""
+    realised_epsilon_clients_only: Epsilon | None = None
+    realised_epsilon_client: Epsilon | None = None
+    most_rounds_of_a_client: Count | None = None
+    discarded_draws: Count | None = None
     delta: Annotated[float, Field(gt=0, lt=1)]
     accepted: Count
     rejected: Count
@@ -59,6 +66,16 @@ class _Summary(Written):
     bytes_client_up: Count
     bytes_server_link: Count
     ended: str
+
+    @property
+    def is_of_before(self) -> bool:
+        """Whether it has one figure for each view, of the rounds that there were."""
+        return self.realised_epsilon_one_server is None
+
+    def realised(self, view: View) -> float | None:
+        """What the view's rounds came to, if no draw was discarded."""
+        found: float | None = getattr(self, f"{'' if self.is_of_before else 'realised_'}epsilon_{view}")
+        return found
 
 
 def read_deployed(path: Path) -> Run:
@@ -97,14 +114,16 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
         "accepted": (summary.accepted, sum(len(line.accepted) for line in lines)),
         "rejected": (summary.rejected, sum(len(line.rejected) for line in lines)),
         "missing": (summary.missing, sum(len(line.missing) for line in lines)),
-        "epsilon_one_server": (summary.epsilon_one_server, last.epsilon_one_server),
-        "epsilon_clients_only": (summary.epsilon_clients_only, last.epsilon_clients_only),
+        **{f"epsilon_{view}": (summary.realised(view), getattr(last, f"epsilon_{view}")) for view in View},
         "delta": (summary.delta, task.delta),
     }
     for name, (expected, got) in found.items():
         if expected != got:
             what = f"{expected!r:.60} of summary.json" if name != "numbers of rounds" else "0, 1, 2, ..."
             raise ConfigError(f"{path}: {name}: expected {what}, found {got!r:.60}: this is no finished run's folder")
+    for view in View:
+        if getattr(summary, f"epsilon_{view}") < getattr(last, f"epsilon_{view}"):
+            raise ConfigError(f"{path}: epsilon_{view}: expected at least that of the rounds there were, found less")
     if summary.epsilon_client is None and Level.CLIENT in task_privacy(task).every_round:
         raise ConfigError(f"{path}: epsilon_client: expected a value in summary.json, found none")
     if not lines[-1].round < task.rounds:
@@ -136,39 +155,75 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
 
 def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
     """Both views of what the algorithm protects, and a whole client where there is an account of it."""
-    spent = {View.ONE_SERVER: summary.epsilon_one_server, View.CLIENTS_ONLY: summary.epsilon_clients_only}
+    figures = {name: _figures(task, summary, name) for name in (*View, Level.CLIENT)}
     by_round = {
         View.ONE_SERVER: tuple((line.round + 1, line.epsilon_one_server) for line in lines),
         View.CLIENTS_ONLY: tuple((line.round + 1, line.epsilon_clients_only) for line in lines),
     }
-    return deployed_statements(task, spent, summary.epsilon_client, by_round)
+    most = summary.most_rounds_of_a_client or task_cost(task).most_of_a_client
+    return deployed_statements(task, figures, most, by_round)
+
+
+def _figures(task: Task, summary: _Summary, name: View | Level) -> Figures | None:
+    """A folder of before says what was realised alone; the other figure follows from its task."""
+    stated: float | None = getattr(summary, f"epsilon_{name}")
+    if stated is None:
+        return None
+    if not summary.is_of_before:
+        return Figures(stated, getattr(summary, f"realised_epsilon_{name}"))
+    cost = task_cost(task)
+    most = cost.view_if_discarded(name) if isinstance(name, View) else cost.level_if_discarded(name)
+    return Figures(max(most, stated), stated)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Both figures of one statement."""
+
+    if_discarded: float
+    realised: float | None
 
 
 def deployed_statements(
     task: Task,
-    spent: Mapping[View, float],
-    epsilon_client: float | None,
+    figures: Mapping[View | Level, Figures | None],
+    most_rounds: int | None,
     by_round: Mapping[View, tuple[tuple[int, float], ...]] | None = None,
 ) -> tuple[Statement, ...]:
-    """What the epsilons of a task's ledger mean. epsilon_client: of a whole client, where there is an account of it."""
+    """What the epsilons of a task's ledger mean. A whole client stands first where a budget limits its epsilon."""
     privacy = task_privacy(task)
-    statements = [
-        Statement(
-            unit=privacy.unit,
-            against=AGAINST[view],
-            epsilon=None if privacy.events[view] is None else spent[view],
-            delta=task.delta,
-            note=privacy.rests_on[view],
-            by_round=() if by_round is None or privacy.events[view] is None else by_round[view],
-        )
-        for view in View
-    ]
-    if epsilon_client is not None and privacy.unit is Unit.RECORD:
-        against, note = AGAINST[View.CLIENTS_ONLY], privacy.rests_on[View.CLIENTS_ONLY]
+    statements = []
+    for view in View:
+        found = figures[view]
+        assert found is not None  # of both views there are figures, which may be infinite
+        is_nothing = privacy.events[view] is None
         statements.append(
-            Statement(unit=Unit.CLIENT, against=against, epsilon=epsilon_client, delta=task.delta, note=note)
+            Statement(
+                unit=privacy.unit,
+                against=AGAINST[view],
+                epsilon=None if is_nothing else found.if_discarded,
+                realised=None if is_nothing else found.realised,
+                most_rounds=None if is_nothing else most_rounds,
+                delta=task.delta,
+                note=privacy.rests_on[view],
+                by_round=() if by_round is None or is_nothing else by_round[view],
+            )
         )
-    return tuple(statements)
+    client, budget = figures.get(Level.CLIENT), task.epsilon_budget_client
+    if client is None or (privacy.unit is Unit.CLIENT and budget is None):
+        return tuple(statements)
+    whole = Statement(
+        unit=Unit.CLIENT,
+        against=f"{AGAINST[View.CLIENTS_ONLY]}{DRAWN_OR_NOT if privacy.unit is Unit.CLIENT else ''}",
+        epsilon=client.if_discarded,
+        realised=client.realised,
+        delta=task.delta,
+        note=privacy.rests_on[View.CLIENTS_ONLY],
+    )
+    return (whole, *statements) if budget is not None else (*statements, whole)
+
+
+DRAWN_OR_NOT: Final = ", of a client that is drawn or not"
 
 
 def _cost(summary: _Summary, lines: Sequence[_Line]) -> Cost:

@@ -56,15 +56,24 @@ def _privacy(statements: Sequence[Statement], *, with_notes: bool) -> str:
     proved = [statement for statement in wanted if _is_proved(statement)]
     if not proved:
         return f"for one {wanted[0].unit} nothing is guaranteed" + (f": {why}" if (why := _why(wanted[0])) else "")
-    found = [f"{_bound(s)} against {s.against}{f' ({s.note})' if with_notes and s.note else ''}" for s in proved]
+    found = [f"{_bound(s)} against {_who(s)}{f' ({s.note})' if with_notes and s.note else ''}" for s in proved]
     found += [f"nothing against {s.against}" for s in wanted if not _is_proved(s)]
     whose = "record of a client that follows the protocol" if proved[0].unit is Unit.RECORD else "client"
     return f"for one {whose}, added or removed, it is proved that {', and '.join(found)}, at {_at(proved[0])}"
 
 
 def _bound(statement: Statement) -> str:
+    """With the second figure, of whoever assumes more."""
     assert statement.epsilon is not None  # of those that are proved
-    return f"ε\u00a0≤\u00a0{rounded_up(statement.epsilon)}"
+    text = f"ε\u00a0≤\u00a0{rounded_up(statement.epsilon)}"
+    if statement.realised is None:
+        return text
+    return f"{text} ({rounded_up(statement.realised)} if no draw is discarded)"
+
+
+def _who(statement: Statement) -> str:
+    """The adversary of the first figure."""
+    return statement.against + (", draws discarded or not" if statement.realised is not None else "")
 
 
 def _at(statement: Statement) -> str:
@@ -95,6 +104,14 @@ def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
     if run.is_validated or run.algorithm == "precad":
         rows.append(_of_norms(run))
     rows.append(_of_poisoning(certificate))
+    rows.append(
+        Guarantee(
+            against="whoever sees when uploads come, which clients are missing, or how a model does on test records",
+            what="no epsilon counts these",
+            rests_on="",
+            is_proved=False,
+        )
+    )
     if run.is_validated and not task_privacy(run.task).is_local:
         rows.append(
             Guarantee(
@@ -118,9 +135,11 @@ def _of_statement(run: Run, statement: Statement) -> Guarantee:
     is_weak = statement.epsilon is not None and statement.epsilon > _NEXT_TO_NOTHING
     weak = "; a bound this large rules out next to nothing" if is_weak else ""
     which = "any client" if statement.unit is Unit.CLIENT else "the client that was in most rounds"
+    if statement.realised is not None:
+        which = "any client" if statement.most_rounds is None else f"a client in up to {statement.most_rounds} rounds"
     seeds = ", largest of all seeds" if len(run.trainings) > 1 else ""
     return Guarantee(
-        against=statement.against,
+        against=_who(statement),
         what=f"{_bound(statement)} at {_at(statement)} for one {statement.unit}, added or removed{weak}",
         rests_on="; ".join(filter(None, (f"for {which}{seeds}", statement.note))),
         is_proved=True,

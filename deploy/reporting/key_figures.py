@@ -53,18 +53,22 @@ def _over_seeds(name: str, values: list[float]) -> KeyFigure:
 
 
 def _privacy(run: Run) -> Iterator[KeyFigure]:
+    """Of each statement the figure that assumes less, then that of the rounds there were."""
     for statement in run.statements:
         name = f"ε of one {'whole client' if statement.unit is Unit.CLIENT else 'record'}, against {statement.against}"
-        value = statement.epsilon
-        text = "no guarantee" if value is None else f"≤\u00a0{shown(value, Format.EPSILON)}"
-        exact = value if value is not None and math.isfinite(value) else None
-        yield KeyFigure(
-            group=Group.PRIVACY,
-            name=name,
-            shown=text,
-            exact=exact,
-            note=f"at δ\u00a0=\u00a0{power_of_ten(statement.delta)}",
-        )
+        if statement.realised is None:
+            yield _epsilon(name, statement.epsilon, statement.delta)
+        else:
+            yield _epsilon(f"{name}, draws discarded or not", statement.epsilon, statement.delta)
+            yield _epsilon(f"{name}, if no draw is discarded", statement.realised, statement.delta)
+
+
+def _epsilon(name: str, value: float | None, delta: float) -> KeyFigure:
+    text = "no guarantee" if value is None else f"≤\u00a0{shown(value, Format.EPSILON)}"
+    exact = value if value is not None and math.isfinite(value) else None
+    return KeyFigure(
+        group=Group.PRIVACY, name=name, shown=text, exact=exact, note=f"at δ\u00a0=\u00a0{power_of_ten(delta)}"
+    )
 
 
 def _uploads(run: Run) -> Iterator[KeyFigure]:

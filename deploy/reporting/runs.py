@@ -54,12 +54,17 @@ class Statement:
     unit: Unit
     against: str
     epsilon: float | None
-    """An upper bound; infinite where nothing follows; None where nothing is guaranteed at all."""
+    """An upper bound; infinite where nothing follows; None where nothing is guaranteed at all. Where there are two
+    figures, the one that holds if draws are discarded as well."""
     delta: float
     note: str = ""
     """On what it rests, or why there is nothing."""
+    realised: float | None = None
+    """The same of the rounds that there were, if no draw was discarded; None where there is no such figure."""
+    most_rounds: int | None = None
+    """How many rounds of a client `epsilon` counts; None where it counts those that there were."""
     by_round: tuple[tuple[int, float], ...] = ()
-    """(rounds done, epsilon after them), where that is known."""
+    """(rounds done, epsilon after them), where that is known, if no draw was discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

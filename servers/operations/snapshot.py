@@ -28,6 +28,7 @@ from servers.operations.status import (
     RoundSummary,
     Status,
     Verdict,
+    client_epsilon,
     epsilons_of,
 )
 from servers.operations.telemetry import Flight, RoundNotes, Telemetry
@@ -111,7 +112,7 @@ class AggregatorSnapshots:
     def _epsilons(self) -> tuple[Epsilon, ...]:
         task, last = self._view.task, self._view.records[-1] if self._view.records else None
         spent = epsilon_of(last) if last is not None else dict.fromkeys(View, 0.0)
-        return epsilons_of(task, spent)
+        return epsilons_of(task, spent, 0 if last is None else last.round + 1)
 
     def _queues(self) -> tuple[Queue, ...]:
         view = self._view
@@ -135,6 +136,7 @@ class AggregatorSnapshots:
             record,
             committed_at=notes.committed_at,
             outcomes=outcomes(verdicts, notes) if is_detailed else (),
+            epsilon_client=client_epsilon(self._view.task, record.round + 1),
         )
 
 
@@ -164,7 +166,11 @@ def _common(telemetry: Telemetry) -> dict[str, Any]:
 
 
 def summary_of(
-    record: control_pb2.RoundRecord, *, committed_at: float | None = None, outcomes: tuple[ClientOutcome, ...] = ()
+    record: control_pb2.RoundRecord,
+    *,
+    committed_at: float | None = None,
+    outcomes: tuple[ClientOutcome, ...] = (),
+    epsilon_client: float | None = None,
 ) -> RoundSummary:
     """A record as the status shows it."""
     return RoundSummary(
@@ -176,6 +182,7 @@ def summary_of(
         seconds=dict(record.seconds),
         bytes=dict(record.bytes_by_link),
         epsilon=epsilon_of(record),
+        epsilon_client=epsilon_client,
         model_digest=record.model_digest.hex(),
         committed_at=committed_at,
         outcomes=outcomes,

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dp.accounting import Unit, View
-from dp.task_privacy import task_privacy
+from dp.task_cost import Level
+from dp.task_privacy import task_cost, task_privacy
 from protos.task import Task
 
 MAX_ROUNDS = 120
@@ -75,7 +76,9 @@ class RoundSummary(_Value):
     bytes: dict[str, int]
     """By link, as this server counts them."""
     epsilon: dict[View, float]
-    """Proved bounds after this round, largest over clients."""
+    """Proved bounds after this round, largest over clients, if no draw is discarded."""
+    epsilon_client: float | None = None
+    """That of a whole client, drawn or not, where a budget limits it."""
     model_digest: str
     committed_at: float | None = None
     """None for a round that an earlier process of this server committed."""
@@ -116,14 +119,24 @@ class AbsentClient(_Value):
 
 
 class Epsilon(_Value):
-    """What the task has spent in one view."""
+    """What the task has spent in one view, or of a whole client that is drawn or not."""
 
     view: View
     unit: Unit = Unit.RECORD
     """Whose epsilon it is: one record's, or one whole client's."""
+    is_level: bool = False
+    """Whether it is about a client that is drawn or not. Else it is about one in the rounds that it was drawn for."""
     spent: float
+    """Of the rounds so far. Holds if no draw is discarded."""
+    if_discarded: float | None = None
+    """Of the most rounds that there can be. Holds if draws are discarded as well. None: not told."""
     budget: float | None = None
     delta: float
+
+    @property
+    def name(self) -> str:
+        """The view, or the level."""
+        return Level.CLIENT if self.is_level else self.view
 
     @property
     def left(self) -> float | None:
@@ -131,11 +144,39 @@ class Epsilon(_Value):
         return None if self.budget is None else max(0.0, self.budget - self.spent)
 
 
-def epsilons_of(task: Task, spent: Mapping[View, float]) -> tuple[Epsilon, ...]:
-    """What the task has spent, with its budgets."""
-    unit = task_privacy(task).unit
-    budgets = {View.ONE_SERVER: task.epsilon_budget_one_server, View.CLIENTS_ONLY: task.epsilon_budget_clients_only}
-    return tuple(Epsilon(view=v, unit=unit, spent=spent[v], budget=budgets[v], delta=task.delta) for v in View)
+def epsilons_of(task: Task, spent: Mapping[View, float], n_drawn: int = 0) -> tuple[Epsilon, ...]:
+    """What the task has spent, with its budgets; a whole client's first where a budget limits it. n_drawn: rounds so
+    far, given up or not."""
+    unit, cost = task_privacy(task).unit, task_cost(task)
+    found = [
+        Epsilon(
+            view=v,
+            unit=unit,
+            spent=spent[v],
+            if_discarded=max(spent[v], cost.view_if_discarded(v)),
+            budget=cost.budgets.get(v),
+            delta=task.delta,
+        )
+        for v in View
+    ]
+    if (of_client := client_epsilon(task, n_drawn)) is not None:
+        whole = Epsilon(
+            view=View.CLIENTS_ONLY,
+            unit=Unit.CLIENT,
+            is_level=True,
+            spent=of_client,
+            if_discarded=max(of_client, cost.level_if_discarded(Level.CLIENT)),
+            budget=task.epsilon_budget_client,
+            delta=task.delta,
+        )
+        found.insert(0, whole)
+    return tuple(found)
+
+
+def client_epsilon(task: Task, n_drawn: int) -> float | None:
+    """What a budget for a whole client is compared with after so many draws; None of a task without one."""
+    cost = task_cost(task)
+    return cost.level_after_draws(Level.CLIENT, n_drawn) if Level.CLIENT in cost.budgets else None
 
 
 class Queue(_Value):

@@ -36,14 +36,14 @@ from clients import datasets, models
 from deploy import config as configuration
 from deploy.cli import app
 from deploy.config import read_toml
-from deploy.errors import ConfigError, exit_code_of
+from deploy.errors import ConfigError, ExportRefusedError, exit_code_of
 from deploy.exporting import formats
 from deploy.exporting.export import export, source_of
 from deploy.exporting.finished import read_finished
 from deploy.exporting.formats import Format, module_of, write_files
 from deploy.exporting.statement import statement_of
 from deploy.exporting.verify import verify_export
-from dp.accounting import View
+from dp.accounting import Conduct, View
 from protos import convert
 from protos.identity import Role
 from protos.task import Task
@@ -155,7 +155,7 @@ def test_the_statement_is_canonical_and_says_what_the_ledger_holds(exported: Pat
         "configuration_sha256": task.digest().hex(),
     }
     assert said["model"]["sha256"] == hashlib.sha256(TRAINED.astype("<f4").tobytes()).hexdigest()
-    assert said["rounds"] == {"committed": 3, "charged": 3, "ended": "3 rounds done"}
+    assert said["rounds"] == {"committed": 3, "charged": 3, "ended": "3 rounds done", "discarded": 0}
     rows = {(row["unit"], row["view"], row["counts"]): row for row in said["privacy"]}
     for view in View:
         row = rows["record", view.value, "rounds of the client that was in most"]
@@ -163,6 +163,11 @@ def test_the_statement_is_canonical_and_says_what_the_ledger_holds(exported: Pat
         assert row["kind"] == "bound"
         assert expected - 1e-3 <= row["epsilon"] <= expected + 1e-3
         assert row["epsilon"] == math.ceil(row["epsilon"] * 1e6 - 1e-6) / 1e6
+        assert row["adversary"] == "watches"
+        row = rows["record", view.value, "most rounds that a client can be in"]
+        assert row["epsilon"] == pytest.approx(pld_epsilon(view, task, task.rounds + task.most_lost_rounds), abs=1e-3)
+        assert row["adversary"] == "may_discard"
+    assert rows["client", "clients_only", "all rounds that can be drawn"]["adversary"] == "may_discard"
     assert rows["client", "clients_only", "all rounds, whoever was drawn"]["epsilon"] > 0
     assert (
         rows["client", "one_server", "none"] | {"kind": None, "epsilon": None} == rows["client", "one_server", "none"]
@@ -235,11 +240,13 @@ def test_what_only_one_server_knows_is_in_its_own_file(exported: Path, finished:
 def test_other_algorithms_state_what_they_prove(
     finished: Path, tmp_path: Path, changes: dict[str, Any], rows: list[tuple[str, str, str | None]], words: str
 ) -> None:
-    """A whole client's bounds where that is the unit; no epsilon at all where nobody adds noise."""
+    """A whole client's bounds where that is the unit; no epsilon at all where nobody adds noise. Once for each
+    adversary, the one that may discard draws first."""
     task = Task.model_validate(configuration.load(finished / "config.toml").task.model_dump() | changes)
     write_state(tmp_path / "state", task)
     said = statement_of(read_finished(tmp_path / "state", task, Role.AGGREGATOR_A), ["weight"], "none was asked for")
-    assert [(row.unit, row.view, row.kind) for row in said.privacy] == rows
+    assert [(row.unit, row.view, row.kind) for row in said.privacy] == rows * 2
+    assert [row.adversary for row in said.privacy] == [conduct for conduct in Conduct for _ in rows]
     assert all((row.epsilon is None) is (row.kind is None) for row in said.privacy)
     assert words in said.guarantee
     assert said.task.algorithm == changes["algorithm"]
@@ -325,6 +332,29 @@ def sign_anew(folder: Path, role: str, key: Path, **changes: Any) -> None:
     private = load_pem_private_key(key.read_bytes(), password=None)
     assert isinstance(private, ec.EllipticCurvePrivateKey)
     (folder / f"{role}.sig").write_bytes(private.sign(content, ec.ECDSA(hashes.SHA256())))
+
+
+def in_format_1(folder: Path, run: Path) -> None:
+    """As versions before the second figure wrote it: realised epsilons alone, and no word on draws. Signed by both."""
+    said = json.loads((folder / "statement.json").read_bytes()) | {"format": "precad/export/1"}
+    said["rounds"].pop("discarded")
+    said["privacy"] = [row for row in said["privacy"] if row.pop("adversary") == "watches"]
+    content = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+    (folder / "statement.json").write_bytes(content)
+    for role in ("aggregator-a", "aggregator-b"):
+        sign_anew(folder, role, run / f"pki/{role}/key.pem", statement_sha256=hashlib.sha256(content).hexdigest())
+
+
+def test_an_export_of_before_still_verifies_and_says_what_it_is(copy: Path, finished: Path) -> None:
+    """Its epsilons do not hold if draws are discarded; without the format's name its rows are refused."""
+    in_format_1(copy, finished)
+    told = precad("verify-export", copy, "--authority", finished / "pki/ca.pem")
+    assert "they hold if no draw was discarded" in told.stderr
+    assert "adversary" not in str(verified(copy, finished)["statement"])
+    said = (copy / "statement.json").read_bytes()
+    (copy / "statement.json").write_bytes(said.replace(b"precad/export/1", b"precad/export/2"))
+    with pytest.raises(ExportRefusedError, match=r"rounds\.discarded: Field required"):
+        verified(copy, finished)
 
 
 def other_model(folder: Path, run: Path) -> None:

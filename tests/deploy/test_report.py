@@ -94,9 +94,15 @@ def deployed(root: Path, **task: Any) -> Path:
             "clients": 3,
             "processes": 6,
             "accuracy": 0.625,
-            "epsilon_one_server": 1.0001,
-            "epsilon_clients_only": 0.6,
-            "epsilon_client": 45.671,
+            "epsilon_one_server": 1.5,
+            "epsilon_clients_only": 0.9,
+            "epsilon_client": 61.31,
+            "realised_epsilon_one_server": 1.0001,
+            "realised_epsilon_clients_only": 0.6,
+            "realised_epsilon_client": 45.671,
+            "most_rounds_of_a_client": 33,
+            "rounds_of_a_client": 2,
+            "discarded_draws": 1,
             "delta": 1e-5,
             "accepted": 4,
             "rejected": 2,
@@ -255,25 +261,33 @@ def test_the_sentence_says_what_is_proved_against_whom(run: Path) -> None:
     """Both views, delta, who is protected, and that one run certifies nothing."""
     text = report(run).text
     assert (
-        "For one record of a client that follows the protocol, added or removed, it is proved that ε ≤ 1.01 against "
-        "one aggregation server and any other clients, and ε ≤ 0.600 against any other clients, no server, at δ = 10⁻⁵"
-        "; against poisoning, the certificate is VACUOUS: no prediction is proved to withstand "
+        "For one record of a client that follows the protocol, added or removed, it is proved that ε ≤ 1.50 (1.01 if "
+        "no draw is discarded) against one aggregation server and any other clients, draws discarded or not, and "
+        "ε ≤ 0.900 (0.600 if no draw is discarded) against any other clients, no server, draws discarded or not, at "
+        "δ = 10⁻⁵; against poisoning, the certificate is VACUOUS: no prediction is proved to withstand "
         "even one further attacker."
     ) in text
-    assert "ε ≤ 45.7 at δ = 10⁻⁵ for one client, added or removed; a bound this large rules out next to nothing" in text
+    assert (
+        "ε ≤ 61.4 (45.7 if no draw is discarded) at δ = 10⁻⁵ for one client, added or removed; a bound this large "
+        "rules out next to nothing"
+    ) in text
+    assert "for a client in up to 33 rounds" in text
+    assert "no epsilon counts these" in text
     assert "an update longer than C = 8 enters the sum with probability at most 2⁻⁶⁴" in text
     assert "both servers together, or a server and the dealer" in text
 
 
 def test_an_infinite_epsilon_is_said_and_not_drawn(run: Path) -> None:
     """Nothing is guaranteed then; JSON and plots have a gap."""
-    changed(run / "summary.json", epsilon_one_server=math.inf, epsilon_client="inf")
+    changed(
+        run / "summary.json", epsilon_one_server=math.inf, realised_epsilon_one_server=math.inf, epsilon_client="inf"
+    )
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     lines[-1]["epsilon_one_server"] = math.inf
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = report(run)
     assert next(iter(page.series("epsilon").values()))[-1] == (3, None)
-    assert "ε ≤ 0.600 against any other clients, no server, and nothing against one aggregation server" in page.text
+    assert "draws discarded or not, and nothing against one aggregation server" in page.text
     assert "Infinity" not in page.raw["data"]
 
 
@@ -441,7 +455,15 @@ def test_long_runs_are_thinned_and_say_so(run: Path) -> None:
         "".join(json.dumps(lines[t % 3] | {"round": t, "epsilon_one_server": 1e-3 * t}) + "\n" for t in range(5000))
     )
     fates = {fate: sum(len(lines[t % 3][fate]) for t in range(5000)) for fate in ("accepted", "rejected", "missing")}
-    changed(run / "summary.json", rounds=5000, epsilon_one_server=4.999, epsilon_clients_only=0.41, **fates)
+    changed(
+        run / "summary.json",
+        rounds=5000,
+        epsilon_one_server=4.999,
+        epsilon_clients_only=0.9,
+        realised_epsilon_one_server=4.999,
+        realised_epsilon_clients_only=0.41,
+        **fates,
+    )
     (run / "config.toml").write_text((run / "config.toml").read_text().replace("rounds = 3", "rounds = 5000"))
     page = report(run)
     points = next(iter(page.series("epsilon").values()))
@@ -549,7 +571,8 @@ def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
         (lambda run: changed(run / "summary.json", accuracy=math.nan), "summary.json.accuracy: expected"),
         (lambda run: changed(run / "summary.json", rounds=2), "rounds: expected 2 of summary.json, found 3"),
         (lambda run: changed(run / "summary.json", accepted=5), "accepted: expected 5 of summary.json, found 4"),
-        (lambda run: changed(run / "summary.json", epsilon_one_server=0.1), "epsilon_one_server: expected 0.1"),
+        (lambda run: changed(run / "summary.json", realised_epsilon_one_server=0.1), "one_server: expected 0.1"),
+        (lambda run: changed(run / "summary.json", epsilon_one_server=0.1), "expected at least that of the rounds"),
         (lambda run: changed(run / "summary.json", epsilon_client=-1.0), "epsilon_client"),
         (lambda run: (run / "model.pt").write_bytes(b"no model"), "expected parameters of the model 'mlp'"),
     ],

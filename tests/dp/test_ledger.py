@@ -19,7 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp.accountants import GdpCltAccountant
-from dp.accounting import Label, PldAccountant, PrivacyStatement, SampledGaussian, TwoStageSampledGaussian, View
+from dp.accounting import (
+    Conduct,
+    Label,
+    PldAccountant,
+    PrivacyStatement,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+    View,
+)
 from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
 from dp.ledger import Ledger, Level
 
@@ -97,7 +105,9 @@ def test_statement_is_the_accountants_bound(charged):
         for view, event in EVENTS.items():
             for client, rounds in [("alice", 2), ("bob", 1), (None, 2), ("nobody", 0)]:
                 epsilon = PldAccountant().epsilon(event, rounds, DELTA)
-                assert ledger.statement(view, client) == PrivacyStatement(epsilon, DELTA, view, Label.BOUND)
+                assert ledger.statement(view, client) == PrivacyStatement(
+                    epsilon, DELTA, view, Label.BOUND, conduct=Conduct.WATCHES
+                )
         assert "nobody" not in ledger.participation
 
 
@@ -226,8 +236,8 @@ def test_levels_are_charged_by_every_round_whoever_is_drawn(path):
         before = {level: ledger.task_statement(level) for level in Level}
     for level, event in EVERY_ROUND.items():
         assert before[level].epsilon == PldAccountant().epsilon(event, 3, DELTA)
-    assert "clients corrupted, add/remove one client)" in str(before[Level.CLIENT])
-    assert "clients corrupted, add/remove one record)" in str(before[Level.DRAWN_RECORD])
+    assert "clients corrupted, no draw is discarded, add/remove one client)" in str(before[Level.CLIENT])
+    assert "clients corrupted, no draw is discarded, add/remove one record)" in str(before[Level.DRAWN_RECORD])
     assert before[Level.DRAWN_RECORD].epsilon < PldAccountant().epsilon(EVENTS[View.CLIENTS_ONLY], 3, DELTA)
     with open_ledger(path, every_round=EVERY_ROUND) as reopened:
         assert {level: reopened.task_statement(level) for level in Level} == before

@@ -13,8 +13,9 @@ from clients.simulation.federation import Federation, Vector
 from clients.simulation.guarantee import Guarantee
 from clients.simulation.two_servers import CleartextServers, MpcServers, TwoServers
 from dp.accounting import Event, PldAccountant, View
-from dp.ledger import Level, everybody_drawn
-from dp.task_privacy import task_privacy
+from dp.ledger import Level
+from dp.task_cost import everybody_drawn
+from dp.task_privacy import task_cost, task_privacy
 from mpc.ring import RingArray
 from protos.model_update import updated
 from protos.task import OF_AN_ALGORITHM
@@ -46,6 +47,7 @@ class Deployed(Algorithm):
         require_runnable(self.task, federation.engine)
         self._require_attacks_of_a_deployment()
         self._privacy = task_privacy(self.task)
+        self._cost = task_cost(self.task)
         self._servers: TwoServers = self._make_servers()
 
     def _make_servers(self) -> TwoServers:
@@ -115,11 +117,16 @@ class Deployed(Algorithm):
                 unit=privacy.unit.value,
                 against=against,
                 epsilon=None if privacy.events[view] is None else privacy.epsilon(view, most, self.task.delta),
+                epsilon_if_discarded=None if privacy.events[view] is None else self._if_discarded(view, most),
                 delta=self.task.delta,
                 note=privacy.rests_on[view],
             )
             for view, against in _AGAINST.items()
         ]
+
+    def _if_discarded(self, view: View, most: int) -> float:
+        """Of a client in the most rounds that a deployment of the task allows."""
+        return self._cost.view_if_discarded(view, most)
 
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
         """As the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task."""

@@ -221,8 +221,13 @@ function drawPrivacy(status) {
 function epsilonCard(epsilon) {
   const children = [
     element("h3", {}, VIEWS[epsilon.view] ?? epsilon.view),
-    ...(epsilon.unit === "client" ? [element("p", { class: "quiet" }, "of a whole client")] : []),
-    element("p", { class: "big" }, `ε ≤ ${roundedUp(epsilon.spent)}`),
+    ...(epsilon.unit === "client"
+      ? [element("p", { class: "quiet" }, `of a whole client${epsilon.is_level ? ", drawn or not" : ""}`)] : []),
+    ...(epsilon.if_discarded === null || epsilon.if_discarded === undefined ? [] : [
+      element("p", { class: "big" }, `ε ≤ ${roundedUp(Number(epsilon.if_discarded))}`),
+      element("p", { class: "quiet" }, "in the end, draws discarded or not"),
+    ]),
+    element("p", {}, `ε ≤ ${roundedUp(epsilon.spent)} so far, if no draw is discarded`),
   ];
   if (epsilon.budget === null) {
     children.push(element("p", { class: "quiet" }, `no budget set · δ = ${small(epsilon.delta)}`));
@@ -233,14 +238,15 @@ function epsilonCard(epsilon) {
       share >= 0.95 ? "full" : share >= 0.8 ? "near" : ""));
     children.push(element("p", { class: "quiet" }, `of a budget of ${epsilon.budget}, ${left} left · δ = ${small(epsilon.delta)}`));
   }
-  return element("div", { class: "card epsilon", "data-view": epsilon.view }, ...children);
+  return element("div", { class: "card epsilon", "data-view": epsilon.is_level ? "client" : epsilon.view }, ...children);
 }
 
 function drawEpsilonChart(status) {
   const [width, height, left, bottom, top] = [widthOf("epsilon-chart"), 220, 44, 26, 12];
   const rounds = status.rounds;
   const budgets = status.epsilons.filter((e) => e.budget !== null);
-  const peak = Math.max(...rounds.flatMap((r) => Object.values(r.epsilon)).filter(Number.isFinite), ...budgets.map((e) => e.budget), 1e-9) * 1.05;
+  const ofClient = rounds.filter((r) => Number.isFinite(r.epsilon_client));
+  const peak = Math.max(...rounds.flatMap((r) => Object.values(r.epsilon)).filter(Number.isFinite), ...budgets.map((e) => e.budget), ...ofClient.map((r) => r.epsilon_client), 1e-9) * 1.05;
   const [first, last] = [rounds[0].round, rounds[rounds.length - 1].round];
   const x = (round) => left + ((width - left - 8) * (round - first)) / Math.max(1, last - first);
   const y = (value) => height - bottom - ((height - bottom - top) * value) / peak;
@@ -262,12 +268,17 @@ function drawEpsilonChart(status) {
     const points = rounds.filter((r) => Number.isFinite(r.epsilon[view])).map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon[view]).toFixed(1)}`);
     chart.append(shape("polyline", { class: `line ${view}`, points: points.join(" ") }));
   }
+  if (ofClient.length) {
+    const points = ofClient.map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon_client).toFixed(1)}`);
+    chart.append(shape("polyline", { class: "line of_client", points: points.join(" ") }));
+  }
   for (const { view, budget } of budgets) {
     chart.append(shape("line", { class: `budget ${view}`, x1: left, x2: width - 8, y1: y(budget), y2: y(budget) }));
   }
   byId("epsilon-chart").replaceChildren(chart);
   byId("epsilon-legend").replaceChildren(...Object.entries(VIEWS).map(([view, name]) =>
     element("li", {}, element("span", { class: `key k-${view}` }), name)),
+    ...(ofClient.length ? [element("li", {}, element("span", { class: "key k-of_client" }), "A whole client, drawn or not")] : []),
     ...(budgets.length ? [element("li", {}, "dashed: budget")] : []));
 }
 
@@ -308,7 +319,10 @@ function roundItem(round) {
     element("span", { class: "chip", "data-verdict": "accepted" }, `${round.n_accepted} accepted`));
   if (round.n_rejected) counts.append(element("span", { class: "chip", "data-verdict": "rejected" }, `${round.n_rejected} rejected`));
   if (round.n_missing) counts.append(element("span", { class: "chip", "data-verdict": "missing" }, `${round.n_missing} missing`));
-  const bounds = Object.keys(VIEWS).filter((v) => v in round.epsilon).map((v) => roundedUp(round.epsilon[v])).join(" / ");
+  const bounds = [
+    ...(Number.isFinite(round.epsilon_client) ? [round.epsilon_client] : []),
+    ...Object.keys(VIEWS).filter((v) => v in round.epsilon).map((v) => round.epsilon[v]),
+  ].map(roundedUp).join(" / ");
   const cells = [
     element("strong", {}, String(round.round)),
     element("span", { class: "quiet" }, round.committed_at === null ? "" : clock(round.committed_at)),
@@ -341,6 +355,7 @@ function drawTimings(status) {
 
 function timingsChart(rounds) {
   const [width, height, left, bottom, top] = [widthOf("timings-chart"), 180, 44, 26, 8];
+  const ofClient = rounds.filter((r) => Number.isFinite(r.epsilon_client));
   const peak = Math.max(...rounds.map((r) => total(r.seconds)), 1e-9) * 1.05;
   const slot = (width - left - 8) / Math.max(rounds.length, 8);
   const y = (value) => height - bottom - ((height - bottom - top) * value) / peak;

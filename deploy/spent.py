@@ -1,0 +1,44 @@
+"""What a run's files say of its epsilons, each with the adversary that it names (`dp.task_cost`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deploy.figures import plain
+from dp.accounting import Conduct, View
+from dp.ledger import Level
+from dp.task_cost import TaskCost
+from protos.task import Task
+from servers.state_dir import open_ledger
+
+Written = dict[str, float | str | int | None]
+
+
+def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Written:
+    """Return the summary's part about privacy, from the ledger of a server that has ended.
+
+    `epsilon_NAME` holds whoever discards draws, `realised_epsilon_NAME` if nobody does. last: the line of metrics.jsonl
+    of the last round, whose epsilons are realised ones. Raises SetupError, DpError.
+    """
+    with open_ledger(state_dir, task) as ledger:
+        found = {view.value: ledger.statement(view, conduct=Conduct.MAY_DISCARD).epsilon for view in View}
+        realised = {view.value: last[f"epsilon_{view}"] for view in View}
+        if Level.CLIENT in ledger.levels:
+            found["client"] = ledger.task_statement(Level.CLIENT, Conduct.MAY_DISCARD).epsilon
+            realised["client"] = plain(ledger.task_statement(Level.CLIENT).epsilon)
+        return {
+            **{f"epsilon_{name}": plain(epsilon) for name, epsilon in found.items()},
+            **{f"realised_epsilon_{name}": epsilon for name, epsilon in realised.items()},
+            "most_rounds_of_a_client": ledger.most_rounds_of_a_client,
+            "rounds_of_a_client": max(ledger.participation.values(), default=0),
+            "discarded_draws": ledger.discarded_draws,
+        }
+
+
+def epsilon_of_a_client(cost: TaskCost, round: int) -> dict[str, float | str]:
+    """Return what a round's line says of a whole client, drawn or not: what a budget limits, as the budget counts."""
+    if Level.CLIENT not in cost.budgets:
+        return {}
+    return {"epsilon_client": plain(cost.level_after_draws(Level.CLIENT, round + 1))}
