@@ -8,9 +8,9 @@ the dealer's binary triples. Operands enter as (x_A, 0) and (0, x_B): a correct 
 CrypTen's generators, whose zero-sharings come, with two parties, from mt19937 streams known to both sides and would
 hide nothing. What hides an operand is the dealer's triple at the first AND.
 
-CrypTen keeps one communicator and one provider per process. Ours answer the threads that run the gate, each with its own
-channel and triples, and no other thread. When no gate runs, CrypTen's own lookups are in place: a CrypTen program in the
-same process gets its own communicator and provider, before the gate, after it and beside it.
+CrypTen keeps one communicator and one provider per process. Ours answer the threads that run the gate, each with its
+own channel and triples, and no other thread. When no gate runs, CrypTen's own lookups are in place: a CrypTen program in
+the same process gets its own communicator and provider, before the gate, after it and beside it.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def test_the_backdoors_setting_is_the_papers() -> None:
     for name, config in configs.items():
         task, simulation = config["task"], config["simulation"]
         assert (task["clients"], task["client_rate"], task["record_rate"], task["rounds"]) == (100, 0.1, 0.05, 5000)
-        assert simulation["attack"] == {"kind": "pixel-backdoor", "clients": 5}
+        assert simulation["attack"] == {"kind": "pixel-backdoor", "clients": 5, "parameters": {"divides": True}}
         is_bounded = simulation.get("client_clipping", True)
         assert is_bounded == ("-c" in name)
         if is_bounded:
