@@ -10,7 +10,8 @@ ClientError
 │   ├── ModelInputError
 │   └── DataError             a data set
 │       ├── MissingDataError  is not there; says what helps
-│       └── CorruptDataError  is not what its authors published
+│       ├── CorruptDataError  is not what its authors published
+│       └── RecordRangeError  a label or a token that the model has no place for
 ├── RecordMixingLayerError
 ├── UnsteadyModelError
 ├── LayerRowsError           one pass cannot take this batch; another path can
@@ -62,6 +63,13 @@ class CorruptDataError(DataError):
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"{path}: {why}; the file is damaged or another one: get it again")
+
+
+class RecordRangeError(DataError):
+    """A record's label or token is outside the model's range. The message says nothing else of the record."""
+
+    def __init__(self, field: str, row: int, what: str, n_known: int) -> None:
+        super().__init__(f"{field}: expected {what} in [0, {n_known - 1}] in row {row}, found one outside")
 
 
 class RecordMixingLayerError(ClientError):

@@ -276,7 +276,7 @@ def _lead(row: list[float], trainings: int | None, psi: float, n_tests: int) -> 
 def read_confidences(path: Path) -> tuple[list[list[float]], list[int]]:
     """`{"confidences": [[...], ...], "labels": [...]}`. Raises ConfigError naming what was expected."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
         confidences, labels = found["confidences"], found["labels"]
     except OSError as error:
         raise ConfigError(f"--confidences: expected a readable file, found {path}: {error.strerror}") from None

@@ -9,8 +9,8 @@ CrypTen's generators, whose zero-sharings come, with two parties, from mt19937 s
 hide nothing. What hides an operand is the dealer's triple at the first AND.
 
 CrypTen keeps one communicator and one provider per process. Ours answer the threads that run the gate, each with its
-own channel and triples, and no other thread. When no gate runs, CrypTen's own lookups are in place: a CrypTen program in
-the same process gets its own communicator and provider, before the gate, after it and beside it.
+own channel and triples, and no other thread. When no gate runs, CrypTen's own lookups are in place: a CrypTen program
+in the same process gets its own communicator and provider, before the gate, after it and beside it.
 """
 
 from __future__ import annotations

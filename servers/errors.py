@@ -7,6 +7,7 @@
     ├── StoreError                  what must be on disk first cannot be written       exit code 3
     │   └── LeadLostError           another replica of this server may lead by now     exit code 4
     ├── AuditError                  an audit log is not what was written                exit code 3
+    ├── TaskUnfulfilledError        a task is over and has no model to show             exit code 3
     ├── StoppedError                the operator asked this process to stop
     └── CallRefusedError            one call is refused; the round goes on
         ├── WrongStateError
@@ -48,6 +49,10 @@ class SetupError(ServerError):
 
 class TaskRefusedError(ServerError):
     """The task cannot go on as configured: parameters differ, too few clients, the budget is spent."""
+
+
+class TaskUnfulfilledError(ServerError):
+    """The task is over without a round, or with a model that is not finite."""
 
 
 class StoreError(ServerError):

@@ -62,7 +62,7 @@ def in_words(report: Mapping[str, Any]) -> str:
 
 def floor_in_words() -> str:
     """Return the sentence that says which evaluations count for a backdoor."""
-    return f"A backdoor counts only where the accuracy exceeds {CLEAN_ACCURACY_FLOOR:g} (\"-\": nowhere)."
+    return f'A backdoor counts only where the accuracy exceeds {CLEAN_ACCURACY_FLOOR:g} ("-": nowhere).'
 
 
 def share(values: Mapping[str, float | None]) -> str:

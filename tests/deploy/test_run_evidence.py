@@ -76,8 +76,8 @@ def test_the_training_is_the_one_that_attackers_meet(run):
 
 
 def test_one_run_proves_nothing_and_says_so(run):
-    """Hoeffding's radius from one training exceeds one, all that a confidence can be from its mean: every method vacuous,
-    the estimate beside it named as that."""
+    """Hoeffding's radius from one training exceeds one, all that a confidence can be from its mean: every method
+    vacuous, the estimate beside it named as that."""
     report = json.loads(precad("certify", "--run", run, "--at-most", "2", "--json").stdout)
     assert all(not any(tolerated) for tolerated in report["tolerated"].values())
     assert all(not any(curve) for curve in report["certified_accuracy"].values())
