@@ -76,7 +76,7 @@ def plot_scale(report: Mapping[str, Any], path: Path) -> None:
         other = f"{fixed.pop():,} {'clients' if along == 'd' else 'coordinates'}" if len(fixed) == 1 else ""
         _finish(axis, along, other)
         axis.set_ylabel("s per round")
-        axis.legend(fontsize=8)
+        _legend_below(axis)
     _save(pyplot, figure, path)
 
 
@@ -94,7 +94,7 @@ def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
     axis.set_xlabel("s per round")
     axis.margins(x=0.15)
     axis.invert_yaxis()
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)
     _save(pyplot, figure, path)
 
 
@@ -125,7 +125,7 @@ def plot_simulation(report: Mapping[str, Any], path: Path) -> None:
             axis.plot([row[x] for row in rows], [row[f"{part}_ms"] for row in rows], ".--", label=part)
         axis.set(xscale="log", yscale="log", xlabel=label)
     axes[0].set_ylabel("milliseconds")
-    axes[0].legend()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     _save(pyplot, figure, path)
 
 
@@ -165,6 +165,11 @@ def _finish(axis: Any, x: str, title: str) -> None:
     axis.set_xlabel("coordinates d" if x == "d" else "clients in the round")
     axis.set_title(title, fontsize=10)
     axis.grid(visible=True, which="both", alpha=0.25)
+
+
+def _legend_below(axis: Any) -> None:
+    """Put the legend where it covers no curve."""
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12))
 
 
 def _save(pyplot: Any, figure: Any, path: Path) -> None:

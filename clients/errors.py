@@ -11,7 +11,8 @@ ClientError
 │   ├── StateFileError        what counts uploads cannot be read or written: nothing is uploaded
 │   └── DataError             a data set
 │       ├── MissingDataError  is not there; says what helps
-│       └── CorruptDataError  is not what its authors published
+│       ├── CorruptDataError  is not what its authors published
+│       └── RecordRangeError  a label or a token that the model has no place for
 ├── RecordMixingLayerError
 ├── UnsteadyModelError
 ├── LayerRowsError           one pass cannot take this batch; another path can
@@ -68,6 +69,13 @@ class CorruptDataError(DataError):
 
 class StateFileError(ArgumentError):
     """The file in which a client counts its uploads cannot be read or written, or is damaged; nothing is uploaded."""
+
+
+class RecordRangeError(DataError):
+    """A record's label or token is outside the model's range. The message says nothing else of the record."""
+
+    def __init__(self, field: str, row: int, what: str, n_known: int) -> None:
+        super().__init__(f"{field}: expected {what} in [0, {n_known - 1}] in row {row}, found one outside")
 
 
 class RecordMixingLayerError(ClientError):

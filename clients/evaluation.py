@@ -12,6 +12,7 @@ from clients import models
 from clients.datasets import Records, channels_last, model_inputs
 from clients.errors import ArgumentError
 from clients.per_record import deterministic
+from protos.model_update import has_diverged
 
 CPU: Final = torch.device("cpu")
 _BATCH, _BATCH_OF_ACCELERATOR = 256, 4096
@@ -50,6 +51,17 @@ def attack_success(
     if wanted is None or len(wanted) == 0:
         return None
     return accuracy(parameters, model_name, wanted, device=device)
+
+
+def is_finite(parameters: NDArray[np.float32], model_name: str, records: Records) -> bool:
+    """Return whether training has left this model within the finite numbers, logits of some records included.
+
+    Raises: as `accuracy`.
+    """
+    if has_diverged(parameters):
+        return False
+    some = records.take(np.arange(min(len(records), _BATCH)))
+    return bool(np.isfinite(_logits(parameters, model_name, some, CPU)).all())
 
 
 def _logits(

@@ -22,6 +22,7 @@ from clients.datasets import DataSource, Records, example_of
 from clients.encoding import encode_update
 from clients.errors import ClientError, StoppedError
 from clients.per_record import RecordEngine
+from clients.record_range import require_range
 from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
 from clients.session import ClientSession, ModelCache
 from clients.upload_limit import UploadLimit
@@ -71,6 +72,7 @@ class Trainer:
         memory = None if memory_mb is None else memory_mb * 2**20
         self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)
         require_runnable(task, self._engine)
+        require_range(self._engine.model_copy(), {f"records of {c}": own for c, own in self._records.items()})
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()
@@ -129,7 +131,8 @@ class Trainer:
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
-    """The clients' records. Raises DataError, ModelInputError where the model does not take them.
+    """The clients' records. Raises DataError, also for a label or token that the model has no place for;
+    ModelInputError where the model does not take them.
 
     A client may hold another number of records than it declares. The declared one is a public constant, and one that
     must be exact would tell of a record whether it is there.
@@ -138,6 +141,7 @@ def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     split = source.load(side=models.image_side(task.model))
     some, model = split.train, models.build(task.model)
     models.require_fit(model, some.shape, is_text=some.is_text, n_logits=split.n_logits)
+    require_range(model, {f"client.dataset {config.dataset}, training half": some})
     found = source.records_of(split, list(task.clients), clients)
     for client, records in found.items():
         if len(records) != task.clients[client]:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.errors import ConfigError
-from deploy.figures import at_least, plain, shown
+from deploy.figures import at_least, plain, shown, within
 from dp.accounting import Label, PldAccountant, SampledGaussian
 from dp.attack_inefficacy import (
     attackers_needed,
@@ -104,7 +104,8 @@ def certify_runs(
     estimate = certify_samples(confidences, labels, training, request)
     n_classes = max(map(len, confidences))
     report["run"] = provenance | {
-        "radius": hoeffding_radius(n_runs, request.psi, n_events=2 * n_classes * len(confidences)),
+        # a confidence and its mean are in [0, 1]: no radius says less than 1 does
+        "radius": min(1.0, hoeffding_radius(n_runs, request.psi, n_events=2 * n_classes * len(confidences))),
         "runs_needed": runs_needed(n_classes, len(confidences), request.psi),
     }
     report["estimate"] = {
@@ -275,7 +276,7 @@ def _lead(row: list[float], trainings: int | None, psi: float, n_tests: int) -> 
 def read_confidences(path: Path) -> tuple[list[list[float]], list[int]]:
     """`{"confidences": [[...], ...], "labels": [...]}`. Raises ConfigError naming what was expected."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
         confidences, labels = found["confidences"], found["labels"]
     except OSError as error:
         raise ConfigError(f"--confidences: expected a readable file, found {path}: {error.strerror}") from None
@@ -339,7 +340,7 @@ def _print_run(console: Console, run: dict[str, Any]) -> None:
     lines = [
         f"{n} run{'s' if n > 1 else ''} of {run['task']}: q = {run['q']:g}, T = {run['rounds']}, noise over the clip "
         f"of one client {run['noise_multiplier_of_one_client']:.4g}",
-        f"confidences are means of {n} training{'s' if n > 1 else ''}, each within {run['radius']:.3f}; nothing can "
+        f"confidences are means of {n} training{'s' if n > 1 else ''}, each {within(run['radius'])}; nothing can "
         f"follow from fewer than {run['runs_needed']}",
     ]
     if not run["sampling_claimed"]:

@@ -109,14 +109,16 @@ class Deployment(BaseModel):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The file's raw contents. Raises ConfigError."""
+    """Return the file's raw contents, which may begin with a byte order mark. Raises ConfigError, also for none."""
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected TOML, found: {error}") from None
+    if not found:
+        raise ConfigError(f"{path}: expected a configuration with a section [task], found an empty file")
+    return found
 
 
 def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:

@@ -3,11 +3,13 @@
     DeployError
     ├── ConfigError          a configuration, a flag or an input file is not as it must be       2
     ├── RunFailedError       a process of a local run failed; carries the exit code to give
+    ├── UnfulfilledError     a training has no round, or a model that is not finite              3
     ├── ExportRefusedError   an export is not what its statement and its signatures say          3
     └── InterruptedRunError  Ctrl-C or SIGTERM                                                  130
 
 Exit codes: 0 success, or stopped by its operator; 2 invalid input; 3 the protocol refused (parameters differ, a peer
-cheats or is out of step, the ledger or the budget says no); 4 a peer is unreachable; 130 interrupted; 1 anything else.
+cheats or is out of step, the ledger or the budget says no), or a training has no model to show; 4 a peer is
+unreachable; 130 interrupted; 1 anything else.
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ class RunFailedError(DeployError):
         self.exit_code = exit_code
 
 
+class UnfulfilledError(DeployError):
+    """A training is over without a round, or left the finite numbers; what there is was written."""
+
+
 class ExportRefusedError(DeployError):
     """A file, a statement or a signature of an export is missing, was changed, or is of somebody else."""
 
@@ -49,6 +55,7 @@ class InterruptedRunError(DeployError):
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ConfigError, INVALID_INPUT),
+    (UnfulfilledError, REFUSED),
     (ExportRefusedError, REFUSED),
     (InterruptedRunError, INTERRUPTED),
     (server_errors.StoppedError, SUCCESS),
@@ -72,6 +79,8 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (client_errors.TaskRefusedError, REFUSED),
     (client_errors.ProtocolError, REFUSED),
     (client_errors.UploadLimitError, REFUSED),
+    (client_errors.NonFiniteModelError, REFUSED),
+    (client_errors.NonFiniteGradientError, REFUSED),
     (client_errors.ClientError, FAILURE),
     (MpcError, REFUSED),
     (DpError, REFUSED),

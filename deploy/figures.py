@@ -41,6 +41,11 @@ def shown(epsilon: float | str, label: Label) -> str:
     return f"<= {rounded_up(epsilon, 3)}" if label is Label.BOUND else f"~ {epsilon:.3f}"
 
 
+def within(radius: float, width: float = 1.0) -> str:
+    """Say how far a mean is from its expectation, of values in an interval of that width: at most all of it."""
+    return f"within {radius:.3f}" if radius < width else f"within {width:g}, the whole range: VACUOUS"
+
+
 def at_least(noise: float) -> str:
     """Four digits, rounded up: noise that is enough stays enough when it is typed in again."""
     return f"{Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(noise)):f}"

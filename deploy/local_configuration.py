@@ -16,6 +16,7 @@ from clients.datasets import DataSource, Split
 from clients.errors import ArgumentError, ModelInputError, RecordMixingLayerError, UnknownNameError
 from clients.layer_gradients import require_layer_sizes
 from clients.model_probe import refuse_record_mixing
+from clients.record_range import require_range
 from deploy.config import Deployment, parse, parse_section
 from deploy.errors import ConfigError
 from deploy.run_folder import RunFolder
@@ -160,6 +161,8 @@ def load_split(source: DataSource, model: str) -> Split:
         refuse_record_mixing(built)
         some = split.train
         models.require_fit(built, some.shape, is_text=some.is_text, n_logits=split.n_logits)
+        halves = {"training half": some, "test half": split.test}
+        require_range(built, {f"client.dataset {source.dataset}, {name}": half for name, half in halves.items()})
     except (ModelInputError, RecordMixingLayerError) as error:
         raise ConfigError(f"task.model: {error} (client.dataset = {source.dataset!r})") from None
     return split

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from clients import evaluation, models
 from deploy import pki
-from deploy.errors import FAILURE, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
+from deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from deploy.figures import plain
 from deploy.local_configuration import resolve
 from deploy.processes import Child, Children
@@ -321,12 +321,13 @@ class LocalRun:
         """Writes the model and the summary."""
         task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
         if final is None or not metrics:
-            raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=FAILURE)
+            raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=REFUSED)
         torch.save(models.trained(task.model, final[: task.n_parameters]).state_dict(), self.folder.model)
         summary: dict[str, Any] = {
             "rounds": len(metrics),
             "clients": len(task.clients),
             "processes": len(self._children.all),
+            "model_is_finite": evaluation.is_finite(final[: task.n_parameters], task.model, self._test),
             "accuracy": round(self._accuracy(final), 4),
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),

@@ -112,7 +112,7 @@ def _token(path: Path | None) -> str:
             raise ConfigError(f"--token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither")
     else:
         try:
-            token = path.read_text(encoding="utf-8", errors="replace").strip()
+            token = path.read_text(encoding="utf-8-sig", errors="replace").strip()
         except OSError as error:
             raise ConfigError(f"--token: expected a readable file, found {path}: {error.strerror}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:

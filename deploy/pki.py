@@ -200,7 +200,7 @@ def require_open_name(directory: Path, identity: Identity) -> None:
 def require_not_revoked(directory: Path, identity: Identity) -> None:
     """Its name is not in the authority's revoked-names.txt: a name a line, `#` begins a comment. Raises: PkiError."""
     try:
-        lines = (directory / "revoked-names.txt").read_text(encoding="utf-8").splitlines()
+        lines = (directory / "revoked-names.txt").read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError):

@@ -11,8 +11,8 @@ summary.json     what `--json` prints
 A folder that holds the same configuration is gone on with: finished seeds stay, others start from where they stand. A
 field that the folder's file does not have, being older, has its default there.
 More rounds than the folder's may be asked for: every seed goes on to the model that it would have without the halt. A
-training that leaves the finite numbers ends before the round in which it does, and the summary says so; that is a
-result, not an error.
+training that leaves the finite numbers ends before the round in which it does, and the summary says so; the files are
+all there, and the command ends with exit code 3 (`require_fulfilled`). For experiments it is a result.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from clients import evaluation
 from clients.attacks import ATTACKS
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, Split
@@ -44,7 +45,7 @@ from clients.simulation import RoundMetrics, SeededRandomness, Simulation, Simul
 from clients.simulation.algorithms import Deployed
 from clients.simulation.simulation import Progress
 from deploy.config import parse_section
-from deploy.errors import ConfigError
+from deploy.errors import ConfigError, UnfulfilledError
 from deploy.local_configuration import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
 from deploy.simulation_shown import progress_bar, side_by_side
 from deploy.whole_file import write_whole
@@ -257,12 +258,14 @@ class Runs:
         rounds, diverged = simulation.progress.rounds, simulation.diverged
         every = self.plan.settings.evaluate_every
         due = [line for line in lines if (line["round"] + 1) % every == 0 or line["round"] + 1 == rounds]
+        model = simulation.progress.parameters[: self.plan.task.n_parameters]
         in_rounds = sum(line["seconds"] for line in lines)
         return {
             "seed": seed,
             "rounds": rounds,
             "ended": _ended(simulation),
             "diverged_in_round": None if diverged is None else diverged.round,
+            "model_is_finite": evaluation.is_finite(model, self.plan.task.model, self.plan.split.test),
             "accuracy": simulation.accuracy(),
             "accuracy_of_last_evaluations": _mean_of_last(due, "accuracy"),
             "learnt_bound": learnt_bound(simulation.progress.parameters, simulation.task),
@@ -279,7 +282,7 @@ class Runs:
 def _require_same(plan: Plan, config: Path) -> None:
     """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds."""
     try:
-        found = tomllib.loads(config.read_text())
+        found = tomllib.loads(config.read_text(encoding="utf-8-sig"))
         rounds = int(found["task"]["rounds"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # broken TOML and UTF-8 are ValueErrors
         raise ConfigError(f"--output: expected a resolved configuration, found {config}: {error}") from None
@@ -350,6 +353,18 @@ def run_plan(
     }
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
+
+
+def require_fulfilled(summary: Mapping[str, Any]) -> None:
+    """Raise UnfulfilledError, a line for each seed, where a training diverged or had no round."""
+    faults = []
+    for run in summary["seeds"]:
+        if run["diverged_in_round"] is not None or run["rounds"] == 0:
+            faults.append(f"seed {run['seed']}: {run['rounds']} rounds done: {run['ended']}")
+        elif not run["model_is_finite"]:
+            faults.append(f"seed {run['seed']}: the training diverged: the model is not finite")
+    if faults:
+        raise UnfulfilledError("\n".join(faults))
 
 
 def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, console: Console) -> list[dict[str, Any]]:

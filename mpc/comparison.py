@@ -1,24 +1,26 @@
-"""CrypTen's carry circuit as the comparison gate. The only module that imports CrypTen; its global state ends here.
+"""CrypTen's carry circuit as the comparison gate. The only module that imports CrypTen, whose globals it leaves alone.
 
 The gate gives the carries of additions of which each server knows one summand: several short summands lie in one word,
 each with a zero above it, server A enters its words as one binary-shared operand, B enters its own as the other, and
 CrypTen's set-propagate-kill adder (the circuit inside its A2B conversion and its comparison) adds them in 7 rounds.
-What it reaches through CrypTen's globals is replaced: the communicator by ours over `Channel`, the tuple provider by
+What it looks up in CrypTen's globals is answered by ours: the communicator works over `Channel`, the tuple provider has
 the dealer's binary triples. Operands enter as (x_A, 0) and (0, x_B): a correct sharing that draws nothing from
 CrypTen's generators, whose zero-sharings come, with two parties, from mt19937 streams known to both sides and would
 hide nothing. What hides an operand is the dealer's triple at the first AND.
 
-CrypTen keeps one communicator and one provider per process. Ours look up the channel and the triples of the calling
-thread, so a server runs the gate in its one MPC thread and a test runs two parties in two threads.
+CrypTen keeps one communicator and one provider per process. Ours answer the threads that run the gate, each with its
+own channel and triples, and no other thread. When no gate runs, CrypTen's own lookups are in place: a CrypTen program
+in the same process gets its own communicator and provider, before the gate, after it and beside it.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -32,6 +34,7 @@ from mpc.errors import GateUnavailableError
 from mpc.ring import RingArray
 from mpc.top_bits import LowWords
 
+_loading = threading.Lock()
 INSTALL_HINT = "pip install 'precad[crypten-runtime]' && pip install --no-deps crypten==0.4.1"
 
 
@@ -46,13 +49,43 @@ class _Party(threading.local):
 _party = _Party()
 
 
+class _Lookups:
+    """CrypTen's two global lookups, answered for threads that run the gate, as long as there is one."""
+
+    def __init__(self, crypten: Any, communicator: Any, provider: Any) -> None:
+        self._ours = ((crypten.communicator, "get", communicator), (crypten.mpc, "get_default_provider", provider))
+        self._theirs: list[Callable[[], Any]] = []
+        self._n_running = 0
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._n_running == 0:
+                self._theirs = [getattr(module, name) for module, name, _ in self._ours]
+                for (module, name, ours), theirs in zip(self._ours, self._theirs, strict=True):
+                    setattr(module, name, _of_thread(ours, theirs))
+            self._n_running += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._n_running -= 1
+            if self._n_running == 0:
+                for (module, name, _), theirs in zip(self._ours, self._theirs, strict=True):
+                    setattr(module, name, theirs)
+
+
+def _of_thread(ours: Any, theirs: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a lookup that gives `ours` to a thread which runs the gate, and what CrypTen gives to any other."""
+    return lambda: theirs() if _party.channel is None else ours
+
+
 class CryptenGate:
     """Raises GateUnavailableError when CrypTen, or what it imports, is not installed."""
 
     name = "crypten"
 
     def __init__(self) -> None:
-        self._torch, self._binary_tensor = _load_crypten()
+        self._torch, self._binary_tensor, self._lookups = _load_crypten()
 
     def blocks(self, groups: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
         """See `Gate.blocks`: one AND of n words, then six levels with an AND of 2n, all from one pool."""
@@ -64,11 +97,21 @@ class CryptenGate:
         own = self._torch.from_numpy(np.concatenate(packed))
         zero = self._torch.zeros_like(own)
         operands = (own, zero) if channel.party == 0 else (zero, own)
-        with _running(channel, correlations):
+        with self._running(channel, correlations):
             x, y = (self._binary_tensor.from_shares(operand, precision=0) for operand in operands)
             sums = np.asarray(x.add(y).share.numpy(), dtype=np.int64)
         starts = np.cumsum([len(words) for words in packed])[:-1]
         return [_carry_fields(part, group) for part, group in zip(np.split(sums, starts), groups, strict=True)]
+
+    @contextmanager
+    def _running(self, channel: Channel, correlations: Correlations) -> Iterator[None]:
+        _party.channel, _party.correlations, _party.step = channel, correlations, 0
+        self._lookups.enter()
+        try:
+            yield
+        finally:
+            self._lookups.leave()
+            _party.channel, _party.correlations = None, None
 
 
 def _fields_per_word(n_bits: int) -> int:
@@ -92,15 +135,6 @@ def _carry_fields(sums: RingArray, group: LowWords) -> Planes:
     return plane_of_bits(bits.reshape(-1)[: group.words.size].astype(np.uint8))
 
 
-@contextmanager
-def _running(channel: Channel, correlations: Correlations) -> Iterator[None]:
-    _party.channel, _party.correlations, _party.step = channel, correlations, 0
-    try:
-        yield
-    finally:
-        _party.channel, _party.correlations = None, None
-
-
 def require_crypten() -> None:
     """Raises GateUnavailableError when CrypTen, or what it imports, is not installed. Loads nothing."""
     missing = [name for name in ("torch", "onnx", "omegaconf", "yaml", "crypten") if find_spec(name) is None]
@@ -108,8 +142,14 @@ def require_crypten() -> None:
         raise GateUnavailableError(f"gate 'crypten' needs {', '.join(missing)}: {INSTALL_HINT}")
 
 
-def _load_crypten() -> tuple[Any, Any]:
-    """(torch, CrypTen's BinarySharedTensor), with our communicator and provider in place. Idempotent."""
+def _load_crypten() -> tuple[Any, Any, _Lookups]:
+    """Return torch, CrypTen's BinarySharedTensor, and the lookups, which all gates of the process share."""
+    with _loading:
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> tuple[Any, Any, _Lookups]:
     try:
         torch = importlib.import_module("torch")
         _alias_moved_onnx_registry()
@@ -120,13 +160,9 @@ def _load_crypten() -> tuple[Any, Any]:
             binary = importlib.import_module("crypten.mpc.primitives.binary")
     except ImportError as error:
         raise GateUnavailableError(f"gate 'crypten' cannot load {error.name}: {INSTALL_HINT}") from error
-    package = importlib.import_module("crypten.communicator")
-    vars(package)["DistributedCommunicator"] = _communicator_class(vars(package)["DistributedCommunicator"], torch)
-    vars(crypten.mpc)["__SUPPORTED_PROVIDERS"]["PRECAD"] = _provider_class(
-        provider_module.TupleProvider, binary.BinarySharedTensor, torch
-    )()
-    crypten.cfg.mpc.provider = "PRECAD"
-    return torch, binary.BinarySharedTensor
+    communicator = _communicator_class(crypten.communicator.Communicator, torch)()
+    provider = _provider_class(provider_module.TupleProvider, binary.BinarySharedTensor, torch)()
+    return torch, binary.BinarySharedTensor, _Lookups(crypten, communicator, provider)
 
 
 def _alias_moved_onnx_registry() -> None:
@@ -139,27 +175,13 @@ def _alias_moved_onnx_registry() -> None:
 
 
 def _communicator_class(base: Any, torch: Any) -> Any:
-    """CrypTen's communicator over the calling thread's Channel; only what the carry circuit needs."""
-    if base.__name__ == "ChannelCommunicator":
-        return base
+    """Return CrypTen's communicator over the calling thread's Channel; it has only what the carry circuit needs."""
 
     class ChannelCommunicator(base):  # type: ignore[misc]
         """One reveal is one exchange: XOR of both parties' words, several tensors in one message."""
 
-        def __init__(self) -> None:
-            self.reset_communication_stats()
-
-        @classmethod
-        def is_initialized(cls) -> bool:
-            return _party.channel is not None
-
-        @classmethod
-        def get(cls) -> Any:
-            cls.instance = cls.instance or cls()
-            return cls.instance
-
         def get_rank(self) -> int:
-            assert _party.channel is not None  # is_initialized() was asked first
+            assert _party.channel is not None  # only threads that run the gate get this object
             return _party.channel.party
 
         def get_world_size(self) -> int:
@@ -174,7 +196,6 @@ def _communicator_class(base: Any, torch: Any) -> Any:
             result = [torch.from_numpy(part).reshape(t.shape) for part, t in zip(split, tensors, strict=True)]
             return result if batched else result[0]
 
-    ChannelCommunicator.instance = None
     return ChannelCommunicator
 
 

@@ -31,6 +31,15 @@ def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -
     return result
 
 
+def has_diverged(parameters: NDArray[np.float32]) -> bool:
+    """Return whether the squared norm is no finite float32.
+
+    Parameters of that size are infinite, or their products overflow in the float32 that a network computes with.
+    """
+    squares = (np.square(parameters[tile], dtype=np.float64).sum() for tile in ring.tiles(len(parameters)))
+    return not sum(squares) <= np.finfo(np.float32).max
+
+
 def learnt_bound(parameters: NDArray[np.float32], task: Task) -> float | None:
     """S, to which updates of the coming round are clipped; None where no bound is learnt. parameters: (d,)."""
     return None if task.quantile_rule is None else task.quantile_rule.bound(float(parameters[-1]))

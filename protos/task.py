@@ -38,9 +38,11 @@ AlgorithmName: TypeAlias = Literal[
 `dp.task_privacy`."""
 ONLY_SIMULATED: Final = (
     *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median", "norm-bounding"),
-    *("tsgd-gaussian", "tsgd-ptr", "central-dp", "central-record-dp"),
+    *("tsgd-gaussian", "tsgd-ptr", "central-record-dp"),
 )
 """Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
+ALIASES: Final[Mapping[str, AlgorithmName]] = MappingProxyType({"central-dp": "user-dp-fedavg"})
+"""Other names of an algorithm. The task has the algorithm's own, in its canonical text and digest too."""
 OF_AN_ALGORITHM: Final[Mapping[str, tuple[AlgorithmName, ...]]] = MappingProxyType(
     {
         "local_steps": ("user-dp-fedavg", "ins-dp-fedavg"),
@@ -157,7 +159,9 @@ class Task(BaseModel):
 
     @field_validator("algorithm", mode="before")
     @classmethod
-    def _refuse_what_is_only_simulated(cls, algorithm: object) -> object:
+    def _name_the_algorithm(cls, algorithm: object) -> object:
+        if isinstance(algorithm, str) and algorithm in ALIASES:
+            return ALIASES[algorithm]
         if algorithm in ONLY_SIMULATED:
             raise ValueError(
                 f"{algorithm} needs one server that sees every update, and two servers that hold shares see none: it "

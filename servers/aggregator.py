@@ -25,6 +25,7 @@ from mpc.gates import make_gate
 from mpc.local_step import Engine
 from mpc.ring import WORD_BYTES
 from mpc.sharing import Party
+from protos.model_update import has_diverged
 from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2_grpc, peer_pb2_grpc
 from protos.task import Task
 from protos.transport import bind_server, stop_server
@@ -34,7 +35,7 @@ from servers.config import AggregatorConfig
 from servers.control import ControlServicer
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
-from servers.errors import Limit
+from servers.errors import Limit, TaskUnfulfilledError
 from servers.operations import logs
 from servers.operations.health import add_health
 from servers.operations.port import operations_port
@@ -183,6 +184,17 @@ class Aggregator:
         finally:
             await self._tell_clients_and_operators(goodbye)
         log.info("aggregator.finished", reason=goodbye.reason)
+        self._require_a_model(goodbye.reason)
+
+    def _require_a_model(self, reason: str) -> None:
+        """Raise TaskUnfulfilledError unless rounds were committed and led to finite numbers."""
+        if not self._view.records:
+            raise TaskUnfulfilledError(f"the task ended without a round: {reason}")
+        assert self._view.parameters is not None  # a round has ended, so there is a model
+        if has_diverged(self._view.parameters):
+            raise TaskUnfulfilledError(
+                f"the training diverged: the model's squared norm is not finite; {reason}"
+            )
 
     def _bind(self) -> tuple[grpc.aio.Server, int]:
         """The main port, behind admission control. Raises TlsFileError, TransportError."""

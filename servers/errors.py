@@ -7,6 +7,7 @@
     ├── StoreError                  what must be on disk first cannot be written       exit code 3
     │   └── LeadLostError           another replica of this server may lead by now     exit code 4
     ├── AuditError                  an audit log is not what was written                exit code 3
+    ├── TaskUnfulfilledError        a task is over and has no model to show             exit code 3
     ├── StoppedError                the operator asked this process to stop
     └── CallRefusedError            one call is refused; the round goes on
         ├── WrongStateError
@@ -56,6 +57,10 @@ class TooFewClientsError(TaskRefusedError):
     def __init__(self, counts: str, absent: str) -> None:
         super().__init__(f"{counts}; absent: {absent}")
         self.counts = counts
+
+
+class TaskUnfulfilledError(ServerError):
+    """The task is over without a round, or with a model that is not finite."""
 
 
 class StoreError(ServerError):

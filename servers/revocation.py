@@ -46,7 +46,7 @@ class _RevocationFile:
 
 def _read(path: Path) -> frozenset[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"revoked: expected a text file of fingerprints, found {path}: {error}") from None
     revoked = set()

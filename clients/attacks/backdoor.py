@@ -15,10 +15,12 @@ from clients.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Backdoor(Attack):
-    """Trains a backdoored model theta* on what `on_records` makes and uploads gamma (theta* - theta_t) / step.
+    """Trains a backdoored model theta* on what `on_records` makes and uploads gamma (theta* - theta_t) / (step m).
 
-    step = eta / W is what the servers multiply the sum of updates with, so that gamma = 1 alone replaces the model by
-    theta*. Where updates are bounded by C, the upload is projected onto that ball: it would be refused otherwise.
+    step = eta / W is what the servers multiply the sum of updates with. m is the number of attackers in the round, who
+    divide the malicious update evenly: with gamma = 1 they replace the model by the mean of their theta*, alone or
+    together. Without `divides`, m is 1, and attackers who meet in a round overshoot. Where updates are bounded by C,
+    the upload is projected onto that ball: it would be refused otherwise.
     Source: PRECAD, Sec. 3.2 and Appendix E (rate 0.02, 5 local steps); Bagdasaryan, Veit, Hua, Estrin and Shmatikov,
     "How To Backdoor Federated Learning", AISTATS '20.
     """
@@ -29,20 +31,23 @@ class Backdoor(Attack):
     """What records with the backdoor are labelled as."""
     gamma: float = 1.0
     """Boost of model replacement."""
+    divides: bool = True
+    """Whether the attackers of a round divide the malicious update; if not, each uploads all of it."""
     steps: int = 5
     """Local gradient descent steps of a round."""
     rate: float = 0.02
     """Their learning rate."""
     replaces: bool = True
     """Whether it replaces the model. If not, it follows the protocol with its poisoned records, noise of its own
-    included; then the three fields before mean nothing."""
+    included; then `gamma`, `divides`, `steps` and `rate` mean nothing."""
 
     def __post_init__(self) -> None:
         if isinstance(self.target, bool) or not isinstance(self.target, int) or not 0 <= self.target < N_CLASSES:
             raise ArgumentError(f"target must be a class in [0, {N_CLASSES - 1}], got {self.target}")
         require_positive_count("steps", self.steps)
-        if not isinstance(self.replaces, bool):
-            raise ArgumentError(f"replaces must be true or false, got {self.replaces}")
+        for name, flag in (("divides", self.divides), ("replaces", self.replaces)):
+            if not isinstance(flag, bool):
+                raise ArgumentError(f"{name} must be true or false, got {flag}")
         for field, value in (("gamma", self.gamma), ("rate", self.rate)):
             if not 0 < value < math.inf:
                 raise ArgumentError(f"{field} must be positive and finite, got {value}")
@@ -55,7 +60,8 @@ class Backdoor(Attack):
     def craft(self, known: Knowledge) -> Vector:
         """Model replacement by theta*."""
         backdoored = known.train(self.steps, self.rate)
-        return within(self.gamma * (backdoored - known.parameters.astype(np.float64)) / known.step, known.bound)
+        boost = self.gamma / (known.step * (known.n_attackers if self.divides else 1))
+        return within(boost * (backdoored - known.parameters.astype(np.float64)), known.bound)
 
 
 def require_positive_count(field: str, value: object) -> None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.errors import ArgumentError, DataError
+from clients.errors import ArgumentError, DataError, RecordRangeError
 
 N_CLASSES: Final = 10
 """Of every data set here but EMNIST's with letters; models have that many logits, and those beyond a data set's classes
@@ -75,8 +75,8 @@ class Split:
     """That a model for these records has: as many as the data set has classes, N_CLASSES at least."""
 
     def __post_init__(self) -> None:
-        for half in (self.train, self.test):
-            require_labels(half.labels, self.n_logits)
+        for name, half in (("training half", self.train), ("test half", self.test)):
+            require_labels(half.labels, self.n_logits, name)
 
     def of_classes(self, classes: Sequence[int]) -> Split:
         """The records of these classes, labelled as they are. Raises DataError unless both halves have each of them,
@@ -89,10 +89,11 @@ class Split:
         return Split(self.train.take(train), self.test.take(test), users, self.n_logits)
 
 
-def require_labels(labels: NDArray[np.int64], n_classes: int) -> None:
-    """Raises ArgumentError unless all are in {0, .., n_classes - 1}."""
-    if np.any((labels < 0) | (labels >= n_classes)):
-        raise ArgumentError(f"labels must be in [0, {n_classes - 1}], got one outside")
+def require_labels(labels: NDArray[np.int64], n_classes: int, field: str = "labels") -> None:
+    """Raise RecordRangeError, naming the first row, unless all are in {0, .., n_classes - 1}."""
+    outside = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if len(outside):
+        raise RecordRangeError(field, int(outside[0]), "a label", n_classes)
 
 
 def joined(parts: Sequence[Records]) -> Records:

@@ -33,6 +33,7 @@ from clients.errors import (
 from clients.extension import imported
 from clients.model_stack import own_models
 from clients.per_record import RecordEngine
+from clients.record_range import require_range
 from clients.simulation.algorithms import ALGORITHMS, Algorithm
 from clients.simulation.config import AttackSettings, Parameters, SimulationSettings
 from clients.simulation.federation import Federation
@@ -110,10 +111,12 @@ class Simulation:
             memory = None if memory_mb is None else memory_mb * 2**20
             some = example_of(next(iter(records.values())))
             engine = RecordEngine(model, some, device=device, memory_bytes=memory)
+        trained = trained_on(records, self.attacks)
+        require_range(engine.model_copy(), {"test records": test, **{f"records of {c}": trained[c] for c in trained}})
         self.federation = Federation(
             task=task,
             settings=settings,
-            records=trained_on(records, self.attacks),
+            records=trained,
             attacks=self.attacks,
             engine=engine,
             own_models=cache(partial(own_models, engine, one_by_one=settings.batching == "client")),

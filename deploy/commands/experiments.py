@@ -129,6 +129,10 @@ def experiment_precad_backdoor(
             min=1,
         ),
     ] = None,
+    undivided: Annotated[
+        bool,
+        typer.Option("--undivided", help="Each attacker of a round uploads the whole malicious update, not its part."),
+    ] = False,
     sigma: Sigma = 1.0,
     rounds: Rounds = None,
     dataset: Annotated[
@@ -152,6 +156,7 @@ def experiment_precad_backdoor(
         experiment = module.Experiment(
             attackers=tuple(dict.fromkeys(attackers or (quick_attackers if quick else ()))),
             sigma=sigma,
+            divides=not undivided,
             **_size(module, quick=quick, seeds=seeds, rounds=rounds),
             dataset=dataset.value,
             model=model,

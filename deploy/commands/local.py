@@ -24,7 +24,7 @@ from deploy.commands.common import (
     people,
     say,
 )
-from deploy.errors import ConfigError
+from deploy.errors import ConfigError, UnfulfilledError
 from deploy.run_folder import RunFolder
 
 Dashboard = Annotated[
@@ -87,6 +87,7 @@ def simulate(
         say(f"as a page   precad report {folder}")
         if as_json:
             sys.stdout.write(to_json(summary) + "\n")
+        simulation.require_fulfilled(summary)
 
 
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:
@@ -106,6 +107,8 @@ def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashbo
         _write_report(local.folder)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
+        if not summary["model_is_finite"]:
+            raise UnfulfilledError("the training diverged: the model is not finite")
 
 
 def _write_report(folder: RunFolder) -> None:

@@ -29,7 +29,7 @@ def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair, share
         parameters["share"] = share
     if attack != LabelFlip.name:
         n_stamped = round(share * row.client_records)
-        parameters |= {"steps": row.local_steps(n_stamped=n_stamped), "rate": row.local_rate}
+        parameters |= {"steps": row.local_steps(n_stamped=n_stamped), "rate": row.local_rate, "divides": False}
     elif pair is not DIGITS:
         parameters["source"] = pair.classes[1]
     if attack == DistributedBackdoor.name:

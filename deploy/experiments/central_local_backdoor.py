@@ -145,6 +145,7 @@ def _attack(n_attackers: int, *, replaces: bool) -> dict[str, Any]:
     """As many attackers as a round expects replace the model together."""
     together = {
         "gamma": 1 / max(1.0, CLIENT_RATE * n_attackers),
+        "divides": False,  # by the expected number of them instead: nobody knows who else is drawn
         "steps": ATTACK_STEPS,
         "rate": LOCAL_RATE,
         "replaces": replaces,
@@ -158,6 +159,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("central-local-backdoor", experiment, folder)
     report["cases"] = [_of_case(outcome) for outcome in outcomes]
+    report["clean_accuracy_floor"] = backdoors.CLEAN_ACCURACY_FLOOR
     report["paragraph"] = paragraph(report)
     runner.write(folder, report, outcomes)
     for k in experiment.attackers:
@@ -167,9 +169,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 def _of_case(outcome: Outcome) -> dict[str, Any]:
     return {
-        **backdoors.of_case(outcome),
-        "accuracy": outcome.over_seeds("accuracy"),  # trainings that a budget ends have few evaluations to average
-        "backdoor": outcome.over_seeds("attack_success"),
+        # trainings that a budget ends have few evaluations to average
+        **backdoors.of_case(outcome, backdoors.final_models(outcome)),
         "rounds": max(run["rounds"] for run in outcome.runs),
         "epsilon": runner.largest_epsilon(outcome),
         "epsilon_is_of_a": outcome.runs[0]["guarantees"][0]["unit"],
@@ -183,6 +184,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
         f"Triangle on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, {report['rounds']} "
         f"rounds, {report['seeds']} seed(s); central DP stopped after {' and '.join(map(str, stopped))} rounds, budget "
         f"{report['budget']:g}. Backdoor accuracy of the final models: {backdoors.in_words(report)}. "
+        f"{backdoors.floor_in_words()} "
         f"{''.join(_verdict(report, k) for k in report['attackers'])}{PAPER}"
     )
 

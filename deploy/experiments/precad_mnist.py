@@ -11,6 +11,7 @@ example, which reads standardised pixels; `model = "cnn"` is the same on pixels 
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     report |= {
         "clients": N_CLIENTS,
         "delta": DELTA,
+        "evaluations": runner.what_is_reported(outcomes),
         "sigmas": [_of_sigma(outcome, rounds=experiment.rounds) for outcome in outcomes],
     }
     report["paragraph"] = paragraph(report)
@@ -83,7 +85,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 def _of_sigma(outcome: Outcome, *, rounds: int) -> dict[str, Any]:
     """Over the seeds: accuracy and its spread; epsilons realised, for the expected participation, and published."""
-    sigma, accuracy = outcome.case.labels["sigma"], outcome.over_seeds("accuracy_of_last_evaluations")
+    sigma = outcome.case.labels["sigma"]
+    accuracies = [statistics.fmean(accuracy for accuracy, _ in of_seed) for of_seed in outcome.reported()]
     expected = round(CLIENT_RATE * rounds)
     from_limit = {
         View.ONE_SERVER: gdp_mu_precad_server_corrupt(RECORD_RATE, sigma, expected),
@@ -91,8 +94,8 @@ def _of_sigma(outcome: Outcome, *, rounds: int) -> dict[str, Any]:
     }
     return {
         "sigma": sigma,
-        **{f"accuracy_{which}": value for which, value in accuracy.items()},
-        "accuracies": [run["accuracy_of_last_evaluations"] for run in outcome.runs],
+        **{f"accuracy_{which}": value for which, value in runner.spread(accuracies).items()},
+        "accuracies": accuracies,
         "epsilon_realised": {view.value: runner.largest_epsilon(outcome, i) for i, view in enumerate(View)},
         "epsilon_expected_participation": {
             view.value: plain(proved_epsilon(view, sigma, expected, outcome.dim)) for view in View
@@ -131,8 +134,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
     compared = f"Accuracy {trend}. " if len(ordered) > 1 else ""
     return (
         f"PRECAD on {report['dataset']}, model {report['model']}, privacy-only form, {report['clients']} clients of 4 "
-        f"shards each, {report['rounds']} rounds ({whole}), {report['seeds']} seed(s); accuracy is the mean of the "
-        f"last five evaluations, one an epoch of {EPOCH} rounds. " + "; ".join(found) + ". "
+        f"shards each, {report['rounds']} rounds ({whole}), {report['seeds']} seed(s); accuracy is "
+        f"{report['evaluations']}, with one evaluation an epoch of {EPOCH} rounds. " + "; ".join(found) + ". "
         f"{compared}The paper draws its accuracies and prints no numbers for them. Its epsilons come "
         "from a central limit and are no bounds: at the same noise what is proved is larger, so a claim at the paper's "
         "epsilon would take more noise than the paper's sigma."
@@ -156,7 +159,8 @@ def _draw(axes: Any, outcomes: Sequence[Outcome]) -> None:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """For people."""
-    table = Table(title="PRECAD, Figure 2", title_justify="left")
+    caption = f"accuracy: {report['evaluations']}"
+    table = Table(title="PRECAD, Figure 2", title_justify="left", caption=caption, caption_justify="left")
     for column in ("sigma", "accuracy", "ε one server", "ε clients only", "ε printed", "ms a round"):
         table.add_column(column, justify="right")
     for row in report["sigmas"]:

@@ -17,6 +17,7 @@ import csv
 import importlib
 import io
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -34,10 +35,20 @@ from deploy.simulation_shown import progress_bar, side_by_side
 from deploy.whole_file import write_whole
 from deploy.workers import Workers
 
+AVERAGED: Final = 5
+"""Evaluations at the end of a long training, whose mean is reported."""
+SHORT_OF: Final = 2 * AVERAGED
+"""With fewer evaluations, their last five reach back into the training's beginning: the final model is reported."""
 EPOCH: Final = 200
 """Rounds, with the paper's q = 0.1 and p = 0.05: each record is seen once, in expectation."""
+PANEL_WIDTH, PANEL_HEIGHT, LEGEND_ROW = 5.25, 4.2, 0.18
+"""Inches, of figures."""
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#C98B00", "#CC79A7", "#56B4E9", "#000000")
 """Okabe and Ito's, which the colour-blind tell apart."""
+
+
+Evaluations = Sequence[tuple[float, float | None]]
+"""Of one training: clean accuracy and attack success of each evaluation; no success where the attack has no aim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +79,39 @@ class Outcome:
 
     def over_seeds(self, name: str) -> dict[str, float | None]:
         """Mean, least and most over the seeds of a figure of the summaries; None where a run has none."""
-        values = [run[name] for run in self.runs]
-        if any(value is None for value in values):
-            return {"mean": None, "min": None, "max": None}
-        return {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
+        return spread([run[name] for run in self.runs])
+
+    def reported(self) -> list[Evaluations]:
+        """Return of each seed the last five evaluations, or, after a short training, that of the final model."""
+        every = self.case.config["simulation"]["evaluate_every"]
+        found: list[Evaluations] = []
+        for run in self.runs:
+            rows = [row for row in self.rows if row["seed"] == run["seed"]]
+            due = [row for row in rows if row["round"] % every == 0 or row["round"] == run["rounds"]]
+            final = {"accuracy": run["accuracy"], "attack_success": run["attack_success"]}
+            shown = due[-AVERAGED:] if len(due) >= SHORT_OF else [final]
+            found.append([(row["accuracy"], row.get("attack_success")) for row in shown])
+        return found
 
     @property
     def diverged(self) -> int:
         """How many of the runs."""
         return sum(run["diverged_in_round"] is not None for run in self.runs)
+
+
+def what_is_reported(outcomes: Sequence[Outcome]) -> str:
+    """Say which evaluations `Outcome.reported` took of these trainings."""
+    sizes = {len(of_seed) for outcome in outcomes for of_seed in outcome.reported()}
+    words = {AVERAGED: f"the mean of the last {AVERAGED} evaluations", 1: "that of the final model"}
+    return ", or ".join(words[size] for size in sorted(sizes, reverse=True))
+
+
+def spread(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return mean, least and most; None where there is no value, or one is missing."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return {"mean": None, "min": None, "max": None}
+    return {"mean": statistics.fmean(known), "min": min(known), "max": max(known)}
 
 
 def paper_config(
@@ -222,15 +257,30 @@ def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> 
     """A PNG of so many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without
     matplotlib."""
     pyplot = require_matplotlib()
-    figure, grid = pyplot.subplots(1, panels, figsize=(5.25 * panels, 4.2), dpi=80, layout="constrained", squeeze=False)
+    size = (PANEL_WIDTH * panels, PANEL_HEIGHT)
+    figure, grid = pyplot.subplots(1, panels, figsize=size, dpi=80, layout="constrained", squeeze=False)
     draw(grid[0])
     for panel in grid[0]:
         panel.grid(alpha=0.3)
-        panel.legend(fontsize=8)
+    _legends_below(figure, grid[0])
     image = io.BytesIO()
     figure.savefig(image, format="png")
     pyplot.close(figure)
     write_whole(path, image.getvalue())
+
+
+def _legends_below(figure: Any, panels: Sequence[Any]) -> None:
+    """Put legends below the axes, where they cover no curve: one for all panels where they show the same."""
+    shown = [panel.get_legend_handles_labels() for panel in panels]
+    is_one = all(labels == shown[0][1] for _, labels in shown)
+    columns = len(panels) if is_one else 1
+    rows = max(math.ceil(len(labels) / columns) for _, labels in shown)
+    figure.set_size_inches(PANEL_WIDTH * len(panels), PANEL_HEIGHT + LEGEND_ROW * rows)
+    if is_one:
+        figure.legend(*shown[0], loc="outside lower center", ncols=columns, fontsize=8)
+        return
+    for panel, (handles, labels) in zip(panels, shown, strict=True):
+        panel.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize=8)
 
 
 def require_matplotlib() -> Any:

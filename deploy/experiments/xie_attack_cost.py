@@ -235,7 +235,8 @@ def _of_case(
         "epsilon_published": published_epsilon(training, row.delta),
         "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, row.delta),
         "J": J,
-        "radius": experiment.largest_cost * hoeffding_radius(experiment.clean_seeds, PSI / n_J, n_events=2),
+        # J and its mean are in [0, C_bar]: no radius says less than C_bar does
+        "radius": experiment.largest_cost * min(1.0, hoeffding_radius(experiment.clean_seeds, PSI / n_J, n_events=2)),
         "measured": measured,
         "certified": certified,
         "needed": {

@@ -13,6 +13,7 @@ from deploy.experiments import runner
 from deploy.experiments.attack_levels import LEVELS
 from deploy.experiments.public_start import PublicStart
 from deploy.experiments.two_classes import pair_of
+from deploy.figures import within
 from dp.certified_prediction import Method
 
 PAPER_TRAININGS: Final = 100
@@ -22,7 +23,7 @@ def paragraph(report: Mapping[str, Any], start: PublicStart | None) -> str:
     """What came out, beside what the paper says."""
     level, words = LEVELS[report["level"]], pair_of(report["dataset"]).words
     figure = level.figure_of(report["dataset"])
-    found = "; ".join(_sentence(case) for case in report["cases"])
+    found = "; ".join(_sentence(case, report["C_bar"]) for case in report["cases"])
     is_paper = "the" if report["rounds"] == figure.rounds else "not the"
     beaten = "; ".join(report["beaten"]) or "none"
     cost = (
@@ -45,7 +46,7 @@ def paragraph(report: Mapping[str, Any], start: PublicStart | None) -> str:
     )
 
 
-def _sentence(case: Mapping[str, Any]) -> str:
+def _sentence(case: Mapping[str, Any], largest: float) -> str:
     last = case["measured"][-1]
     bounds = {evidence: case["certified"][evidence] for evidence in ("radius", "estimate")}
     k, paired = last["k"], last["same_seeds_without"]
@@ -53,8 +54,8 @@ def _sentence(case: Mapping[str, Any]) -> str:
     without = "" if paired is None else f" ({paired:.3f} without attackers from the same seeds)"
     return (
         f"{case['attack']}, sigma = {case['sigma']:g} (epsilon published {case['epsilon_published']:.4f}): J = "
-        f"{case['J']:.3f} +- {case['radius']:.3f} without attackers; with k = {k}{poisoned}, {last['mean']:.3f} "
-        f"measured{without}, at least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
+        f"{case['J']:.3f}, {within(case['radius'], largest)}, without attackers; with k = {k}{poisoned}, "
+        f"{last['mean']:.3f} measured{without}, at least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
         f"{_down(bounds['estimate'][Method.EXACT][k])} if the mean were J and "
         f"{_down(bounds['estimate'][Method.PUBLISHED][k])} by the published formula"
     )

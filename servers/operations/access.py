@@ -11,6 +11,7 @@ is right. Sessions that exist are not affected.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import hmac
 import ipaddress
@@ -76,7 +77,7 @@ def read_private(path: Path, field: str) -> str:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             if mode & _OTHERS:
                 raise SetupError(f"{field}: expected a file closed to other users, found mode {mode:04o} ({path})")
-            return file.read(4096).decode("ascii", errors="replace")
+            return file.read(4096).removeprefix(codecs.BOM_UTF8).decode("ascii", errors="replace")
     except OSError as error:
         raise SetupError(f"{field}: expected a readable file, found {error.strerror} ({path})") from None
 

@@ -17,6 +17,7 @@ from benchmarks.workload import Case
 from deploy.cli import app
 from deploy.errors import INVALID_INPUT
 from mpc.sharing import Mode
+from tests.legends import require_clear_of_curves
 from tests.mpc.gate_costs import ROUNDS
 
 NOWHERE = Path("/nonexistent/python")
@@ -230,9 +231,16 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(monkey
         plots.require_matplotlib()
 
 
-def test_plots_are_drawn(tmp_path):
-    """One file per benchmark."""
+def test_plots_are_drawn(tmp_path, monkeypatch):
+    """One file per benchmark, no legend over its curves."""
     pytest.importorskip("matplotlib")
+    save = plots._save
+
+    def save_and_look(pyplot, figure, path):
+        save(pyplot, figure, path)
+        require_clear_of_curves(figure)
+
+    monkeypatch.setattr(plots, "_save", save_and_look)
     common = {"ms_per_client": 2.0, "ms_per_client_q1": 1.0, "ms_per_client_q3": 3.0, "clients": 1}
     rows = [{"implementation": name, "mode": "masked", "d": 10, **common} for name in ("native", "floor")]
     plots.plot_validation({"rows": rows}, tmp_path / "validation.png")

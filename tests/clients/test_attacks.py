@@ -202,7 +202,7 @@ def test_mirrored_labels_are_nine_less_themselves():
     assert (mirrored.labels + images().labels == 9).all()
     assert mirrored.labels.dtype == images().labels.dtype
     assert_array_equal(MirroredLabels().on_records(mirrored).labels, images().labels)
-    with pytest.raises(ArgumentError, match=r"labels must be in \[0, 9\]"):
+    with pytest.raises(ArgumentError, match=r"expected a label in \[0, 9\] in row \d+, found one outside"):
         MirroredLabels().on_records(Records(images().features, images().labels + 1))
 
 
@@ -492,6 +492,29 @@ def test_sign_flip_and_noise():
 def test_attacks_without_meaning_are_refused(make, message):
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 10])
+def test_attackers_of_a_round_divide_the_malicious_update(m):
+    """Together they move the model from theta to theta*, however many they are; undivided, m times as far."""
+    theta_star = np.array([3.0, -1.0, 0.5, 2.0])
+    seen = knowledge(HONEST, n_attackers=m, step=0.25, train=lambda steps, rate: theta_star)
+    moves = [
+        0.25 * np.sum([attack.craft(seen) for _ in range(m)], axis=0)
+        for attack in (PixelBackdoor(), PixelBackdoor(divides=False), PixelBackdoor(gamma=2.0))
+    ]
+    whole = theta_star - np.arange(4)
+    for move, times in zip(moves, (1, m, 2), strict=True):
+        np.testing.assert_allclose(move, times * whole, rtol=1e-12)
+
+
+def test_a_divided_update_is_within_the_bound():
+    """Each part is projected by itself: dividing loses nothing that the bound would have taken anyway."""
+    far = knowledge(HONEST, n_attackers=4, step=1.0, bound=2.0, train=lambda steps, rate: np.full(4, 100.0))
+    assert np.linalg.norm(PixelBackdoor().craft(far)) == pytest.approx(2.0)
+    near = knowledge(HONEST, n_attackers=4, step=1.0, bound=2.0, train=lambda steps, rate: np.arange(4) + 2.0)
+    assert np.linalg.norm(PixelBackdoor().craft(near)) == pytest.approx(1.0)
+    assert np.linalg.norm(PixelBackdoor(divides=False).craft(near)) == pytest.approx(2.0)
 
 
 def test_a_backdoor_in_texts_is_refused():

@@ -116,8 +116,8 @@ def test_take_copies():
         (np.zeros((2, 64), np.float32), np.zeros(2, np.int64), "features must have shape"),
         (np.zeros((2, 3, 64), np.int64), np.zeros(2, np.int64), "features must have shape"),
         (np.zeros((2, 1, 8, 8), np.float32), np.zeros(3, np.int64), "features must have shape"),
-        (np.zeros((1, 1, 8, 8), np.float32), np.array([62]), r"labels must be in \[0, 61\]"),
-        (np.zeros((1, 1, 8, 8), np.float32), np.array([-1]), r"labels must be in \[0, 61\]"),
+        (np.zeros((1, 1, 8, 8), np.float32), np.array([62]), r"labels: expected a label in \[0, 61\] in row 0, found"),
+        (np.zeros((1, 1, 8, 8), np.float32), np.array([-1]), r"labels: expected a label in \[0, 61\] in row 0, found"),
     ],
 )
 def test_malformed_records_are_refused(features, labels, message):
@@ -462,11 +462,11 @@ def test_emnist_s_splits_have_the_published_sizes():
 
 def test_classes_beyond_a_data_set_s_are_refused():
     eleven = Records(np.zeros((11, 1, 8, 8), np.float32), np.arange(11))
-    with pytest.raises(ArgumentError, match=r"labels must be in \[0, 9\]"):
+    with pytest.raises(ArgumentError, match=r"expected a label in \[0, 9\] in row \d+, found one outside"):
         datasets.Split(eleven, eleven)
     split = datasets.Split(eleven, eleven, n_logits=26)
     assert split.of_classes((9, 10)).n_logits == 26
-    with pytest.raises(ArgumentError, match=r"labels must be in \[0, 9\]"):
+    with pytest.raises(ArgumentError, match=r"expected a label in \[0, 9\] in row \d+, found one outside"):
         RandomLabels().on_records(eleven)
 
 

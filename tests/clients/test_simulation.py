@@ -458,6 +458,28 @@ def test_a_budget_ends_the_training_before_it_would_be_passed(engine: RecordEngi
     assert running.guarantees()[-1].epsilon == by_rounds[3]
 
 
+class OneServersNoise(SeededRandomness):
+    """The first of two servers adds what the trusted one would, the second nothing."""
+
+    def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
+        """The seed's for the trusted server."""
+        return super().noise(t, "server", std_on_grid, dim) * (source != "server-1")
+
+
+def test_central_dp_is_user_dp_fedavg_with_a_budget(engine: RecordEngine) -> None:
+    """Simulated until its budget, and as the task of a deployment: the same bytes, where the noise is one server's."""
+    values: dict[str, Any] = {"rounds": 3, "client_clip": 0.05, "noise_multiplier": 0.5}
+    steps = {"local_steps": 2, "local_rate": 0.5}
+    bound = task(**values, epsilon_budget_clients_only=1e9)
+    central = final(simulation(engine, bound, algorithm="central-dp", **steps))
+    plain = final(simulation(engine, task(**values), algorithm="user-dp-fedavg", **steps))
+    deployed = simulation(
+        engine, task(**values, **steps, algorithm="central-dp"), algorithm="deployed", randomness=OneServersNoise(5)
+    )
+    assert deployed.task.algorithm == "user-dp-fedavg"
+    assert central.tobytes() == plain.tobytes() == final(deployed).tobytes()
+
+
 # -- both ways through the servers -------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from deploy import accounting_plots as plots
 from deploy.cli import app
 from dp.planner import LEAST_MULTIPLIER
+from tests.legends import require_clear_of_curves
 
 ACCOUNT = ["account", "--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]
 WISH = ["certify", "--plan", "--attackers", "3", "--epsilon", "2", "--lead", ".9", ".1", "-q", ".1", "-p", ".05"]
@@ -35,7 +36,13 @@ def figures(monkeypatch):
     """The figures as they are saved, to be looked at; saved they are too."""
     pytest.importorskip("matplotlib")
     kept, save = [], plots._save
-    monkeypatch.setattr(plots, "_save", lambda pyplot, figure, path: (kept.append(figure), save(pyplot, figure, path)))
+
+    def look_and_save(pyplot, figure, path):
+        kept.append(figure)
+        save(pyplot, figure, path)
+        require_clear_of_curves(figure)
+
+    monkeypatch.setattr(plots, "_save", look_and_save)
     return kept
 
 

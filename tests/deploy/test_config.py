@@ -530,3 +530,20 @@ def test_a_certificate_of_another_client_is_no_certificate_of_this_one(folder: P
     shutil.copytree(folder / "pki" / "client-1", folder / "pki" / "client-0")
     result = precad("client", str(folder / "config.toml"), "--id", "client-0")
     assert_refused(result, "certificate: expected one of client 'client-0', found precad://client/client-1")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_configuration(tmp_path: Path) -> None:
+    """Editors of Windows write one."""
+    path = tmp_path / "with-mark.toml"
+    text = tomli_w.dumps(demo_config()).replace("\n", "\r\n")
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert config.read_toml(path) == demo_config()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"# nothing yet\n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("command", ["run", "simulate", "check"])
+def test_an_empty_configuration_is_named(tmp_path: Path, content: bytes, command: str) -> None:
+    path = tmp_path / "empty.toml"
+    path.write_bytes(content)
+    result = CliRunner().invoke(cli.app, [command, str(path)])
+    assert_refused(result, r"empty\.toml: expected a configuration with a section \[task\], found an empty file$")

@@ -104,7 +104,7 @@ def test_a_name_that_is_taken_or_revoked_gets_nothing(authority: Path, tmp_path:
         with pytest.raises(pki.PkiError, match="alice exists already"):
             tokens.make(ALICE, valid=DAY, days=30)
         token = tokens.make(BOB, valid=DAY, days=30)
-        (authority / "revoked-names.txt").write_text("# left the study\nbob  # in May\n")
+        (authority / "revoked-names.txt").write_text("bob  # left in May\n", encoding="utf-8-sig")
         for refused in (
             lambda: tokens.redeem(token, asked(tmp_path / "2", BOB)),
             lambda: tokens.make(BOB, valid=DAY, days=30),

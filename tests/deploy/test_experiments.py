@@ -23,6 +23,7 @@ from clients.simulation import Simulation
 from deploy.cli import app
 from deploy.errors import ConfigError
 from deploy.experiments import (
+    backdoors,
     central_local_backdoor,
     precad_backdoor,
     precad_clients,
@@ -37,6 +38,7 @@ from dp.accounting import PldAccountant, SampledGaussian
 from dp.certified_prediction import certified_integer, xie_certified_k
 from dp.ptr_loss import pld_eps_ptr
 from dp.ptr_privacy import eps_ptr_rounds
+from tests.legends import require_clear_of_curves
 
 
 def experiment(*arguments: object) -> Result:
@@ -61,6 +63,73 @@ def small(command: str, folder: Path, *arguments: object) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.parametrize("panels", [1, 2, 3])
+@pytest.mark.parametrize("are_alike", [True, False])
+def test_no_legend_covers_a_curve(tmp_path: Path, panels: int, are_alike: bool) -> None:
+    """Curves that fill their panels, under names as long as those of the certified accuracies."""
+    pytest.importorskip("matplotlib")
+    drawn: list[Any] = []
+
+    def draw(axes: Any) -> None:
+        for i, panel in enumerate(axes):
+            for k in range(6):
+                which = "" if are_alike else f" of panel {i}"
+                panel.plot(
+                    [0, 10], [1, k / 6], label=f"{k}: published, with the radius (published reproduction){which}"
+                )
+            panel.set(xlabel="attackers k", ylabel="certified accuracy", title="sigma = 1")
+        drawn.append(axes[0].figure)
+
+    runner.save_figure(draw, tmp_path / "figure.png", panels=panels)
+    require_clear_of_curves(drawn[0])
+    shown = [text.get_text() for legend in drawn[0].legends for text in legend.get_texts()]
+    assert len(shown) == (6 if are_alike or panels == 1 else 0)
+
+
+def outcome_of(accuracies: list[float], successes: list[float], every: int = 200) -> runner.Outcome:
+    """One training of PRECAD under attack with these evaluations."""
+    case = precad_backdoor.Experiment(rounds=every * len(accuracies)).case(precad_backdoor.DEFENCES[0], 5)
+    rows = [
+        {**case.labels, "seed": 0, "round": every * (i + 1), "epoch": i + 1, "accuracy": a, "attack_success": s}
+        for i, (a, s) in enumerate(zip(accuracies, successes, strict=True))
+    ]
+    final = {"accuracy": accuracies[-1], "attack_success": successes[-1]}
+    run = {"seed": 0, "rounds": every * len(accuracies), "rejected": 0, "diverged_in_round": None, **final}
+    return runner.Outcome(case=case, dim=10, runs=[run], rows=rows, ms_per_round=1.0)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "successes", "accuracy", "backdoor", "below"),
+    [
+        ([0.098] * 10, [1.0] * 10, 0.098, None, 5),  # calls everything zero
+        ([0.3] * 5 + [0.5, 0.6, 0.7, 0.8, 0.9], [1.0] * 6 + [0.1, 0.2, 0.3, 0.4], 0.7, 0.25, 1),
+        ([0.9] * 10, [1.0] * 10, 0.9, 1.0, 0),
+        ([0.9, 0.098], [0.0, 1.0], 0.098, None, 1),  # a short training is what its final model is
+        ([0.098, 0.9], [1.0, 0.25], 0.9, 0.25, 0),
+    ],
+)
+def test_a_backdoor_counts_only_where_the_model_has_learnt_its_task(
+    accuracies: list[float], successes: list[float], accuracy: float, backdoor: float | None, below: int
+) -> None:
+    outcome = outcome_of(accuracies, successes)
+    case = backdoors.of_case(outcome, outcome.reported())
+    assert case["accuracy"]["mean"] == pytest.approx(accuracy)
+    assert case["backdoor"]["mean"] == (None if backdoor is None else pytest.approx(backdoor))
+    assert case["below_floor"] == below
+    said = backdoors.in_words({"cases": [case], "seeds": 1})
+    assert ("below the floor" in said) == (below > 0)
+    assert backdoors.share(case["backdoor"]) == ("-" if backdoor is None else f"{backdoor:.3f}")
+
+
+def test_what_is_printed_as_the_accuracy_is_said() -> None:
+    """Five evaluations are the whole of a quick training: their mean would count its beginning."""
+    short, long = outcome_of([0.1, 0.3, 0.5, 0.7, 0.9], [0.0] * 5), outcome_of([0.1] * 5 + [0.9] * 5, [0.0] * 10)
+    assert short.reported() == [[(0.9, 0.0)]]
+    assert runner.what_is_reported([short]) == "that of the final model"
+    assert long.reported() == [[(0.9, 0.0)] * 5]
+    assert runner.what_is_reported([long]) == "the mean of the last 5 evaluations"
+
+
 def test_the_backdoor_in_small_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds, then two more; a third time nothing is left to train."""
     pytest.importorskip("matplotlib")
@@ -70,8 +139,8 @@ def test_the_backdoor_in_small_and_gone_on_with(tmp_path: Path, monkeypatch: pyt
     assert [case["defence"] for case in report["cases"]] == [defence.words for defence in precad_backdoor.DEFENCES]
     for case in report["cases"]:
         assert case["attackers"] == 10
-        assert 0 <= case["backdoor"]["mean"] <= 1
-        assert case["diverged"] == 0
+        assert case["backdoor"]["mean"] is None  # after four rounds no model has learnt enough
+        assert (case["below_floor"], case["diverged"]) == (1, 0)
     rows = rows_of(folder)
     assert set(rows[0]) == {"defence", "attackers", "seed", "round", "epoch", "accuracy", "attack_success"}
     assert {row["round"] for row in rows if row["defence"] == "non-private"} == {"2", "4"}
@@ -129,7 +198,7 @@ def test_the_backdoors_setting_is_the_papers() -> None:
     for name, config in configs.items():
         task, simulation = config["task"], config["simulation"]
         assert (task["clients"], task["client_rate"], task["record_rate"], task["rounds"]) == (100, 0.1, 0.05, 5000)
-        assert simulation["attack"] == {"kind": "pixel-backdoor", "clients": 5}
+        assert simulation["attack"] == {"kind": "pixel-backdoor", "clients": 5, "parameters": {"divides": True}}
         is_bounded = simulation.get("client_clipping", True)
         assert is_bounded == ("-c" in name)
         if is_bounded:
@@ -159,7 +228,9 @@ def test_a_missed_target_is_called_missed(means: tuple[float, ...], verdict: str
         "sigma": 1.0,
         "rounds": 5000,
         "seeds": 1,
-        "cases": [{**case, "diverged": 0} for case in cases],
+        "divides": True,
+        "evaluations": "that of the final model",
+        "cases": [{**case, "diverged": 0, "below_floor": 0} for case in cases],
     }
     said = precad_backdoor.paragraph(report)
     words = said.partition("At K = 5: ")[2].partition(". ")[0]
@@ -211,7 +282,14 @@ def test_an_order_that_is_not_the_papers_is_said(means: tuple[float, ...], verdi
     words = [defence.words for defence in central_local_backdoor.DEFENCES]
     band = {"min": 0.0, "max": 1.0}
     cases = [
-        {"defence": name, "attackers": 20, "rounds": 7, "backdoor": {"mean": mean, **band}, "diverged": 0}
+        {
+            "defence": name,
+            "attackers": 20,
+            "rounds": 7,
+            "backdoor": {"mean": mean, **band},
+            "diverged": 0,
+            "below_floor": 0,
+        }
         for name, mean in zip(words, means, strict=True)
     ]
     report = {"dataset": "mnist", "model": "cnn", "rounds": 9, "seeds": 1, "budget": 3.0, "attackers": [20]}

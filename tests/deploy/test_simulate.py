@@ -189,13 +189,13 @@ def test_more_rounds_go_on_to_the_model_of_a_run_without_a_halt(config: Path, tm
 
 
 def test_a_training_that_diverges_ends_with_a_record(tmp_path: Path) -> None:
-    """A step so long that float32 overflows: exit code 0, the last finite model, and the same once more."""
+    """A step so long that float32 overflows: exit code 3, the last finite model, and the same once more."""
     path = tmp_path / "wild.toml"
     wild = {**SMALL, "task": {**SMALL["task"], "learning_rate": 1e38}, "simulation": {"algorithm": "non-private"}}
     path.write_text(tomli_w.dumps(wild))
     for _ in range(2):
         done = precad("simulate", path, "--output", tmp_path / "run", "--json")
-        assert done.exit_code == 0, done.output
+        assert done.exit_code == 3, done.output
         (run,) = json.loads(done.stdout)["seeds"]
         assert 0 <= run["diverged_in_round"] < 6
         assert run["rounds"] == run["diverged_in_round"]
@@ -204,6 +204,29 @@ def test_a_training_that_diverges_ends_with_a_record(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"] == [run]
     assert np.isfinite(np.load(tmp_path / "run" / "seed-0.npz")["parameters"]).all()
     assert len((tmp_path / "run" / "seed-0.jsonl").read_text().splitlines()) == run["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "reason"),
+    [
+        ({"learning_rate": 1e20}, 6, "seed 0: the training diverged: the model is not finite"),
+        ({"epsilon_budget_one_server": 1e-3}, 0, "seed 0: 0 rounds done: the budget allows no further round"),
+    ],
+    ids=["a step of 1e20", "a budget that allows no round"],
+)
+def test_a_training_with_nothing_to_show_is_told_by_the_exit_code(
+    tmp_path: Path, changes: dict[str, float], rounds: int, reason: str
+) -> None:
+    """Everything is written all the same. The model's own parameters are finite."""
+    path = tmp_path / "wild.toml"
+    path.write_text(tomli_w.dumps({**SMALL, "task": {**SMALL["task"], **changes}}))
+    done = precad("simulate", path, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 3, done.output
+    assert reason in " ".join(done.stderr.split())
+    (run,) = json.loads(done.stdout)["seeds"]
+    assert (run["rounds"], run["diverged_in_round"], run["model_is_finite"]) == (rounds, None, rounds == 0)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["seeds"] == [run]
+    assert np.isfinite(np.load(tmp_path / "run" / "seed-0.npz")["parameters"]).all()
 
 
 def test_a_process_killed_while_it_writes_the_configuration_is_gone_on_with(config: Path, tmp_path: Path) -> None:
@@ -242,7 +265,7 @@ def test_honest_updates_that_are_not_finite_are_a_divergence_under_any_rule(tmp_
     simulation = {"algorithm": "fedavg", "local_rate": 1e300, "local_weight_decay": 1e10, "aggregation": rule}
     path.write_text(tomli_w.dumps({**SMALL, "simulation": simulation}))
     done = precad("simulate", path, "--output", tmp_path / "run", "--json")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     (run,) = json.loads(done.stdout)["seeds"]
     assert run["diverged_in_round"] == run["rounds"] == 0
     assert run["ended"].startswith("the training diverged in round 0: ")

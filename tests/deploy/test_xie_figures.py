@@ -139,7 +139,8 @@ def test_who_attacks_is_the_papers() -> None:
         user.case(2.5, attack, 4, 0.5).config["simulation"]["attack"]["parameters"]
         for attack in ("label-flip", "triangle-backdoor")
     ]
-    assert half == [{"gamma": 50.0, "share": 0.5}, {"gamma": 50.0, "share": 0.5, "steps": 20, "rate": 0.02}]
+    assert half[0] == {"gamma": 50.0, "share": 0.5}
+    assert half[1] == {"gamma": 50.0, "share": 0.5, "steps": 20, "rate": 0.02, "divides": False}
     record = xie_attack_cost.Experiment(level="instance").filled().case(10.0, "triangle-backdoor", 20)
     attack = record.config["simulation"]["attack"]
     assert (attack["clients"], attack["parameters"]) == (1, {"aim": "triangle-backdoor", "records": 20})
@@ -262,9 +263,8 @@ def test_accuracy_certified_against_records_in_small(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert "poisoned records" in report["paragraph"]
     assert report["cases"][0]["paper"] is None
-    assert report["cases"][0]["radius"] == pytest.approx(
-        math.sqrt(math.log(2 * 2 * len(DataSource(classes=(0, 1)).load(side=28).test) / 0.01) / 2)
-    )
+    hoeffding = math.sqrt(math.log(2 * 2 * len(DataSource(classes=(0, 1)).load(side=28).test) / 0.01) / 2)
+    assert hoeffding > report["cases"][0]["radius"] == 1  # a confidence is nowhere further from its mean
 
 
 def test_figures_2_and_3_are_no_table_4() -> None:

@@ -1,6 +1,7 @@
 """The comparison gates against Python's carries, and what they use up, leave behind and show."""
 
 import itertools
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -291,13 +292,61 @@ def test_nothing_of_a_run_stays_in_its_thread(crypten_gate, crypten, n_triples):
     assert run_pair(party) == ((False, None), (False, None))
 
 
-def test_crypten_refuses_to_run_outside_the_gate(crypten):
-    """A CrypTen operation in a thread that runs no gate finds no communicator and no triples."""
+def test_outside_the_gate_crypten_has_its_own_globals(crypten_gate, crypten):
+    """A thread that runs no gate finds no communicator of ours, and CrypTen's own provider."""
+    assert_carries(crypten_gate, (edge_pairs(30), 30))
     with pytest.raises(RuntimeError, match="not initialized"):
         crypten.communicator.get()
-    provider = crypten.mpc.get_default_provider()
-    with pytest.raises(NotImplementedError, match="inside the gate"):
-        provider.generate_binary_triple((1,), (1,))
+    assert type(crypten.mpc.get_default_provider()).__module__.startswith("crypten.")
+    assert crypten.cfg.mpc.provider == "TFP"
+    assert crypten.communicator.DistributedCommunicator.__module__.startswith("crypten.")
+
+
+CRYPTEN_PROGRAM = """
+import sys, threading
+sys.path[:0] = {path}
+from mpc.gates import make_gate
+from test_comparison import assert_carries, edge_pairs
+
+gate = make_gate("crypten") if {is_first} else None
+import crypten, torch
+
+def program():
+    x, y = crypten.cryptensor([1.5, -2.0, 3.25]), crypten.cryptensor([2.0, 4.0, -1.0])
+    return [(x * y).get_plain_text().tolist(), (x > y).get_plain_text().tolist(), (x @ y).get_plain_text().tolist()]
+
+crypten.init()
+lookups = crypten.communicator.get, crypten.mpc.get_default_provider, crypten.communicator.DistributedCommunicator
+before = program()
+gate = gate or make_gate("crypten")
+assert program() == before
+done = threading.Event()
+beside = []
+def meanwhile():
+    while not done.is_set() or not beside:
+        beside.append(program())
+thread = threading.Thread(target=meanwhile)
+thread.start()
+for _ in range(20):
+    assert_carries(gate, (edge_pairs(30), 30))
+done.set()
+thread.join()
+assert all(found == before for found in beside)
+assert program() == before
+assert lookups == (
+    crypten.communicator.get, crypten.mpc.get_default_provider, crypten.communicator.DistributedCommunicator
+)
+print(before)
+"""
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["gate before crypten.init", "gate after it"])
+def test_a_crypten_program_runs_before_beside_and_after_the_gate(is_first):
+    """In a process of its own: the same results each time, and CrypTen's lookups are its own again."""
+    code = CRYPTEN_PROGRAM.format(path=sys.path, is_first=is_first)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[[3.0, -8.0, -3.25], [0, 0, 1], -8.25]"
 
 
 def test_two_gates_at_once_do_not_mix(gate):
@@ -311,12 +360,9 @@ def test_two_gates_at_once_do_not_mix(gate):
         list(pool.map(pair, ["left", "right"]))
 
 
-def test_loading_the_gate_again_changes_nothing(crypten_gate, crypten):
-    """A second gate in one process works beside the first, on the same communicator class."""
-    communicator = crypten.communicator.DistributedCommunicator
-    again = make_gate("crypten")
-    assert crypten.communicator.DistributedCommunicator is communicator
-    for one in (crypten_gate, again):
+def test_loading_the_gate_again_changes_nothing(crypten_gate):
+    """A second gate in one process works beside the first."""
+    for one in (crypten_gate, make_gate("crypten"), crypten_gate):
         assert_carries(one, (edge_pairs(30), 30))
 
 

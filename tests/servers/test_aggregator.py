@@ -6,6 +6,7 @@ Failure means: a start that failed and left something behind, or a client that e
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from pathlib import Path
@@ -17,13 +18,15 @@ import pytest
 
 from clients.session import parts_of
 from clients.submission import RoundInvitation
+from deploy.errors import exit_code_of
+from dp import rounded_gaussian
 from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, ServerTuples
 from protos.tls_files import TransportError
 from servers import task_run
 from servers.aggregator import Aggregator
-from servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError
+from servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
 from servers.peer import PeerLink
 from servers.task_state import TaskState
 from servers.tuple_source import TupleSource
@@ -98,6 +101,33 @@ async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
         await asyncio.gather(*(client.goodbye() for client in clients.values()))
         await deployment.finish()
         assert [record["accepted"] for record in deployment.rounds(1)] == [sorted(clients)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"epsilon_budget_one_server": 1e-6}, "the task ended without a round: the privacy budget is spent after 0"),
+        ({"learning_rate": 1e20, "client_rate": 1e-6}, "the training diverged: .*; 1 rounds done"),
+    ],
+    ids=["no round", "diverged"],
+)
+@asynchronous
+async def test_a_task_with_no_model_to_show_is_no_success(
+    pki: Pki, tmp_path: Path, changes: dict[str, float], reason: str
+) -> None:
+    """Both servers end with the reason, which stands for exit code 3; their clients are told that the task is over."""
+    task = small_task(rounds=1, **changes)
+    noises = (rounded_gaussian.sample, rounded_gaussian.sample)
+    async with running(task, pki, tmp_path, noises=noises) as deployment:
+        clients = [LeashedClient(name, deployment) for name in task.clients]
+        await asyncio.gather(*(client.join() for client in clients))
+        await asyncio.gather(*(client.goodbye() for client in clients))
+        dealer, *servers = await asyncio.gather(*deployment._runs, return_exceptions=True)
+    for error in servers:
+        assert isinstance(error, TaskUnfulfilledError)
+        assert re.match(reason, str(error))
+        assert exit_code_of(error) == 3
+    assert dealer is None
 
 
 @asynchronous

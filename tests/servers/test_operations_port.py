@@ -501,6 +501,8 @@ def test_the_token_comes_from_the_file_or_else_from_the_environment(tmp_path: Pa
     path.write_text(TOKEN + "\n")
     environment = {"PRECAD_OPERATIONS_TOKEN": WRONG}
     assert load_token(path, environment).matches(TOKEN)
+    path.write_text(TOKEN, encoding="utf-8-sig")  # as editors of Windows do
+    assert load_token(path, environment).matches(TOKEN)
     assert load_token(None, environment).matches(WRONG)
     with pytest.raises(SetupError, match="PRECAD_OPERATIONS_TOKEN in the environment, found neither"):
         load_token(None, {})

@@ -66,6 +66,13 @@ def test_a_missing_file_is_refused_at_the_start(tmp_path: Path) -> None:
         Revocations(tmp_path / "revoked.txt")
 
 
+def test_a_byte_order_mark_hides_no_fingerprint(pki: Pki, tmp_path: Path) -> None:
+    alice, path = pki.tls("alice").certificate.read_bytes(), tmp_path / "revoked.txt"
+    path.write_text(fingerprint(alice) + "\n", encoding="utf-8-sig")
+    with pytest.raises(RevokedError):
+        Revocations(path).require_valid(Call(alice))
+
+
 def test_the_file_is_read_again_and_one_that_breaks_revokes_no_less(pki: Pki, tmp_path: Path) -> None:
     alice, bob = (pki.tls(name).certificate.read_bytes() for name in ("alice", "bob"))
     path = tmp_path / "revoked.txt"

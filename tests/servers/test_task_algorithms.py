@@ -59,6 +59,13 @@ def test_what_needs_updates_in_the_clear_is_refused_with_the_reason(name: str) -
         small_task(algorithm=name)
 
 
+def test_central_dp_is_another_name_of_user_dp_fedavg() -> None:
+    """The canonical text, and so the digest that operators compare, is that of the algorithm's own name."""
+    central, own = (task_of(name, local_steps=3) for name in ("central-dp", "user-dp-fedavg"))
+    assert (central.algorithm, central, central.digest()) == ("user-dp-fedavg", own, own.digest())
+
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("precad", {"local_steps": 2}, "local_steps is of user-dp-fedavg and ins-dp-fedavg only, found algorithm 'precad'"),
     ("ins-dp-fedavg", {"local_momentum": 0.5}, "local_momentum is of user-dp-fedavg only"),

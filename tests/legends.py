@@ -1,0 +1,17 @@
+"""Whether the legends of a figure leave its curves to be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def require_clear_of_curves(figure: Any) -> None:
+    """Fail where a legend lies over a panel. figure: one that was drawn, as it was saved."""
+    legends = [*figure.legends, *(legend for axis in figure.axes if (legend := axis.get_legend()) is not None)]
+    renderer = figure.canvas.get_renderer()
+    for legend in legends:
+        box = legend.get_window_extent(renderer)
+        assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1 + 1, "a legend is wider than the figure"
+        assert figure.bbox.y0 - 1 <= box.y0 <= box.y1 <= figure.bbox.y1 + 1, "a legend is higher than the figure"
+        for axis in figure.axes:
+            assert not box.overlaps(axis.get_window_extent(renderer)), f"a legend covers {axis.get_title()!r}"
