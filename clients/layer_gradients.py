@@ -27,8 +27,8 @@ fill up a stack of models (`clients.model_stack`) and count for nothing."""
 
 LOOPING_DEVICES: Final = ("cpu",)
 """Where a product for each client is the faster way: a call costs little beside it."""
-_GROUPED_ROWS: Final = 4096
-"""Of the matrix in `grouped_products`: at most 32 kB for each record of a tile."""
+_GROUPED_ROWS: Final = 16
+"""Segments of at most so many records are added up record by record, all of them together; longer ones one by one."""
 
 
 class LayerGradients(Protocol):
@@ -64,23 +64,12 @@ class Outer:
         return self.b.square().sum(dim=1) * (of_a + 1.0 if self.has_bias else of_a)
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
-        """One matrix product per client; one for all where each has a record, and on an accelerator."""
+        """One matrix product per client; for all together where they have a record each, and on an accelerator."""
         weighted = self.b * factors[:, None]
-        if len(segments) == len(factors):
-            outer = torch.bmm(weighted[:, :, None], self.a[:, None, :]).flatten(start_dim=1)
-            return torch.cat([outer, weighted], dim=1) if self.has_bias else outer
-        if weighted.device.type not in LOOPING_DEVICES:
-            parts = [grouped_products(weighted, self.a, segments).flatten(start_dim=1)]
-            if self.has_bias:
-                parts.append(grouped_products(torch.ones_like(factors)[:, None], weighted, segments)[:, 0])
-            return torch.cat(parts, dim=1)
-        width = self.b.shape[1] * self.a.shape[1]
-        out = self.b.new_empty((len(segments), width + (self.b.shape[1] if self.has_bias else 0)))
-        for row, part in zip(out, segments, strict=True):
-            torch.mm(weighted[part].T, self.a[part], out=row[:width].view(self.b.shape[1], self.a.shape[1]))
-            if self.has_bias:
-                row[width:] = weighted[part].sum(dim=0)
-        return out
+        parts = [segment_products(weighted, self.a, segments).flatten(start_dim=1)]
+        if self.has_bias:
+            parts.append(segment_products(torch.ones_like(factors)[:, None], weighted, segments)[:, 0])
+        return torch.cat(parts, dim=1)
 
     def without(self, is_left_out: Tensor) -> Outer:
         """See LayerGradients."""
@@ -108,12 +97,7 @@ class Rows:
         """One product of a vector and a matrix per client and block, or for all clients together."""
         out = []
         for block, order in zip(self.blocks, self.orders, strict=True):
-            if len(segments) == len(factors):  # a record each
-                sums = factors[:, None] * block
-            elif block.device.type not in LOOPING_DEVICES:
-                sums = grouped_products(factors[:, None], block, segments)[:, 0]
-            else:
-                sums = torch.stack([factors[part] @ block[part] for part in segments])
+            sums = segment_products(factors[:, None], block, segments)[:, 0]
             if order is not None:
                 shape, axes = order
                 sums = sums.view(-1, *shape).permute(0, *(1 + axis for axis in axes)).flatten(start_dim=1)
@@ -125,27 +109,45 @@ class Rows:
         return Rows(tuple(block.masked_fill(is_left_out[:, None], 0.0) for block in self.blocks), self.orders)
 
 
-def grouped_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
+def segment_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
     """sum over the records s of each segment of left_s right_s^T; (n, o), (n, k) -> (len(segments), o, k).
 
-    For groups of segments, all records of a group at once, with a matrix that is zero where a record is another
-    segment's. That is more work than one product for each segment and a hundredth of the calls, which are what an
-    accelerator waits for.
+    The bits of a segment's sum depend on its own records and their number only, not on the other segments nor on where
+    it lies: a client's update must not tell which others its process hosts.
     """
-    width = left.shape[1]
-    size = max(1, _GROUPED_ROWS // width)
-    found = []
-    for start in range(0, len(segments), size):
-        group = segments[start : start + size]
-        lengths = torch.tensor([part.stop - part.start for part in group])
-        owner = torch.repeat_interleave(torch.arange(len(group)), lengths).to(left.device)
-        inside: slice | Tensor = slice(group[0].start, group[-1].stop)
-        if len(owner) != group[-1].stop - group[0].start:  # a stack's copies lie between
-            inside = torch.cat([torch.arange(part.start, part.stop) for part in group]).to(left.device)
-        spread = left.new_zeros(len(group), width, len(owner))
-        spread.scatter_(0, owner.expand(1, width, -1), left[inside].T[None])
-        found.append((spread.flatten(end_dim=1) @ right[inside]).view(len(group), width, -1))
-    return torch.cat(found)
+    if all(part.stop - part.start == 1 for part in segments):
+        alone = torch.tensor([part.start for part in segments], dtype=torch.int64, device=left.device)
+        return left[alone][:, :, None] * right[alone][:, None, :]
+    if left.device.type in LOOPING_DEVICES:
+        return torch.stack([_product(left, right, part) for part in segments])
+    return grouped_products(left, right, segments)
+
+
+def _product(left: Tensor, right: Tensor, part: slice) -> Tensor:
+    """Of one segment. Copied to where tensors begin: how a product rounds may depend on how its operands lie."""
+    if part.stop - part.start == 1:
+        return left[part.start][:, None] * right[part.start][None, :]
+    of_left, of_right = (value[part].clone() if part.start else value[part] for value in (left, right))
+    return (of_left[:, 0] @ of_right)[None] if left.shape[1] == 1 else of_left.T @ of_right
+
+
+def grouped_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
+    """The same with few calls, which are what an accelerator waits for.
+
+    Short segments are added up together, one record of each at a time, element by element; a product for each long one.
+    Which of the two depends on the segment's own length.
+    """
+    lengths = torch.tensor([part.stop - part.start for part in segments])
+    sums = left.new_zeros(len(segments), left.shape[1], right.shape[1])
+    starts = torch.tensor([part.start for part in segments])
+    is_short = lengths <= _GROUPED_ROWS
+    for i in range(int(lengths[is_short].max()) if is_short.any() else 0):
+        rows = torch.nonzero(is_short & (lengths > i))[:, 0]
+        at, to = (starts[rows] + i).to(left.device), rows.to(left.device)
+        sums[to] += left[at][:, :, None] * right[at][:, None, :]
+    for row in torch.nonzero(~is_short)[:, 0].tolist():
+        sums[row] = _product(left, right, segments[row])
+    return sums
 
 
 def _linear(layer: nn.Linear, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:
@@ -206,7 +208,12 @@ def _embedding(layer: nn.Embedding, reads: list[Tensor], writes: list[Tensor]) -
     tokens = torch.cat([read.flatten(start_dim=1) for read in reads], dim=1)
     b = torch.cat([_as_sequence(write) for write in writes], dim=1).double()
     size = (len(tokens), layer.num_embeddings, layer.embedding_dim)
-    rows = b.new_zeros(size).scatter_add_(1, tokens[..., None].expand_as(b), b)
+    if b.device.type in LOOPING_DEVICES:
+        rows = b.new_zeros(size).scatter_add_(1, tokens[..., None].expand_as(b), b)
+    else:  # an accelerator adds up in any order, so one token of each record at a time
+        rows, records = b.new_zeros(size), torch.arange(len(tokens), device=b.device)
+        for i in range(tokens.shape[1]):
+            rows[records, tokens[:, i]] += b[:, i]
     if layer.padding_idx is not None:
         rows[:, layer.padding_idx] = 0.0
     return Rows((rows.flatten(start_dim=1),), (None,))

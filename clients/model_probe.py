@@ -3,7 +3,8 @@
 The model is tried in float64 on a few made-up records. A record's logits must be the same beside others and alone, and
 the second time, and no buffer may change. The first path whose gradients are those of the loop over records is the
 model's. Its parameters are shaken first: one that starts at zero, as heads of networks do, hides the layers before it,
-their gradients and whatever they mix.
+their gradients and whatever they mix. A model whose calls depend on what records hold, as routing does, is for the loop:
+in one pass a record would choose the kernels of the others.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from clients.errors import ArgumentError, ClientError, ModelInputError, RecordMixingLayerError, UnsteadyModelError
 from clients.layer_gradients import LayerGradients, Segments, handles, owners
@@ -28,6 +30,12 @@ PROBE_TOLERANCE: Final = 1e-9
 """Relative, in float64; two correct ways differ by rounding, below 1e-12."""
 _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
 """Of the made-up records. In no order: a model that sorts its records brings them into another one."""
+
+_LOOKING: Final = frozenset(
+    "item tolist numpy __array__ __bool__ __int__ __float__ __index__ __complex__ __contains__ is_nonzero equal allclose "
+    "nonzero argwhere masked_select unique unique_consecutive repeat_interleave bincount".split()
+)
+"""PyTorch's functions by which what a model does next can depend on the values of a tensor."""
 
 
 def quiet_copy(model: nn.Module) -> nn.Module:
@@ -78,19 +86,19 @@ def probe(model: nn.Module, features: Tensor) -> tuple[Path, int]:
 
     Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError.
     """
-    twin, labels = _shaken(model, features), probe_labels(features)
+    twin, labels = shaken(model, features), probe_labels(features)
     _require_separate_records(twin, features)
     try:
         expected = _flat(one_by_one(twin, features, labels))
     except REFUSALS as error:
         raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {_first_line(error)}") from None
-    if _has_rules(twin) and _equals(expected, twin, features, one_pass):
+    if _has_rules(twin) and _looks_at_no_value(twin, features) and _equals(expected, twin, features, one_pass):
         return Path.ONE_PASS, _one_pass_bytes(twin, features)
     path = Path.VMAP if _equals(expected, twin, features, by_vmap) else Path.ONE_BY_ONE
     return path, 20 * parameter_count(model)
 
 
-def _shaken(model: nn.Module, features: Tensor) -> nn.Module:
+def shaken(model: nn.Module, features: Tensor) -> nn.Module:
     """In float64, with noise of the usual initial size on its parameters; none where the model does not bear it."""
     twin, shaken = copy.deepcopy(model).double(), copy.deepcopy(model).double()
     generator = torch.Generator().manual_seed(1)
@@ -118,6 +126,33 @@ def _has_rules(model: nn.Module) -> bool:
     layers = [layer for _, layer in owners(model)]
     n_owned = sum(len(list(layer.parameters(recurse=False))) for layer in layers)
     return all(handles(layer) for layer in layers) and n_owned == len(list(model.parameters()))  # none is shared
+
+
+def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
+    """Whether neither its calls nor the shapes of what it makes depend on what records hold."""
+    with torch.no_grad(), _Watch() as watch:
+        model(features)
+    return not watch.is_looked_at
+
+
+class _Watch(TorchFunctionMode):
+    """Notes calls that give values to Python, or something of a shape that values decide."""
+
+    is_looked_at = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        is_mask = name == "__getitem__" and _has_mask(args[1])
+        is_places = name == "where" and len(args) + len(kwargs or {}) == 1
+        self.is_looked_at |= name in _LOOKING or is_mask or is_places
+        return func(*args, **(kwargs or {}))
+
+
+def _has_mask(index: object) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts)
 
 
 def _logits(model: nn.Module, features: Tensor) -> Tensor:

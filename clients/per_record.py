@@ -1,7 +1,9 @@
 """Per-record gradients of many clients in one pass: clipped record by record, summed client by client.
 
-Clients of a round share the model, so the records of all of them form one batch. The batch is cut into tiles that fit a
-memory budget; a tile may hold the end of one client and the beginning of the next.
+Clients of a round share the model, so the records of all of them are dealt to tiles (`clients.tiles`). Every pass of a
+model has one shape, filled up with padding that no sum counts, so that a record's gradient is the same bits beside
+whatever others: without that its bound R holds in real arithmetic only (docs/privacy.md). That it is so is tried bit by
+bit (`clients.bit_exactness`) for the model, the device and the number of threads; elsewhere a pass takes one record.
 
 The gradients of single records are taken by one of three paths (`clients.record_paths`); which one a model takes is
 decided when the engine is made, by comparing with the loop over records (`clients.model_probe`).
@@ -11,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -21,17 +24,36 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from clients.bit_exactness import is_bit_exact
 from clients.datasets.records import Records, channels_last, example_of, joined, model_inputs
 from clients.errors import ArgumentError, NonFiniteGradientError, UnknownNameError
 from clients.layer_gradients import LayerGradients, require_layer_sizes
-from clients.model_probe import probe, probe_records, quiet_copy
-from clients.models import parameter_count, unflatten
+from clients.model_probe import probe, probe_records, quiet_copy, shaken
+from clients.models import flatten, parameter_count, unflatten
 from clients.record_clipping import RecordClip, clipped_sums
-from clients.record_paths import record_gradients
+from clients.record_paths import Path, record_gradients
+from clients.tiles import packed, places
 
 _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
-"""Of a tile, unless told otherwise. On a CPU a tile that stays near the caches is also the fastest."""
+"""Of a pass, unless told otherwise. On a CPU a pass that stays near the caches is also the fastest."""
+_FEWEST: Final = 32
+"""Records of a tile, unless a memory budget says less."""
+_MOST: Final = {"cpu": 256, "cuda": 1024}
+"""Records of a tile. A pass of few records costs what a full one does."""
+_TILE_SHARE: Final = 2
+"""Of the memory of a pass a tile takes one such part: larger ones gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How records go through the model."""
+
+    path: Path
+    n_tile: int
+    """Records of every pass."""
+    is_bit_exact: bool
+    """Whether a record's gradient was the same bits in every arrangement that was tried."""
 
 
 class RecordEngine:
@@ -46,26 +68,58 @@ class RecordEngine:
         dtype: torch.dtype = torch.float32,
         memory_bytes: int | None = None,
     ) -> None:
-        """`example` is one record's features, without the batch axis; its values do not matter. A tile takes as many
-        records as fit in `memory_bytes` (activations, patches and formed gradients), at least one.
+        """`example` is one record's features, without the batch axis; its values do not matter. A pass takes at most as
+        many records as fit in `memory_bytes` (activations, patches and formed gradients), at least one.
 
         Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError, ArgumentError, UnknownNameError.
         """
         if memory_bytes is not None and not memory_bytes > 0:
             raise ArgumentError(f"memory_bytes must be > 0, got {memory_bytes}")
         self.dim = parameter_count(model)
-        self.device, self.dtype = resolve_device(device), dtype
+        self.device, self.dtype, self._example = resolve_device(device), dtype, example
         self._template, self.probe_records = quiet_copy(model), probe_records(example)
-        self.path, self.bytes_per_record = probe(self._template, self.probe_records)
+        self._path, self.bytes_per_record = probe(self._template, self.probe_records)
         self._model = copy.deepcopy(self._template).to(self.device, dtype)
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
-        self._n_tile = max(1, self.memory_bytes // self.bytes_per_record)
+        self._n_fit = max(1, self.memory_bytes // self.bytes_per_record)
         self._is_image = example.dim() == 3
         if self._is_image and self.device.type == "cpu":  # pooling and patches are several times faster
             for parameter in self._model.parameters():
                 if parameter.dim() == _IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
+        fewest = _FEWEST if memory_bytes is None else 1
+        self._n_tile = min(_MOST[self.device.type], max(fewest, self._n_fit // _TILE_SHARE))
+        self._tried: dict[int, Passes] = {}
+        _ = self.passes
+
+    @property
+    def passes(self) -> Passes:
+        """With the number of threads that PyTorch has now; tried when it is asked for the first time."""
+        n_threads = torch.get_num_threads()
+        if n_threads not in self._tried:
+            self._tried[n_threads] = self._try()
+        return self._tried[n_threads]
+
+    @property
+    def path(self) -> Path:
+        """How gradients of single records are taken."""
+        return self.passes.path
+
+    def _try(self) -> Passes:
+        """The fastest way of which the bits of a record's gradient depend on nothing else. One record a pass is one by
+        construction, where a device gives the same bits twice."""
+        self._load(flatten(shaken(self._template, self.probe_records)))
+        for path, n_tile in ((self._path, self._n_tile), (self._path, 1), (Path.ONE_BY_ONE, 1)):
+            if path is Path.ONE_BY_ONE and n_tile > 1:
+                continue
+
+            def take(features: Tensor, labels: Tensor, path: Path = path) -> list[LayerGradients]:
+                return self._gradients(path, features, labels)
+
+            if is_bit_exact(take, self._example, n_tile=n_tile):
+                return Passes(path, n_tile, is_bit_exact=True)
+        return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
 
     def require_layer_sizes(self, setting: str) -> list[int]:
         """`clients.layer_gradients.require_layer_sizes` of its model."""
@@ -82,22 +136,24 @@ class RecordEngine:
 
         g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
         has the precision of the engine. A g_s that is not finite adds zero. The same arguments on the same device give
-        the same bits.
+        the same bits; and where `passes.is_bit_exact` a client's sum is the same bits whoever else is there, and one
+        record more moves it by at most R: docs/privacy.md.
         Raises: DimensionError; NonFiniteGradientError where R is infinite.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
+        passes = self.passes
         self._load(parameters)
         sums = np.zeros((len(clients), self.dim))
         sizes = [len(records) for records in clients]
         if sum(sizes) == 0:
             return sums
-        everything = joined(clients)
-        features, labels = torch.from_numpy(everything.features), torch.from_numpy(everything.labels)
-        for tile, part in _tiles(sizes, self._n_tile):
-            found = clipped_sums(self._gradients(features[tile], labels[tile]), clip, [own for _, own in part])
-            first, last = part[0][0], part[-1][0]
-            owners_of_tile = slice(first, last + 1) if last - first < len(part) else [client for client, _ in part]
-            sums[owners_of_tile] += found.cpu().numpy()
+        everything, firsts = joined(clients), np.cumsum(sizes) - sizes
+        for tile in packed(sizes, passes.n_tile):
+            chosen = np.concatenate([np.arange(p.start, p.stop) + firsts[p.client] for p in tile])
+            features, labels = _padded(everything, chosen, passes.n_tile)
+            found = clipped_sums(self._gradients(passes.path, features, labels), clip, places(tile)).cpu().numpy()
+            for piece, row in zip(tile, found, strict=True):
+                sums[piece.client] += row
         return sums
 
     def gradient_sum(
@@ -108,7 +164,8 @@ class RecordEngine:
         self._load(parameters)
         weights = {name: weight.detach().requires_grad_() for name, weight in self._model.named_parameters()}
         total = np.zeros(self.dim)
-        for tile, _ in _tiles([len(records)], self._n_tile):
+        for start in range(0, len(records), self._n_fit):
+            tile = slice(start, start + self._n_fit)
             features, labels = torch.from_numpy(records.features[tile]), torch.from_numpy(records.labels[tile])
             with torch.enable_grad(), deterministic():
                 logits = functional_call(self._model, weights, (self._inputs(features),))
@@ -125,10 +182,10 @@ class RecordEngine:
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(weights[name])
 
-    def _gradients(self, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    def _gradients(self, path: Path, features: Tensor, labels: Tensor) -> list[LayerGradients]:
         """Of the records of one tile, layer by layer."""
         with deterministic():
-            return record_gradients(self.path, self._model, self._inputs(features), labels.to(self.device))
+            return record_gradients(path, self._model, self._inputs(features), labels.to(self.device))
 
     def _inputs(self, features: Tensor) -> Tensor:
         """As the model reads them, on its device."""
@@ -153,7 +210,7 @@ def clipped_gradient_sum(
 ) -> NDArray[np.float64]:
     """The same for one client, (d,), in the precision of `parameters`; makes an engine for this one call.
 
-    Adding or removing one record moves the sum by at most R, in real arithmetic; see `RecordEngine.clipped_sums`.
+    Adding or removing one record moves the sum by at most R; see `RecordEngine.clipped_sums`.
     Raises: ArgumentError, DimensionError, RecordMixingLayerError.
     """
     if not record_clip_norm < math.inf:
@@ -164,17 +221,12 @@ def clipped_gradient_sum(
     return sums
 
 
-def _tiles(sizes: Sequence[int], n_tile: int) -> Iterator[tuple[slice, list[tuple[int, slice]]]]:
-    """Cuts the records into tiles; for each, who has records in it and where within the tile."""
-    ends = np.cumsum(sizes)
-    starts = ends - np.asarray(sizes)
-    for start in range(0, int(ends[-1]), n_tile):
-        stop = min(start + n_tile, int(ends[-1]))
-        inside = np.flatnonzero((starts < stop) & (ends > start) & (ends > starts))
-        yield (
-            slice(start, stop),
-            [(int(i), slice(max(int(starts[i]), start) - start, min(int(ends[i]), stop) - start)) for i in inside],
-        )
+def _padded(records: Records, chosen: NDArray[np.int64], n_tile: int) -> tuple[Tensor, Tensor]:
+    """Features and labels of the chosen records, and zeros up to the length of a tile."""
+    features = np.zeros((n_tile, *records.shape), dtype=records.features.dtype)
+    labels = np.zeros(n_tile, dtype=np.int64)
+    features[: len(chosen)], labels[: len(chosen)] = records.features[chosen], records.labels[chosen]
+    return torch.from_numpy(features), torch.from_numpy(labels)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -20,7 +20,7 @@ from clients.attacks import ATTACKS, Attack
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, example_of
 from clients.encoding import encode_update
-from clients.errors import ClientError, StoppedError
+from clients.errors import ArgumentError, ClientError, StoppedError
 from clients.per_record import RecordEngine
 from clients.record_range import require_range
 from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
@@ -73,6 +73,7 @@ class Trainer:
         self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)
         require_runnable(task, self._engine)
         require_range(self._engine.model_copy(), {f"records of {c}": own for c, own in self._records.items()})
+        _require_bit_exact(task, self._engine)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()
@@ -128,6 +129,20 @@ class Trainer:
             for client in (request.client for request in batch)
         ]
         return round_updates(self._task, batch[0].parameters, participants, self._engine)
+
+
+def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
+    """What servers state of a record holds in real arithmetic only, where its gradient's bits depend on its neighbours;
+    they know no client's device, so a client with such a one stays out. Raises ArgumentError."""
+    passes = engine.passes
+    log.info("client.engine", device=str(engine.device), path=passes.path.value, records_per_pass=passes.n_tile)
+    if task.algorithm in ("non-private", "user-dp-fedavg"):  # no statement is about records
+        return
+    if not passes.is_bit_exact:
+        raise ArgumentError(
+            "client.device: expected one on which a record's gradient is the same bits every time, "
+            f"found {engine.device} with {torch.get_num_threads()} threads; use another, or 'cpu'"
+        )
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:

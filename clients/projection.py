@@ -9,8 +9,11 @@ from numpy.typing import NDArray
 
 from clients.errors import ArgumentError
 
-_ROUNDING_SLACK: Final = 2.0**-40
+_ROUNDING_SLACK: Final = 2.0**-44
 """Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46."""
+JUMP: Final = 2.0**-44
+"""In units of C: the most by which `project` moves two vectors further apart than they were. It leaves norms up to
+C (1 - 2^-45) alone and takes longer ones to C (1 - 2^-44), a step of 2^-45; two norms round by 2^-46 each."""
 _LEAST_SQUARE: Final = 1e-270
 """Of a squared norm: what d < 2^40 squares lose by being subnormal, 2^-1035 at most, is nothing beside it."""
 
@@ -19,7 +22,7 @@ def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
     """v * min(1, C / ||v||_2), with 0 -> 0: the point nearest to v (d,) in the ball of radius C = `bound`.
 
     The norm of the result is <= C over the reals, not only as computed: what is close to C or beyond goes to
-    C * (1 - 2^-40), and every rounding on the way (squares, pairwise sum, root, product) together is smaller than
+    C * (1 - 2^-44), and every rounding on the way (squares, pairwise sum, root, product) together is smaller than
     2^-46, for d < 2^40 and C >= 1e-200. A server that checks the norm exactly thus never rejects an honest client.
     Raises: ArgumentError unless C is positive and finite and the norm of v is finite.
     """

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from clients.errors import LayerRowsError
 from clients.layer_gradients import LayerGradients, Rows, owners
 from clients.one_pass import one_pass
 
@@ -31,14 +30,11 @@ class Path(StrEnum):
 def record_gradients(path: Path, model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
     """Of the cross-entropy of every record of a batch, layer by layer, on the path that the model was found to take.
 
-    Which records a layer reads may depend on what they hold. A batch of which it does not read all is for the loop.
+    Never on another one for what a record holds: that would move the gradients of the records beside it.
     """
     match path:
         case Path.ONE_PASS:
-            try:
-                return one_pass(model, features, labels)
-            except LayerRowsError:
-                return one_by_one(model, features, labels)
+            return one_pass(model, features, labels)
         case Path.VMAP:
             return by_vmap(model, features, labels)
         case Path.ONE_BY_ONE:

@@ -68,7 +68,7 @@ class PublicParameters(Protocol):
     @property
     def rounds(self) -> int: ...
     @property
-    def most_lost_rounds(self) -> int: ...
+    def most_draws(self) -> int: ...
     @property
     def epsilon_budget_one_server(self) -> float | None: ...
     @property
@@ -124,8 +124,7 @@ def task_privacy(task: PublicParameters) -> TaskPrivacy:
 def task_cost(task: PublicParameters) -> TaskCost:
     """What the task costs by its rounds, budgets, and the rounds that it may lose. Raises ValueError, as above.
 
-    A deployment draws at most T + `most_lost_rounds` times: the loss that passes the bound ends a task that is short of
-    its T rounds.
+    A deployment draws at most `most_draws` times: its T rounds, and those that may be lost.
     """
     privacy = task_privacy(task)
     return TaskCost(
@@ -134,7 +133,7 @@ def task_cost(task: PublicParameters) -> TaskCost:
         every_round=privacy.every_round,
         budgets=budgets_of(task),
         steps_per_round=privacy.steps_per_round,
-        most_rounds=task.rounds + task.most_lost_rounds,
+        most_rounds=task.most_draws,
     )
 
 

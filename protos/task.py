@@ -363,6 +363,14 @@ class Task(BaseModel):
         return 3 + self.rounds // 10 if self.lost_rounds is None else self.lost_rounds
 
     @property
+    def most_draws(self) -> int:
+        """In how many rounds clients can be drawn at most, with those that are lost.
+
+        A round begins while fewer than `most_lost_rounds` are lost. When it is lost, those drawn ahead of it are too.
+        """
+        return self.rounds + self.most_lost_rounds + max(self.batches_ahead - 1, 0)
+
+    @property
     def wire_mode(self) -> Mode:
         """`mode` as `mpc` names it."""
         return Mode(self.mode)

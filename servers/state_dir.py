@@ -107,7 +107,7 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
             every_round=privacy.every_round,
             unit=privacy.unit,
             steps_per_round=privacy.steps_per_round,
-            most_rounds=task.rounds + task.most_lost_rounds,
+            most_rounds=task.most_draws,
         )
     except OSError as error:
         raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None

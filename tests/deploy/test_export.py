@@ -165,7 +165,7 @@ def test_the_statement_is_canonical_and_says_what_the_ledger_holds(exported: Pat
         assert row["epsilon"] == math.ceil(row["epsilon"] * 1e6 - 1e-6) / 1e6
         assert row["adversary"] == "watches"
         row = rows["record", view.value, "most rounds that a client can be in"]
-        assert row["epsilon"] == pytest.approx(pld_epsilon(view, task, task.rounds + task.most_lost_rounds), abs=1e-3)
+        assert row["epsilon"] == pytest.approx(pld_epsilon(view, task, task.most_draws), abs=1e-3)
         assert row["adversary"] == "may_discard"
     assert rows["client", "clients_only", "all rounds that can be drawn"]["adversary"] == "may_discard"
     assert rows["client", "clients_only", "all rounds, whoever was drawn"]["epsilon"] > 0

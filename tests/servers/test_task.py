@@ -226,7 +226,7 @@ def test_the_weaker_wire_form_needs_a_word_that_says_so() -> None:
 
 def test_lost_rounds_are_3_and_a_tenth_of_the_rounds_unless_the_task_says_more_or_less() -> None:
     assert [small_task(rounds=n).most_lost_rounds for n in (1, 9, 10, 500)] == [3, 3, 4, 53]
-    assert [small_task(rounds=500, lost_rounds=n).most_lost_rounds for n in (0, 7)] == [0, 7]
+    assert [small_task(rounds=500, lost_rounds=n).most_lost_rounds for n in (1, 7)] == [1, 7]
 
 
 def test_an_unknown_key_is_refused() -> None:

@@ -1,0 +1,75 @@
+"""Whether a record's gradient is the same bits in every place of a pass and beside whatever others.
+
+Kernels are chosen by shape, and round by their own order. At a kink of ReLU or max-pooling the last bit of a
+pre-activation decides which way a record's gradient goes, so that a record whose bits depend on its neighbours can move
+their clipped gradients by a part of R. In a pass of one shape nothing should depend on them: tried here, bit by bit, with
+the very kernels that will run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from clients.errors import ClientError
+from clients.layer_gradients import LayerGradients
+from clients.model_probe import REFUSALS
+
+Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
+"""Features and labels of a tile to the gradients of its records."""
+
+
+def is_bit_exact(take: Take, example: Tensor, *, n_tile: int) -> bool:
+    """Whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a tile.
+
+    Beside other neighbours, in other places, with padding, beside records that are not finite, and once more. False
+    too where such a pass cannot be made. example: of one record's features, without the batch axis.
+    """
+    features, labels = made_up_records(example, n_tile), torch.arange(n_tile) % 2
+    try:
+        expected = _bits(take(features, labels))
+        return all(
+            torch.equal(_bits(take(others, labels[order]))[is_kept], expected[order[is_kept]])
+            for others, order, is_kept in _arrangements(features)
+        )
+    except (*REFUSALS, ClientError):
+        return False
+
+
+def made_up_records(example: Tensor, n: int) -> Tensor:
+    """Noise of different brightness, or two tokens that every vocabulary has, of the example's shape; (n, ..)."""
+    generator = torch.Generator().manual_seed(2)
+    shape = (n, *example.shape)
+    if not example.is_floating_point():
+        return torch.randint(0, 2, shape, generator=generator)
+    brightness = torch.linspace(1.0, 0.05, n).view(n, *[1] * example.dim())
+    return torch.rand(shape, generator=generator) * brightness
+
+
+def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """(the tile, which record is in each place, which places are compared)."""
+    n = len(features)
+    everywhere = torch.ones(n, dtype=torch.bool)
+    orders = [torch.arange(n), torch.arange(n).flip(0), torch.randperm(n, generator=torch.Generator().manual_seed(3))]
+    for order in orders:
+        yield features[order], order, everywhere
+    if n == 1:
+        return
+    few = torch.arange(n) < max(1, n // 4)
+    is_odd = torch.arange(n) % 2 == 1
+    bad = float("nan") if features.is_floating_point() else 1
+    for is_kept, filling in ((few, 0), (is_odd, bad), (~is_odd, 1)):
+        others = features[orders[2]].clone()
+        others[~is_kept] = filling
+        yield others, orders[2], is_kept
+
+
+def _bits(gradients: Sequence[LayerGradients]) -> Tensor:
+    """Of every record's norms by layer and gradient, (n, L + d) int64."""
+    squares = [layer.squared_norms() for layer in gradients]
+    ones = torch.ones_like(squares[0])
+    alone = [slice(i, i + 1) for i in range(len(ones))]
+    rows = [layer.weighted_sums(ones, alone) for layer in gradients]
+    return torch.cat([torch.stack(squares, dim=1), *rows], dim=1).cpu().view(torch.int64)
