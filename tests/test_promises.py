@@ -1,6 +1,6 @@
 """Every promise of the documents names its adversary, and a test that attacks it and is really there.
 
-Failure means: a row without an adversary or a test, a test that was renamed or deleted, or a document without its table.
+Failure means: a row without an adversary or a test, a test that was renamed or deleted, or a document without a table.
 """
 
 from __future__ import annotations
