@@ -177,8 +177,8 @@ async def test_rounds_appear_as_they_happen(pki: Pki, tmp_path: Path) -> None:
             assert await page.evaluate(says(row, f"bob: missing, {reason}"))
             assert await page.evaluate(says(row, f"ε {rounded_up(record['epsilon_one_server'])} / "))
             assert await page.evaluate(says(row, record_digest(record)[:16]))
-        assert await page.evaluate(says("#live-clients", "bob: not connected"))
-        assert await page.evaluate(says("#tiles", "absent: bob since "))
+        await page.until(says("#live-clients", "bob: not connected"))
+        await page.until(says("#tiles", "absent: bob since "))
         spent = f"ε ≤ {rounded_up(second['epsilon_one_server'])}"
         assert await page.evaluate(says('[data-view="one_server"]', spent))
         assert await page.evaluate(says('[data-view="one_server"]', "of a budget of 50"))

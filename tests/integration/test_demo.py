@@ -408,6 +408,29 @@ def test_virtual_clients_share_a_process_and_keep_their_own_identities(tmp_path:
         assert m["rejected"] == ids[5:]
 
 
+OWN_MODEL = """
+from torch import nn
+
+class Tiny(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_the_users_own_is_found_among_modules_that_are_not_run(tmp_path: Path) -> None:
+    """Clients and evaluation find it in the current folder; nothing else of that folder is imported by anybody."""
+    here = hostile_folder(tmp_path / "here")
+    (here / "my_model.py").write_text(OWN_MODEL)
+    raw = demo_config(n_clients=3, rounds=2)
+    raw["task"] |= {"client_rate": 1.0, "model": "my_model:Tiny"}
+    raw["localhost"] = {"clients_per_process": 3}
+    (here / "deployment.toml").write_text(tomli_w.dumps(raw))
+    run = precad(tmp_path / "run", "run", "deployment.toml", cwd=here)
+    assert (run.summary["rounds"], run.deployment.task.dim) == (2, 650)
+    assert executed(here) == []
+
+
 @pytest.mark.slow
 def test_the_written_configuration_repeats_the_experiment(demo: Finished, tmp_path: Path) -> None:
     """`precad run` on a run's config.toml: the same task, the same start, other coins and other noise."""
