@@ -313,14 +313,10 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
         "is discarded",
         highlight=False,
     )
-    of_views = [report[view]["if_discarded"] for view in words]
-    console.print(
-        f"draws discarded or not, a client in at most {of_views[0]['rounds']} rounds: "
-        + ", ".join(
-            f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in zip(words.values(), of_views, strict=True)
-        ),
-        highlight=False,
-    )
+    discarded = {who: report[view]["if_discarded"] for view, who in words.items()}
+    most = report[View.ONE_SERVER.value]["if_discarded"]["rounds"]
+    figures = ", ".join(f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in discarded.items())
+    console.print(f"draws discarded or not, a client in at most {most} rounds: {figures}", highlight=False)
     if found := report[View.ONE_SERVER.value].get("bound_by_participation"):
         console.print(
             f"  in a random number of rounds, seen: {shown(found['random'], Label.BOUND)}; in any number up to "

@@ -41,13 +41,12 @@ class Guarantee:
 
     def to_json(self) -> dict[str, Any]:
         """For programs. JSON has no infinity: an infinite epsilon is the string "inf"."""
+        second = {"epsilon_if_discarded": _plain(self.epsilon_if_discarded)}
         return {
             "unit": self.unit,
             "against": self.against,
             "epsilon": _plain(self.epsilon),
-            **(
-                {} if self.epsilon_if_discarded is None else {"epsilon_if_discarded": _plain(self.epsilon_if_discarded)}
-            ),
+            **({} if self.epsilon_if_discarded is None else second),
             "delta": self.delta,
             "note": self.note,
             "sentence": str(self),

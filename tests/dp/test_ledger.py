@@ -261,6 +261,25 @@ def test_a_level_has_a_budget_on_the_coming_round(path):
     assert path.read_bytes() == before
 
 
+def test_a_given_up_draw_counts_for_a_level_and_for_nobody_in_a_view(path):
+    """Its clients were drawn, which a level is about, and were not in a round. Skipped numbers are no more than there
+    can be draws; without the coming number only charges are known."""
+    event = SampledGaussian(1.0, 1.0)
+    budgets = {Level.CLIENT: 5.0, View.ONE_SERVER: 2.0}
+    options = {"events": UNIT_EVENTS, "every_round": {Level.CLIENT: event}, "accountant": LinearAccountant()}
+    ledger = open_ledger(path, budgets=budgets, most_rounds=6, **options)
+    ledger.charge(3, ["alice"])
+    assert ledger.discarded_draws == 3
+    assert not ledger.would_exceed(["alice"], 4)
+    assert ledger.would_exceed([], 5)
+    assert not ledger.would_exceed([])
+    with pytest.raises(BudgetExceededError, match=r"epsilon of a client must stay <= 5\.0, would be 6\.0"):
+        ledger.charge(2**31, ["alice"])
+    assert ledger.statement(View.ONE_SERVER).epsilon == 1.0
+    most = ledger.statement(View.ONE_SERVER, conduct=Conduct.MAY_DISCARD)
+    assert (most.epsilon, most.conduct, ledger.most_rounds_of_a_client) == (2.0, Conduct.MAY_DISCARD, 2)
+
+
 def test_a_budget_on_participation_takes_hiding_in_the_draw_away():
     """When such a task ends depends on who was drawn, so levels are accounted as if everybody were, every time."""
     ledger = open_ledger(None, every_round=EVERY_ROUND, budgets={View.ONE_SERVER: 50.0})
