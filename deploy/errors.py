@@ -78,6 +78,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (server_errors.ServerError, REFUSED),
     (client_errors.TaskRefusedError, REFUSED),
     (client_errors.ProtocolError, REFUSED),
+    (client_errors.DivergedError, REFUSED),
     (client_errors.NonFiniteModelError, REFUSED),
     (client_errors.NonFiniteGradientError, REFUSED),
     (client_errors.ClientError, FAILURE),
