@@ -5,6 +5,7 @@ In reading order:
     local_update     Algorithm 2 up to the clipped update
     per_record       its lines 2 to 5: clipped gradients of many clients' records in one pass
     record_paths     three ways to the gradients of single records
+    record_range     refuses labels and tokens that the model has no place for
     one_pass         the fastest, and where it keeps what layers read and wrote
     model_probe      which of them a model takes, and which models are refused
     layer_gradients  what a record's gradient is, layer by layer

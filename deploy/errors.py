@@ -79,6 +79,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (client_errors.TaskRefusedError, REFUSED),
     (client_errors.ProtocolError, REFUSED),
     (client_errors.UploadLimitError, REFUSED),
+    (client_errors.DivergedError, REFUSED),
     (client_errors.NonFiniteModelError, REFUSED),
     (client_errors.NonFiniteGradientError, REFUSED),
     (client_errors.ClientError, FAILURE),

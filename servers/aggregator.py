@@ -192,9 +192,7 @@ class Aggregator:
             raise TaskUnfulfilledError(f"the task ended without a round: {reason}")
         assert self._view.parameters is not None  # a round has ended, so there is a model
         if has_diverged(self._view.parameters):
-            raise TaskUnfulfilledError(
-                f"the training diverged: the model's squared norm is not finite; {reason}"
-            )
+            raise TaskUnfulfilledError(f"the training diverged: the model's squared norm is not finite; {reason}")
 
     def _bind(self) -> tuple[grpc.aio.Server, int]:
         """The main port, behind admission control. Raises TlsFileError, TransportError."""

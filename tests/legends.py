@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 
 def require_clear_of_curves(figure: Any) -> None:
-    """Fail where a legend lies over a panel. figure: one that was drawn, as it was saved."""
+    """Fail where a legend lies over a panel, or partly outside the figure."""
     legends = [*figure.legends, *(legend for axis in figure.axes if (legend := axis.get_legend()) is not None)]
-    renderer = figure.canvas.get_renderer()
+    canvas = importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    canvas.draw()  # saving had another resolution
+    renderer = canvas.get_renderer()
     for legend in legends:
         box = legend.get_window_extent(renderer)
         assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1 + 1, "a legend is wider than the figure"

@@ -174,11 +174,8 @@ def test_a_certificate_that_cannot_be_made_is_refused_in_one_line(
 EXIT_CODES = {
     0: ["servers.StoppedError", "clients.StoppedError"],
     1: [
-        "clients.DivergedError",
         "deploy.DeployError",
         "clients.ClientError",
-        "clients.NonFiniteModelError",
-        "clients.NonFiniteGradientError",
         "clients.NoVictimError",
         "clients.LayerRowsError",
     ],
@@ -205,11 +202,16 @@ EXIT_CODES = {
         "clients.DataError",
         "clients.MissingDataError",
         "clients.CorruptDataError",
+        "clients.RecordRangeError",
         "clients.RecordMixingLayerError",
         "clients.UnsteadyModelError",
     ],
     3: [
         "deploy.ExportRefusedError",
+        "deploy.UnfulfilledError",
+        "clients.DivergedError",
+        "clients.NonFiniteModelError",
+        "clients.NonFiniteGradientError",
         "mpc.MpcError",
         "mpc.EncodingError",
         "mpc.NotFiniteError",
@@ -227,6 +229,7 @@ EXIT_CODES = {
         "dp.LedgerClosedError",
         "servers.ServerError",
         "servers.TaskRefusedError",
+        "servers.TaskUnfulfilledError",
         "servers.AuditError",
         "servers.CallRefusedError",
         "servers.WrongStateError",
@@ -252,8 +255,8 @@ EXIT_CODES = {
     ],
     130: ["deploy.InterruptedRunError"],
 }
-"""Written by hand from the documentation: 0 success or stopped, 2 invalid input, 3 refused by the protocol, 4 a peer is
-unreachable, 130 interrupted, 1 anything else. RunFailedError carries its own."""
+"""Written by hand from the documentation: 0 success or stopped, 2 invalid input, 3 refused by the protocol or no model
+to show, 4 a peer is unreachable, 130 interrupted, 1 anything else. RunFailedError carries its own."""
 
 MODULES = [deploy_errors, pki, tokens, dp_errors, mpc_errors, identity, tls_files, server_errors, client_errors]
 

@@ -48,6 +48,7 @@ PROMISED = {
     "rounds": int,
     "clients": int,
     "processes": int,
+    "model_is_finite": bool,
     "accuracy": float,
     "epsilon_one_server": float,
     "epsilon_clients_only": float,

@@ -65,7 +65,6 @@ def test_central_dp_is_another_name_of_user_dp_fedavg() -> None:
     assert (central.algorithm, central, central.digest()) == ("user-dp-fedavg", own, own.digest())
 
 
-
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("precad", {"local_steps": 2}, "local_steps is of user-dp-fedavg and ins-dp-fedavg only, found algorithm 'precad'"),
     ("ins-dp-fedavg", {"local_momentum": 0.5}, "local_momentum is of user-dp-fedavg only"),
