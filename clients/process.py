@@ -25,7 +25,7 @@ from clients.per_record import RecordEngine
 from clients.record_range import require_range
 from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
 from clients.session import ClientSession, ModelCache
-from clients.upload_limit import UploadLimit
+from clients.upload_limit import UploadLimit, require_writable
 from mpc.prg import RandomBytes
 from mpc.ring import RingArray
 from protos.task import Task
@@ -174,6 +174,15 @@ class ClientProcess:
             log.warning("client.not_private", algorithm=task.algorithm)
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
+        require_writable(config.state_dir)
+        attacks = {client: ATTACKS[config.attacks.get(client, "none")]() for client in clients}
+        self._trainer = Trainer(
+            task=task,
+            records=load_records(task, config, clients),
+            attacks=attacks,
+            device=config.device,
+            memory_mb=config.memory_mb,
+        )
         limits = {
             client: UploadLimit(
                 client,
@@ -183,14 +192,6 @@ class ClientProcess:
             )
             for client in clients
         }
-        attacks = {client: ATTACKS[config.attacks.get(client, "none")]() for client in clients}
-        self._trainer = Trainer(
-            task=task,
-            records=load_records(task, config, clients),
-            attacks=attacks,
-            device=config.device,
-            memory_mb=config.memory_mb,
-        )
         cache = ModelCache()
         self._sessions = [
             ClientSession(
