@@ -65,7 +65,7 @@ def printed(statement: PrivacyStatement) -> float:
 
 
 def most(task: Task) -> int:
-    return task.rounds + task.most_lost_rounds
+    return task.most_draws
 
 
 def test_a_figure_holds_if_draws_are_discarded(task: Task, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def digests() -> Iterator[Case]:
     yield Case("task_digest", "the wire form of the paper", {"task": task(mode="shares")})
     for name, value in (
         ("client_clip", 3.0000000000000004),
-        ("lost_rounds", 0),
+        ("lost_rounds", 7),
         ("noise_multiplier", 1.4999999999999998),
         ("gate", "crypten"),
     ):
