@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpc import validation
 from mpc.channel import memory_pair
-from mpc.errors import GateUnavailableError
+from mpc.errors import GateUnavailableError, MalformedMessageError, VerdictsDifferError
 from mpc.gates import require_gate
 from tests.vectors import make_vectors, ours
+from tests.vectors.independent import server
 from tests.vectors.independent import steps as independent
 from tests.vectors.wire import Wire
 
@@ -134,3 +136,48 @@ def test_a_server_of_each_kind_come_to_the_same_verdicts(gate, mode, independent
         total, ours.words(case["clients"][0]["words"]) + ours.words(case["clients"][1]["words"])
     )
     assert [m["label"] for m in wires[0].messages] == [m["label"] for m in wires[1].messages]
+
+
+@pytest.mark.parametrize("n", [1, 8, 9])
+@pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.parametrize("independent_party", [0, 1])
+def test_a_server_of_each_kind_compare_their_verdicts(n, differs, independent_party):
+    """Alike, both go on; where the last client's verdict differs, both refuse."""
+    verdicts = [i % 3 != 0 for i in range(n)]
+    theirs = [*verdicts[:-1], verdicts[-1] is not differs]
+    accepted = tuple(slot for slot, is_valid in enumerate(theirs) if is_valid)
+    rejected = tuple(slot for slot, is_valid in enumerate(theirs) if not is_valid)
+    names = tuple(f"client-{i}" for i in range(n))
+    ends = memory_pair()
+
+    def compare_ours():
+        validation.compare_verdicts(validation.Validated(names, tuple(verdicts), None), ends[1 - independent_party])
+
+    def compare_theirs():
+        wire = Wire(ends[independent_party])
+        server.compare_verdicts(server.Verdicts(accepted, rejected, []), wire)
+        return wire.messages
+
+    with ThreadPoolExecutor(2) as pool:
+        ours, others = pool.submit(compare_ours), pool.submit(compare_theirs)
+        errors = [future.exception(timeout=60) for future in (ours, others)]
+
+    if differs:
+        assert isinstance(errors[0], VerdictsDifferError)
+        assert errors[0].clients == names[-1:]
+        assert errors[1].kind == "verdicts"
+    else:
+        assert errors == [None, None]
+        (message,) = others.result()
+        assert message["label"] == "verdicts"
+
+
+def test_bits_of_no_client_are_malformed():
+    """A byte for three clients has five bits to spare."""
+    ends = memory_pair()
+    checked = validation.Validated(("a", "b", "c"), (True, True, True), None)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(ends[1].exchange, "verdicts", b"\x0f")
+        with pytest.raises(MalformedMessageError, match="verdicts: expected 3 bits"):
+            validation.compare_verdicts(checked, ends[0])
+        sent.result(timeout=60)
