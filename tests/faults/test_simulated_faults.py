@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dp.accounting import View
 from dp.ledger import Ledger
 from mpc.channel import Channel
 from mpc.dealer import deal
@@ -41,7 +42,7 @@ from tests.integration.harness import small_task
 from tests.integration.pki import AGGREGATORS, Pki
 
 CLIENTS = ("alice", "bob", "mallory")
-TASK = small_task(CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6)
+TASK = small_task(CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6, lost_rounds=1000)
 A, B = AGGREGATORS
 MOST_TRANSITIONS = 60
 """More than a server goes through in a task that is interrupted twice."""
@@ -167,6 +168,23 @@ def no_charge(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "_append", lambda self, fields: None if "round" in fields else append(self, fields))
 
 
+def a_late_charge(patch: pytest.MonkeyPatch) -> None:
+    """After the check, as it was before precad/v1.1."""
+    pay, write, locked = RoundRunner._pay, RoundRunner._write_verdicts, dict[int, Any]()
+
+    def later(self: RoundRunner, state: Any) -> Any:
+        locked[id(self)] = state
+        self._store.checking(state.round, chosen=state.chosen, active=state.lock.active)
+        return dict.fromkeys(View, 0.0)
+
+    def verdicts(self: RoundRunner, state: Any) -> None:
+        pay(self, locked[id(self)])
+        write(self, state)
+
+    patch.setattr(RoundRunner, "_pay", later)
+    patch.setattr(RoundRunner, "_write_verdicts", verdicts)
+
+
 def a_free_client(patch: pytest.MonkeyPatch) -> None:
     charge = Ledger.charge
     patch.setattr(Ledger, "charge", lambda self, t, clients: charge(self, t, sorted(clients)[1:]))
@@ -256,6 +274,7 @@ CRASH = Plan(seed=3, deaths=(Death(A, 9, after=True),))
     [
         (no_burn, Plan(), "its tuple is not burnt"),
         (no_charge, Plan(), "which its ledger does not hold"),
+        (a_late_charge, Plan(), "sends coin/reveal of round 0, which its ledger does not hold"),
         (a_free_client, Plan(), "without a charge for"),
         (no_reservation, Plan(), "which it has not reserved"),
         (the_same_number_again, CRASH, "on two lanes"),

@@ -2,8 +2,8 @@
 
 - A round number that serves on two lanes; a coin or a mask seed that is seen twice; a batch of which one part is dealt
   twice, or by two dealers.
-- A mask seed that leaves before its tuple is burnt, a round that begins before its number is reserved, a noisy share
-  that leaves before the round is charged for everybody who was invited.
+- A mask seed that leaves before its tuple is burnt, a round that begins before its number is reserved, a step of the
+  check or a noisy share that leaves before the round is charged for everybody who was invited.
 - A release (the sum of both noisy shares) in which an update is missing that was accepted, is there twice, is of
   another round or nobody's, or whose noise is not the one draw that each server made for it.
 - A commit of what was not released, or of another model than the releases so far make in the clear.
@@ -59,6 +59,7 @@ class Oracle:
         self._dealer_of: dict[int, str] = {}
         self._invited: dict[tuple[Role, int], set[str]] = {}
         self._draws: dict[tuple[Role, int], int] = {}
+        self._locked: set[tuple[Role, int]] = set()
         self._shares: dict[tuple[Role, int], RingArray] = {}
         self.commits: dict[Role, dict[int, CommittedRound]] = {role: {} for role in AGGREGATORS}
 
@@ -102,6 +103,10 @@ class Oracle:
         self._require(bool(rows), f"{role} steps in round {t}, which it has not reserved")
         if step in {"coin/commit", "validation/lock"}:
             self._require_once("coin", payload[:32])
+        if step == "validation/lock":
+            self._locked.add((role, t))
+        elif (role, t) in self._locked:
+            self._require_charge(role, disk, t, step)
         if step == "noisy sum":
             self._releases(role, disk, t, ring.from_bytes(payload, n_words=self._task.dim))
 
@@ -112,14 +117,17 @@ class Oracle:
 
     def _releases(self, role: Role, disk: Path, t: int, share: RingArray) -> None:
         self._require((role, t) not in self._shares, f"{role} releases round {t} twice")
-        charged = verified_charges(ledger_path(disk)).get(t)
-        self._require(charged is not None, f"{role} releases round {t}, which its ledger does not hold")
-        assert charged is not None
-        free = self._invited.get((role, t), set()) - set(charged)
-        self._require(not free, f"{role} releases round {t} without a charge for {free}")
         self._shares[role, t] = share
         if all((role, t) in self._shares for role in AGGREGATORS):
             self._judge(t)
+
+    def _require_charge(self, role: Role, disk: Path, t: int, step: str) -> None:
+        """From the lock on, whatever leaves may tell the other server a verdict."""
+        charged = verified_charges(ledger_path(disk)).get(t)
+        self._require(charged is not None, f"{role} sends {step} of round {t}, which its ledger does not hold")
+        assert charged is not None
+        free = self._invited.get((role, t), set()) - set(charged)
+        self._require(not free, f"{role} sends {step} of round {t} without a charge for {free}")
 
     def total(self, t: int) -> RingArray:
         """What both noisy shares of a round make, (d,)."""

@@ -31,6 +31,7 @@ from clients import links as links_module
 from clients import patience as patience_module
 from clients import session as session_module
 from clients.errors import ServerUnreachableError
+from clients.upload_limit import UploadLimit
 from mpc import joint_coin
 from mpc.ring import RingArray
 from protos.identity import Role
@@ -61,7 +62,7 @@ TRANSITIONS: Final = {
     (owner, function)
     for owner, function, _ in (*AGGREGATOR_POINTS.values(), *DEALER_POINTS.values())
     if isinstance(owner, type)
-} | {(TaskStore, "interrupted"), (TaskStore, "charged_by_peer")}
+} | {(TaskStore, "interrupted"), (TaskStore, "charged_by_peer"), (TaskStore, "settle")}
 """What is on disk when it returns."""
 CURRENT: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 
@@ -177,6 +178,7 @@ class World:
                 tls=self._pki.tls(process.name),
                 train=lambda parameters: np.zeros(self.task.dim, dtype=np.int64),
                 reconnect_timeout_s=PATIENCE_S,
+                limit=UploadLimit(process.name, self.task.digest(), most=1_000_000),
             )
             session.draw, session.oracle = self.draw, self.oracle
             return session.run()
