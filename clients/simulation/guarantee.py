@@ -24,14 +24,17 @@ class Guarantee:
     delta: float
     note: str = ""
     """On what the guarantee rests, or why there is none."""
+    in_real_arithmetic: bool = False
+    """Whether gradients were rounded otherwise beside other records or clients, which no proof covers."""
 
     def __str__(self) -> str:
         rests = f"; {self.note}" if self.note else ""
         if self.epsilon is None:
             return f"no guarantee for one {self.unit} against {self.against}{rests}"
+        where = " in real arithmetic" if self.in_real_arithmetic else ""
         epsilon = Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(self.epsilon))
         return (
-            f"epsilon <= {epsilon:f} at delta = {self.delta} for one {self.unit} (proved bound, add/remove) "
+            f"epsilon <= {epsilon:f} at delta = {self.delta} for one {self.unit} (proved bound{where}, add/remove) "
             f"against {self.against}{rests}"
         )
 
