@@ -30,7 +30,7 @@ from clients.tiles import packed, places
 from mpc import fixed_point
 from protos.task import Task
 
-R, C, FRAC_BITS = 0.1, 100.0, 16
+R, C, FRAC_BITS = 0.1, 20.0, 16
 MODELS = sorted(models.ARCHITECTURES)
 
 
