@@ -1,9 +1,9 @@
 """Whether a record's gradient is the same bits in every place of a pass and beside whatever others.
 
 Kernels are chosen by shape, and round by their own order. At a kink of ReLU or max-pooling the last bit of a
-pre-activation decides which way a record's gradient goes, so that a record whose bits depend on its neighbours can move
-their clipped gradients by a part of R. In a pass of one shape nothing should depend on them: tried here, bit by bit, with
-the very kernels that will run.
+pre-activation decides which way a record's gradient goes, so that one record more can move the others' clipped
+gradients by a part of R. In a pass of one shape nothing should depend on neighbours: tried here, bit by bit, with the
+very kernels that will run.
 """
 
 from __future__ import annotations

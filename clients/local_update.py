@@ -6,7 +6,6 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from clients.datasets import Records
 from clients.errors import ArgumentError, NonFiniteModelError
 from clients.per_record import RecordEngine
-from clients.projection import JUMP, shrinkage
+from clients.projection import shrinkage
 from clients.record_clipping import RecordClip
 
 _WORD_BITS: Final = 64
@@ -36,7 +35,7 @@ def local_updates(
     Of each client: the negative sum of the sampled records' gradients, each clipped to R, projected onto the ball of
     radius C = `client_clip_norm`; C = infinity leaves it as it is. Each record is in the sample with probability
     p = `sample_rate`, independently. Adding or removing one record of the sample moves the result by at most
-    min(R, 2C), the others' draws held fixed; as computed, too, where docs/privacy.md says so.
+    min(R, 2C), the others' draws held fixed; as computed, too, as far as docs/privacy.md says.
     `parameters` is the global model theta_t (d,). Clients share no randomness; their samples are drawn in their order.
     Raises: ArgumentError (also DimensionError), NonFiniteModelError; NonFiniteGradientError where R is infinite. Then
     nothing may be uploaded.
@@ -45,8 +44,6 @@ def local_updates(
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
     samples = [records.take(sample_records(len(records), sample_rate, random_bytes)) for records in clients]  # line 1
-    if client_clip_norm < math.inf:  # the projection is 1-Lipschitz but for a step, which comes out of R
-        record_clip = replace(record_clip, norm=record_clip.norm - JUMP * client_clip_norm)
     updates = engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
     if client_clip_norm == math.inf:  # this form leaves NaN to `shrinkage`, which refuses it
         return np.negative(updates, out=updates)

@@ -3,8 +3,8 @@
 The model is tried in float64 on a few made-up records. A record's logits must be the same beside others and alone, and
 the second time, and no buffer may change. The first path whose gradients are those of the loop over records is the
 model's. Its parameters are shaken first: one that starts at zero, as heads of networks do, hides the layers before it,
-their gradients and whatever they mix. A model whose calls depend on what records hold, as routing does, is for the loop:
-in one pass a record would choose the kernels of the others.
+their gradients and whatever they mix. A model whose calls depend on what records hold, as routing does, is for the
+loop: in one pass a record would choose the kernels of the others.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
 """Of the made-up records. In no order: a model that sorts its records brings them into another one."""
 
 _LOOKING: Final = frozenset(
-    "item tolist numpy __array__ __bool__ __int__ __float__ __index__ __complex__ __contains__ is_nonzero equal allclose "
-    "nonzero argwhere masked_select unique unique_consecutive repeat_interleave bincount".split()
+    (
+        *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__"),
+        *("__contains__", "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select", "unique"),
+        *("unique_consecutive", "repeat_interleave", "bincount"),
+    )
 )
 """PyTorch's functions by which what a model does next can depend on the values of a tensor."""
 

@@ -3,6 +3,8 @@
 After its first local step every client has a model of its own. A stack runs them together, one set of parameters each
 (`clients.stacked_layers`), in tiles that fit the memory budget; `ModelByModel` is the loop, what tests compare with.
 Where a step gives clients different numbers of records, shorter ones are filled up with copies that count for nothing.
+The shape of a pass follows the clients of a step, so in float32 one client may change how another's gradients are
+rounded: simulations alone use stacks, and what they then guarantee is said to hold in real arithmetic.
 """
 
 from __future__ import annotations

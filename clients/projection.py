@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from clients.errors import ArgumentError
 
 _ROUNDING_SLACK: Final = 2.0**-44
-"""Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46."""
-JUMP: Final = 2.0**-44
-"""In units of C: the most by which `project` moves two vectors further apart than they were. It leaves norms up to
-C (1 - 2^-45) alone and takes longer ones to C (1 - 2^-44), a step of 2^-45; two norms round by 2^-46 each."""
+"""Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46. Two vectors may end
+further apart than they were, by 2^-44 C at most: half of it is the step from those left alone to those shortened."""
 _LEAST_SQUARE: Final = 1e-270
 """Of a squared norm: what d < 2^40 squares lose by being subnormal, 2^-1035 at most, is nothing beside it."""
 

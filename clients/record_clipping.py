@@ -15,7 +15,6 @@ from torch import Tensor
 from clients.errors import ArgumentError, NonFiniteGradientError
 from clients.layer_gradients import LayerGradients, Segments
 
-
 ROUNDING_SLACK: Final = 2.0**-34
 """Relative room that clipping leaves below R, for whatever float64 rounds afterwards: docs/privacy.md has the sum."""
 
@@ -45,9 +44,9 @@ class RecordClip:
 def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments: Segments) -> Tensor:
     """sum over the records s of each segment of g_s * min(1, R' / ||g_s||_2); (len(segments), d), float64.
 
-    R' = R (1 - `ROUNDING_SLACK`). Records that are in no segment are padding. A record whose gradient is not finite adds
-    zero. An error would not do: whether there is one depends on what the record holds, and a client that therefore stays
-    away tells all who see it, and takes its other records along.
+    R' = R (1 - `ROUNDING_SLACK`). Records that are in no segment are padding. A record whose gradient is not finite
+    adds zero. An error would not do: whether there is one depends on what the record holds, and a client that therefore
+    stays away tells all who see it, and takes its other records along.
     Raises: NonFiniteGradientError, where R is infinite and nothing is private.
     """
     squares = torch.stack([layer.squared_norms() for layer in gradients])
@@ -70,7 +69,8 @@ def _refuse_bad(is_bad: Tensor, segments: Segments) -> None:
 
 def _over_layers(squares: Tensor) -> Tensor:
     """(L, n) -> (n,), added up layer by layer: a reduction's order may depend on a record's place."""
-    return functools.reduce(torch.add, squares)
+    total: Tensor = functools.reduce(torch.add, squares)
+    return total
 
 
 def clip_factors(squares: Tensor, clip: RecordClip) -> list[Tensor]:

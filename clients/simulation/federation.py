@@ -70,8 +70,8 @@ class Federation:
     ) -> dict[str, Vector]:
         """Algorithm 2, lines 1 to 7, of everybody as if honest: minus the clipped gradient sums, at most `bound` long.
 
-        All records in one pass. With `settings.batching = "client"` each client's are a pass of their own, as in a
-        deployment with a process per client: float32 kernels may round differently in batches of other sizes.
+        All records in passes together. With `settings.batching = "client"` each client's have passes of their own, as
+        in a deployment with a process per client: the same bits.
         """
         groups = [[client] for client in chosen] if self.settings.batching == "client" else [list(chosen)]
         found: dict[str, Vector] = {}

@@ -27,6 +27,8 @@ class Guarantee:
     `epsilon` is that of the rounds there were, against who only watches. None: there is one figure."""
     note: str = ""
     """On what the guarantee rests, or why there is none."""
+    in_real_arithmetic: bool = False
+    """Whether gradients were rounded otherwise beside other records or clients, which no proof covers."""
 
     def __str__(self) -> str:
         rests = f"; {self.note}" if self.note else ""
@@ -36,7 +38,8 @@ class Guarantee:
         if self.epsilon_if_discarded is not None:
             if_none = f"({_rounded_up(self.epsilon)} if no draw is discarded)"
             text = f"epsilon <= {_rounded_up(self.epsilon_if_discarded)} {if_none}"
-        what = f"for one {self.unit} (proved bound, add/remove)"
+        where = " in real arithmetic" if self.in_real_arithmetic else ""
+        what = f"for one {self.unit} (proved bound{where}, add/remove)"
         return f"{text} at delta = {self.delta} {what} against {self.against}{rests}"
 
     def to_json(self) -> dict[str, Any]:

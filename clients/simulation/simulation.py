@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from clients.errors import (
     UnknownNameError,
 )
 from clients.extension import imported
-from clients.model_stack import own_models
+from clients.model_stack import ModelStack, own_models
 from clients.per_record import RecordEngine
 from clients.record_range import require_range
 from clients.simulation.algorithms import ALGORITHMS, Algorithm
@@ -187,8 +187,13 @@ class Simulation:
         return self.progress.parameters[: self.task.n_parameters]
 
     def guarantees(self) -> list[Guarantee]:
-        """After the rounds so far."""
-        return self.algorithm.guarantees(self.progress.rounds, self.progress.participation)
+        """After the rounds so far. In real arithmetic where one client's, or one record's, part in the calculation can
+        change how another's is rounded: in a stack of models, and on devices that do not repeat."""
+        found = self.algorithm.guarantees(self.progress.rounds, self.progress.participation)
+        is_stacked = self.algorithm.trains_locally and isinstance(self.federation.own_models(), ModelStack)
+        if self.federation.engine.passes.is_bit_exact and not is_stacked:
+            return found
+        return [replace(guarantee, in_real_arithmetic=True) for guarantee in found]
 
 
 def trained_on(records: Mapping[str, Records], attacks: Mapping[str, Attack]) -> dict[str, Records]:

@@ -1,8 +1,8 @@
 """Records that lie on kinks of a model, crafted: float32 kernels disagree on which side of a ReLU they are.
 
 Between two images whose pre-activations have different signs, bisection in float64 finds an image with one of a few
-1e-9; changing pixels by units in the last place gives many more. At which side such a record's gradient is taken depends
-on how the kernel rounds, hence on the shape of the pass.
+1e-9; changing pixels by units in the last place gives many more. At which side such a record's gradient is taken
+depends on how the kernel rounds, hence on the shape of the pass.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from clients.tiles import packed, places
 from mpc import fixed_point
 from protos.task import Task
 
-R, C, FRAC_BITS = 0.1, 100.0, 16
+R, C, FRAC_BITS = 0.1, 20.0, 16
 MODELS = sorted(models.ARCHITECTURES)
 
 
@@ -143,7 +143,7 @@ def test_where_bits_depend_on_neighbours_a_pass_takes_one_record() -> None:
 
 
 def test_a_device_that_never_repeats_is_refused_by_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its statement would hold in real arithmetic only, and servers cannot know; on a GPU some kernels are like that."""
+    """Its statement would hold in real arithmetic only, and servers cannot know; some kernels of GPUs are so."""
     monkeypatch.setattr("clients.per_record.is_bit_exact", lambda *_, **__: False)
     engine = engine_of("mlp")
     assert engine.passes == Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)

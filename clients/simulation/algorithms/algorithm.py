@@ -37,6 +37,8 @@ class Algorithm(ABC):
     """The key in `ALGORITHMS`."""
     clips_updates: ClassVar[bool] = False
     """Whether `simulation.update_clipping` means something here."""
+    trains_locally: ClassVar[bool] = False
+    """Whether clients take steps of their own, at models of their own (`Federation.own_models`)."""
     budgets: ClassVar[tuple[str, ...]] = ()
     """Fields `epsilon_budget_..` of a task that end this training; others are refused."""
     is_of_any_task: ClassVar[bool] = False

@@ -22,6 +22,7 @@ class FedAvg(PlainServer):
     """
 
     name: ClassVar[str] = "fedavg"
+    trains_locally: ClassVar[bool] = True
 
     @property
     def step(self) -> float:

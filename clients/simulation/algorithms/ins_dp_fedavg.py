@@ -29,6 +29,7 @@ class InsDpFedAvg(PlainServer):
     """
 
     name: ClassVar[str] = "ins-dp-fedavg"
+    trains_locally: ClassVar[bool] = True
 
     @property
     def step(self) -> float:

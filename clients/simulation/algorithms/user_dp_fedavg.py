@@ -28,6 +28,7 @@ class UserDpFedAvg(Algorithm):
     """
 
     name: ClassVar[str] = "user-dp-fedavg"
+    trains_locally: ClassVar[bool] = True
     clips_updates: ClassVar[bool] = True
 
     def __init__(self, federation: Federation) -> None:
