@@ -107,7 +107,8 @@ def _is_no_prose(line: str, *, continues: bool) -> bool:
 def docstrings_of(source: str) -> Iterator[tuple[int, str]]:
     """Yield every docstring with its line: of the module, of classes and functions, and below attributes."""
     for node in ast.walk(ast.parse(source)):
-        for inner in getattr(node, "body", None) or ():
+        body = getattr(node, "body", None)
+        for inner in body if isinstance(body, list) else ():
             if (
                 isinstance(inner, ast.Expr)
                 and isinstance(inner.value, ast.Constant)
@@ -186,9 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.summary:
         _print_summary(findings)
     else:
-        print(*(failed if given.quiet else findings), sep="\n", end="\n" if findings else "")  # noqa: T201
+        print(*(failed if given.quiet else findings), sep="\n", end="\n" if findings else "")
     means = ", ".join(f"{kind} {mean_of(found):.1f} words" for kind, found in prose.items())
-    print(f"{len(failed)} errors, {len(findings) - len(failed)} warnings; mean sentence: {means}")  # noqa: T201
+    print(f"{len(failed)} errors, {len(findings) - len(failed)} warnings; mean sentence: {means}")
     return bool(failed)
 
 
@@ -200,7 +201,7 @@ def _print_summary(findings: Sequence[Finding]) -> None:
         kinds[finding.path.rpartition("/")[0] or finding.path, kind] += 1
     for folder in sorted({folder for folder, _ in kinds}):
         counts = [f"{kinds[folder, kind]:5d} {words}" for kind, words in _KINDS.items() if kinds[folder, kind]]
-        print(f"{folder:40s}", *counts)  # noqa: T201
+        print(f"{folder:40s}", *counts)
 
 
 _KINDS: Final = {

@@ -52,7 +52,7 @@ def test_other_beginnings_pass(said: str) -> None:
 def test_every_kind_of_docstring_is_read() -> None:
     """Modules, classes, methods and attributes have them; each comes with its line."""
     in_class = '    """C."""\n    y: int\n    """D."""\n    def f(self):\n        """E."""\n'
-    source = f'"""A."""\nX = 1\n"""B."""\nclass C:\n{in_class}'
+    source = f'"""A."""\nX = lambda: 1 if 2 else 3\n"""B."""\nclass C:\n{in_class}'
     assert sorted(docstrings_of(source)) == [(1, "A."), (3, "B."), (5, "C."), (7, "D."), (9, "E.")]
 
 
