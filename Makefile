@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench peers lint format protos lock clean
+.PHONY: help setup demo test test-slow bench peers lint prose format protos lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ lint: $(INSTALLED)  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+prose: $(INSTALLED)  ## Say which docstrings and documents are hard to read
+	$(BIN)/python -m tests.prose --summary
 
 format: $(INSTALLED)  ## Format the code
 	$(BIN)/ruff check --fix .
