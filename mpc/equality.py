@@ -5,20 +5,28 @@ string by a polynomial over F_p at a public random point (alpha at A, beta at B)
 rho omega) they open e = alpha - beta - omega, which is uniform, and then z = rho e + rho omega = rho (alpha - beta):
 zero if the strings are equal, otherwise uniform and not zero, unless the hash collides.
 
+Each server commits to its share of z before it sees the other's. Otherwise whoever answers last would know the bit of a
+question of its own, and could complete z to the bit that the other server shall see. The commitment needs no nonce: all
+that can be tried against it is z = 0, which the opening tells next.
+
 Source: `secure_validation.md` section 5, step 5. There p = 2^61 - 1, which leaves a forger 2^-54 per upload and would
 dominate the 2^-64 of the rows; with p = 2^127 - 1 a collision has probability at most 66 / 2^127.
 """
 
 from __future__ import annotations
 
+import hmac
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mpc import compiled, prg, ring
 from mpc.channel import Channel, exchange_alike
-from mpc.errors import MalformedMessageError, ParameterError
+from mpc.errors import CommitmentError, MalformedMessageError, ParameterError
+from mpc.joint_coin import digest
 from mpc.prg import Label, Purpose, Seed
 from mpc.ring import WORD_BITS, RingArray
+from mpc.sharing import Party
 from mpc.tuples import FIELD_PRIME, FIELD_WORDS, field_element
 
 Elements = NDArray[np.uint64]
@@ -42,11 +50,13 @@ def polynomial_hashes(words: RingArray, key: int) -> Elements:
 
 
 def all_zero(bits: RingArray, key: int, tuples: RingArray, channel: Channel) -> list[bool]:
-    """For each client, whether its XOR-shared words are all zero. Two rounds, 32 bytes per client. Run by both servers.
+    """For each client, whether its XOR-shared words are all zero. Three rounds, run by both servers.
+
+    Of 32 bytes per client, and 32 for all.
 
     Shapes: bits (n, w), this server's XOR shares, already masked to the bits that count; tuples (n, 3, 2), its shares
     of rho, omega and rho omega (`ServerTuples.equality_tuples`).
-    Raises: ParameterError, MalformedMessageError.
+    Raises: ParameterError, MalformedMessageError, CommitmentError.
     """
     n, field, shares = len(bits), compiled.field(), np.ascontiguousarray(tuples).view(np.uint64)
     if shares.shape != (n, 3, FIELD_WORDS):
@@ -55,8 +65,23 @@ def all_zero(bits: RingArray, key: int, tuples: RingArray, channel: Channel) -> 
     field.differences(polynomial_hashes(bits, key), shares, np.uint64(0) if channel.party == 0 else _NEGATED, e_share)
     field.masked(e_share, _peers_share("equality/difference", e_share, channel), shares, z_share)
     z = np.empty_like(z_share)
-    field.sums(z_share, _peers_share("equality/masked", z_share, channel), z)
+    field.sums(z_share, _peers_committed_share(z_share, key, channel), z)
     return [not any(element) for element in z.tolist()]
+
+
+def commitment(party: Party, key: int, z_share: Elements) -> bytes:
+    """Return what binds a server to its share of z: 32 bytes, of this party and of the round whose hash key this is."""
+    key_bytes = key.to_bytes(FIELD_WORDS * ring.WORD_BYTES, "little")
+    return digest(b"equality commitment", bytes([party]), key_bytes, ring.to_bytes(z_share.view(np.int64)))
+
+
+def _peers_committed_share(z_share: Elements, key: int, channel: Channel) -> Elements:
+    """Send our share of z and return the peer's, both committed to before. Two rounds."""
+    committed = exchange_alike(channel, "equality/commit", commitment(channel.party, key, z_share))
+    theirs = _peers_share("equality/masked", z_share, channel)
+    if not hmac.compare_digest(commitment(1 if channel.party == 0 else 0, key, theirs), committed):
+        raise CommitmentError("the peer's shares of the verdicts are not the ones that it committed to")
+    return theirs
 
 
 def _peers_share(label: str, ours: Elements, channel: Channel) -> Elements:

@@ -8,7 +8,7 @@
     ├── MalformedMessageError           bytes that no honest party sends
     ├── PeerMismatchError               the two servers are out of step
     │   └── VerdictsDifferError         they do not accept the same clients
-    ├── CommitmentError                 a revealed coin is not the one committed to
+    ├── CommitmentError                 what a server reveals is not what it committed to
     ├── TupleReusedError                correlated randomness asked for twice
     ├── TupleExhaustedError             more correlated randomness asked for than was dealt
     ├── GateUnavailableError            the chosen comparison gate is not installed
@@ -65,7 +65,7 @@ class VerdictsDifferError(PeerMismatchError):
 
 
 class CommitmentError(MpcError):
-    """The peer revealed a coin other than the one it had committed to."""
+    """The peer revealed something else than it had committed to."""
 
 
 class TupleReusedError(MpcError):

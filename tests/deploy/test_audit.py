@@ -24,7 +24,7 @@ HONEST = [30_000, -40_000, 1]
 SUBMISSIONS = {"accept": [HONEST, ON_THE_SPHERE, [0, 0, 0]], "reject": [PAIR, ONE_TOO_LONG, [-(2**63), 0, 0]]}
 
 
-OTHERS = 64 + 6 * 64 + (48 + 1)
+OTHERS = 64 + 6 * 64 + (48 + 1) + 32
 """Commitment and coin; six bindings and two field elements of each; a bit of carry for 384 rows and for six norms."""
 CRYPTEN = 208 * (192 + 6)
 """Two rows of 31 bits to a word, and a norm of 34."""

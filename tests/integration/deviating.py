@@ -5,7 +5,7 @@ It follows the protocol elsewhere, ignores every limit of its own, and comes bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -97,7 +97,7 @@ class DeviatingRunner(RoundRunner):
     """Server B's rounds, with other channels for the steps of MPC, and an offset on the norm's share."""
 
     wrap: Callable[[Channel], Channel] = staticmethod(lambda channel: channel)
-    offset: Callable[[], int] = staticmethod(lambda: 0)
+    offset: Callable[[Sequence[str]], int | list[int]] = staticmethod(lambda active: 0)
 
     def _channel(self, t: int) -> Channel:
         return type(self).wrap(super()._channel(t))
@@ -108,7 +108,7 @@ class DeviatingRunner(RoundRunner):
         def shifted(active: Any, sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
             words = honest(active, sums, tuples, bound)
             if tuples.party == 1:
-                words[:, -1] += np.int64(type(self).offset())
+                words[:, -1] += np.array(type(self).offset(active), dtype=np.int64)
             return words
 
         with patch.object(validation, "words_to_check", shifted):
@@ -117,7 +117,8 @@ class DeviatingRunner(RoundRunner):
 
 @contextmanager
 def deviating_b(
-    wrap: Callable[[Any], Any] = lambda channel: channel, offset: Callable[[], int] = lambda: 0
+    wrap: Callable[[Any], Any] = lambda channel: channel,
+    offset: Callable[[Sequence[str]], int | list[int]] = lambda active: 0,
 ) -> Iterator[None]:
     """Within it, server B of a deployment in this process deviates so, and has no limits."""
     runner = type("Deviating", (DeviatingRunner,), {"wrap": staticmethod(wrap), "offset": staticmethod(offset)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from clients.session import ClientSession
 from clients.upload_limit import UploadLimit
 from dp.ledger import verified_charges
 from mpc import fixed_point
-from mpc.errors import VerdictsDifferError
+from mpc.errors import CommitmentError, VerdictsDifferError
 from mpc.ring import RingArray
-from protos import convert
 from protos.task import Task
 from servers import audit_log, meeting
 from servers.errors import TaskRefusedError
@@ -114,7 +113,7 @@ async def test_every_question_is_charged_and_on_record_and_there_are_at_most_los
     def ask(channel: Any) -> HangsUpAt:
         return HangsUpAt(channel, "equality/masked", lambda ours, theirs: answers.append(is_zero(ours, theirs)))
 
-    with deviating_b(ask, lambda: next(shifts)):
+    with deviating_b(ask, lambda active: next(shifts)):
         async with deployment(task, tmp_path) as (servers, _):
             error = await end_of_a(servers)
     assert isinstance(error, TaskRefusedError)
@@ -186,28 +185,51 @@ async def test_a_draw_that_b_does_not_like_is_a_lost_round(tmp_path: Path) -> No
 
 
 @asynchronous
-async def test_verdicts_that_only_one_server_holds_end_the_task_before_anything_is_opened(tmp_path: Path) -> None:
-    """B answers last: server A accepts what is far too long, B itself does not say so."""
+async def test_who_answers_last_decides_no_verdict(tmp_path: Path) -> None:
+    """B has read A's share of every verdict, and completes it to "accepted": a question in a round that commits."""
     task = small_task(CLIENTS, rounds=2, gate="native")
-    model = convert.sha256(bytes(4 * task.dim))
-    vectors = {"bob": update(task, 0.5) * 6000}
-    with deviating_b(lambda channel: DecidesVerdicts(channel, lambda place: True)):
-        async with deployment(task, tmp_path, vectors=vectors) as (servers, _):
+    shift = 10 * int((task.client_clip * 2**task.frac_bits) ** 2)  # so that both are too long
+    with deviating_b(lambda channel: DecidesVerdicts(channel, lambda place: True, for_itself=True), lambda _: -shift):
+        async with deployment(task, tmp_path) as (servers, _):
             error = await end_of_a(servers)
-            assert convert.sha256(convert.model_to_bytes(servers.aggregators[0]._view.parameters)) == model
+    assert isinstance(error, CommitmentError)
+    assert states(tmp_path)[0] == "unknown"
+    assert [entry["clients"] for entry in entries(tmp_path, "unknown")] == [sorted(CLIENTS)]
+    assert len(charges(tmp_path)) == 1
+
+
+@asynchronous
+async def test_verdicts_that_only_one_server_holds_end_the_task_before_anything_is_opened(tmp_path: Path) -> None:
+    """B says that it accepts nobody."""
+    task = small_task(CLIENTS, rounds=2, gate="native")
+
+    class SaysNobody(HangsUpAt):
+        def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
+            return super().exchange(label, bytes(len(payload)) if label == "verdicts" else payload, at_most)
+
+    with deviating_b(lambda channel: SaysNobody(channel, "", lambda ours, theirs: None)):
+        async with deployment(task, tmp_path) as (servers, _):
+            error = await end_of_a(servers)
+            parameters = servers.aggregators[0]._view.parameters
     assert isinstance(error, VerdictsDifferError)
-    assert "bob" not in str(error)
+    assert not any(client in str(error) for client in CLIENTS)
+    assert parameters is not None
+    assert not parameters.any()
     assert states(tmp_path)[0] == "unknown"
     assert len(charges(tmp_path)) == 1
 
 
 @asynchronous
 async def test_a_sum_that_is_too_long_moves_no_model(tmp_path: Path) -> None:
-    """B decides that server A accepts a vector of 3000 C, and says that it accepts it too."""
+    """B colludes with bob: it knows his norm, and shifts his word so that 3000 C pass the check at both servers."""
     task = small_task(CLIENTS, rounds=2, gate="native")
     vectors = {"bob": update(task, 0.5) * 6000}
+    squared = int((vectors["bob"].astype(object) ** 2).sum())
 
-    with deviating_b(lambda channel: DecidesVerdicts(channel, lambda place: True, for_itself=True)):
+    def shift(active: Sequence[str]) -> list[int]:
+        return [squared if client == "bob" else 0 for client in active]
+
+    with deviating_b(offset=shift):
         async with deployment(task, tmp_path, vectors=vectors) as (servers, _):
             error = await end_of_a(servers)
             parameters = servers.aggregators[0]._view.parameters

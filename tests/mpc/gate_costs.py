@@ -7,9 +7,9 @@ SPLITS = {1: (1, 1), 8: (2, 4), 30: (5, 6), 31: (4, 8), 33: (5, 7), 42: (6, 7), 
 """(bits of a block, blocks) of the native gate, by n_bits."""
 
 GATE_ROUNDS = {"crypten": 7, "native": 2}
-ROUNDS = {"crypten": 12, "native": 7}
-"""Lock, coin, the gate's, the additive carries, and two for the verdicts. In the `shares` form b is in the coin's."""
-MAX_ROUNDS = 12
+ROUNDS = {"crypten": 13, "native": 8}
+"""Lock, coin, the gate's, the additive carries, and three for the verdicts. In the `shares` form b is in the coin's."""
+MAX_ROUNDS = 13
 """For either gate, in either form."""
 
 

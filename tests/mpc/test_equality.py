@@ -11,8 +11,8 @@ from ring_strategies import random_words, ring_vectors
 
 from mpc.channel import run_pair
 from mpc.dealer import deal
-from mpc.equality import all_zero, hash_key, polynomial_hashes
-from mpc.errors import MalformedMessageError, ParameterError
+from mpc.equality import all_zero, commitment, hash_key, polynomial_hashes
+from mpc.errors import CommitmentError, MalformedMessageError, ParameterError
 from mpc.prg import Label, Seed
 from mpc.tuples import BatchShape, ServerTuples
 
@@ -39,7 +39,7 @@ def compared(a, b, *, key=KEY, tuples=None):
 
     (verdicts, sent_a), (same, sent_b) = run_pair(party)
     assert verdicts == same
-    z = [(x + y) % P for x, y in zip(*(field_elements(s[1]) for s in (sent_a, sent_b)), strict=True)]
+    z = [(x + y) % P for x, y in zip(*(field_elements(s[-1]) for s in (sent_a, sent_b)), strict=True)]
     return verdicts, (sent_a, sent_b), z
 
 
@@ -112,12 +112,12 @@ def test_messages_about_constant_strings_are_uniform():
     """What each server sends in each step, over 2000 tuples: top 4 bits of the element, chi-square at 1e-6 each."""
     strings = np.full((2000, 2), 42)
     _, sent, _ = compared(strings, strings, tuples=equality_tuples(2000, random_bytes=random_bytes_of("messages")))
-    for message in (message for log in sent for message in log):
+    for message in (message for log in sent for message in log if message[0] != "equality/commit"):
         assert are_uniform(np.bincount([value >> 123 for value in field_elements(message)], minlength=16))
 
 
-def test_two_rounds_of_sixteen_bytes_per_client():
-    """Both steps have the length of the number of clients, accepted or not."""
+def test_two_rounds_of_sixteen_bytes_per_client_and_a_commitment():
+    """All steps have the length of the number of clients, accepted or not."""
     a = random_words("length", 6, 3)
     b = np.where(np.arange(6)[:, None] < 3, a, ~a)
     verdicts, sent, _ = compared(a, b)
@@ -125,6 +125,7 @@ def test_two_rounds_of_sixteen_bytes_per_client():
     for log in sent:
         assert [(label, len(payload)) for label, payload in log] == [
             ("equality/difference", 96),
+            ("equality/commit", 32),
             ("equality/masked", 96),
         ]
 
@@ -141,6 +142,7 @@ def test_elements_outside_the_field_are_refused(step, value):
         elements = [0, 0]
         elements[step - 1] = value
         channel.exchange("equality/difference", elements[0].to_bytes(ELEMENT, "little"))
+        channel.exchange("equality/commit", bytes(32))
         return channel.exchange("equality/masked", elements[1].to_bytes(ELEMENT, "little"))
 
     with pytest.raises(MalformedMessageError, match=r"carries a value outside F_p$"):
@@ -174,3 +176,48 @@ def test_a_message_of_another_length_is_malformed(length):
 
     with pytest.raises(MalformedMessageError, match=f"^step 'equality/difference' has 16 bytes, got {length}$"):
         run_pair(party)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_who_answers_last_decides_no_verdict(wanted):
+    """A peer that has read our share of z completes it to what is not so: CommitmentError, no verdict."""
+    tuples, strings = equality_tuples(1), np.zeros((1, 2), dtype=np.int64)
+    theirs_to_compare = strings + 1 if wanted else strings
+
+    def party(channel):
+        if channel.party == 0:
+            return all_zero(strings, KEY, tuples[0], channel)
+        share = EqualityShares(channel, tuples[1], theirs_to_compare)
+        theirs = share.peek_at_z()
+        return share.answer(((0 if wanted else 1) - theirs) % P)
+
+    with pytest.raises(CommitmentError, match="not the ones that it committed to"):
+        run_pair(party)
+
+
+def test_a_commitment_is_of_its_party_and_of_its_round():
+    """An echoed one, and one of another round, fit no share."""
+    z_share = np.array([[5, 7]], dtype=np.uint64)
+    kinds = {commitment(0, KEY, z_share), commitment(1, KEY, z_share), commitment(0, KEY ^ 1, z_share)}
+    assert len(kinds) == 3
+
+
+class EqualityShares:
+    """A party that follows the protocol until it has to open its share of z, and is read to before it opens it."""
+
+    def __init__(self, channel, tuples, strings):
+        self._channel = channel
+        (rho, omega, product) = [int(x[0]) % 2**64 + (int(x[1]) % 2**64 << 64) for x in tuples[0]]
+        mine = -integers(polynomial_hashes(strings, KEY))[0] - omega
+        received = channel.exchange("equality/difference", (mine % P).to_bytes(ELEMENT, "little"))
+        e = (mine + int.from_bytes(received, "little")) % P
+        z_share = (rho * e + product) % P
+        words = np.array([[z_share % 2**64, z_share >> 64]], dtype=np.uint64)
+        channel.exchange("equality/commit", commitment(1, KEY, words))
+
+    def peek_at_z(self):
+        _, payload = self._channel._inbox.get()
+        return int.from_bytes(payload, "little")
+
+    def answer(self, share):
+        self._channel._peer._inbox.put(("equality/masked", share.to_bytes(ELEMENT, "little")))

@@ -26,6 +26,7 @@ def expected_messages(gate, n_clients, bound, mode):
         ("coin/reveal", COIN + (8 * bound.dim * n_clients if mode is Mode.SHARES else 0)),
         *steps(gate.name, groups_of(n_clients, bound.n_rows, bound.low_bits[-1])),
         ("equality/difference", FIELD_ELEMENT * n_clients),
+        ("equality/commit", 32),
         ("equality/masked", FIELD_ELEMENT * n_clients),
     ]
 
@@ -72,8 +73,8 @@ VECTORS = {
 @pytest.mark.parametrize("dim", [3, 1000])
 @pytest.mark.parametrize("kind", VECTORS)
 def test_messages_depend_on_public_values_only(dim, kind, mode, gate):
-    """Labels and lengths in order, at both servers, are the same for every vector and every verdict: 12 messages with
-    CrypTen's gate and 7 with ours, in either form. Of their lengths d moves one alone, that of the `shares` form's
+    """Labels and lengths in order, at both servers, are the same for every vector and every verdict: 13 messages with
+    CrypTen's gate and 8 with ours, in either form. Of their lengths d moves one alone, that of the `shares` form's
     opening."""
     bound = NormBound(1.0, dim)
     vectors = VECTORS[kind](CaseMaker(dim, 1.0))
@@ -88,7 +89,7 @@ def test_messages_depend_on_public_values_only(dim, kind, mode, gate):
 @pytest.mark.parametrize("n_rows", [1, 64])
 @pytest.mark.parametrize("mode", list(Mode))
 def test_the_audit_reports_the_rounds_and_bytes_of_the_formula(n_clients, n_rows, mode, gate):
-    """Lock, coin, the gate's steps, the additive carries and two of the verdict, in both forms."""
+    """Lock, coin, the gate's steps, the additive carries and three of the verdict, in both forms."""
     bound = NormBound(1.0, 5, n_rows=n_rows)
     report = audit(np.zeros((n_clients, 5), dtype=np.int64), bound, gate=gate, mode=mode)
     messages = expected_messages(gate, n_clients, bound, mode)
@@ -96,9 +97,9 @@ def test_the_audit_reports_the_rounds_and_bytes_of_the_formula(n_clients, n_rows
     assert report.bytes_per_direction == sum(size for _, size in messages)
 
 
-def test_rounds_are_the_gates_and_five():
-    """Lock, coin, additive carries and two for the verdict: 12 at most."""
-    assert {name: rounds + 5 for name, rounds in GATE_ROUNDS.items()} == ROUNDS
+def test_rounds_are_the_gates_and_six():
+    """Lock, coin, additive carries and three for the verdict: 13 at most."""
+    assert {name: rounds + 6 for name, rounds in GATE_ROUNDS.items()} == ROUNDS
     assert max(ROUNDS.values()) <= MAX_ROUNDS
 
 

@@ -568,10 +568,12 @@ def equality() -> Iterator[Case]:
         yield Case("equality", f"{label} holds p", {**good, "tamper": outside}, "values are below p")
         empty = {"party": 1, "label": label, "payload": ""}
         yield Case("equality", f"nothing in {label}", {**good, "tamper": empty}, "16 bytes per client")
+    forged = {"party": 0, "label": "equality/commit", "flip_byte": 0}
+    yield Case("equality", "a bit of equality/commit", {**good, "tamper": forged}, "not what is opened")
+    short = {"party": 1, "label": "equality/commit", "payload": "00" * 31}
+    yield Case("equality", "a short equality/commit", {**good, "tamper": short}, "32 bytes")
     bit = {"party": 0, "label": "equality/masked", "flip_byte": 0}
-    yield Case(
-        "equality", "a bit of equality/masked", {**good, "tamper": bit}, "B takes equal strings for different ones"
-    )
+    yield Case("equality", "a bit of equality/masked", {**good, "tamper": bit}, "not what was committed to")
 
 
 def validation_case(mode: str, gate: str, clip_norm: str = "3.0", frac_bits: int = 16) -> Json:

@@ -152,12 +152,21 @@ def all_equal(
         [sign * polynomial_hash(string, key) - omega for string, (_, omega, _) in zip(strings, tuples, strict=True)],
         channel,
     )
-    z = _open_field(
-        "equality/masked",
-        [rho * e_i + product for e_i, (rho, _, product) in zip(e, tuples, strict=True)],
-        channel,
-    )
+    shares = [(rho * e_i + product) % P for e_i, (rho, _, product) in zip(e, tuples, strict=True)]
+    committed = channel.exchange("equality/commit", equality_commitment(channel.party, key, shares))
+    z = _open_field("equality/masked", shares, channel)
+    theirs = [(z_i - share) % P for z_i, share in zip(z, shares, strict=True)]
+    if len(committed) != 32:
+        raise RefusedError("malformed")
+    if equality_commitment(1 - channel.party, key, theirs) != committed:
+        raise RefusedError("commitment")
     return [z_i == 0 for z_i in z]
+
+
+def equality_commitment(party: int, key: int, shares: Sequence[int]) -> bytes:
+    """To a server's shares of z."""
+    elements = b"".join(share.to_bytes(16, "little") for share in shares)
+    return digests.tagged(b"equality commitment", bytes([party]), key.to_bytes(16, "little"), elements)
 
 
 def _open_field(label: str, shares: Sequence[int], channel: Channel) -> list[int]:
