@@ -86,7 +86,8 @@ class TaskState:
         """
         self.committed = self.store.committed()
         self.checkpoints.keep_only({round.number for round in self.committed})
-        self.store.settle(self.ledger.rounds)
+        if not self.ledger.is_closed:  # else the file knows better than we what was charged: the next start settles
+            self.store.settle(self.ledger.rounds)
         attempts, numbers = self.store.attempts(), {round.number for round in self.committed}
         self.lost = self.store.uncommitted()
         self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]

@@ -7,6 +7,8 @@ round that the other server merely speaks of is charged, or taken for one that i
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -20,9 +22,9 @@ from protos.identity import Role
 from servers import audit_log
 from servers.database import Database
 from servers.dialects import SQLITE
-from servers.errors import SetupError, TaskRefusedError
-from servers.round import require_possible_sum
-from servers.state_dir import open_task_store, store_path
+from servers.errors import SetupError, StoreError, TaskRefusedError
+from servers.round import pay, require_possible_sum
+from servers.state_dir import ledger_path, open_task_store, store_path
 from servers.task_state import TaskState
 from servers.task_store import AttemptState, TaskStore, migrations
 from tests.integration.harness import small_task
@@ -87,6 +89,37 @@ def test_charges_of_rounds_that_were_not_drawn_here_are_refused_and_change_nothi
         state.charge_as_well({0: ("alice",)})
         assert state.ledger.participation == {"alice": 1}
         assert [attempt.state for attempt in state.store.attempts()] == [AttemptState.CHARGED]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_charge_whose_fsync_fails_does_not_keep_the_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """Its line is whole in the file, or a power cut takes it; either way every later start finds one story."""
+    with TaskStateOf(tmp_path) as state:
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        state.store.reserve(0)
+        state.store.checking(0, chosen=("alice", "bob"), active=("bob",))
+        fsync, at_ledger = os.fsync, os.stat(ledger_path(tmp_path)).st_ino
+
+        def fails(fd: int) -> None:
+            if os.fstat(fd).st_ino == at_ledger:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            fsync(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            with pytest.raises(StoreError, match="charge of round 0"):
+                pay(state.ledger, 0, ("alice", "bob"))
+        state.refresh()  # as the end of the task does
+    if is_lost:
+        lines = ledger_path(tmp_path).read_bytes().splitlines(keepends=True)
+        ledger_path(tmp_path).write_bytes(b"".join(lines[:-1]))
+    for _ in range(2):
+        with TaskStateOf(tmp_path) as again:
+            assert again.ledger.rounds == (set() if is_lost else {0})
+            assert [attempt.active for attempt in again.unknown] == ([] if is_lost else [("bob",)])
+            assert again.lost == {0}
 
 
 def test_other_clients_than_were_chosen_are_not_charged_at_the_other_servers_word(tmp_path: Path) -> None:
