@@ -71,6 +71,13 @@ def _behind(party: Party, ours: Standing, theirs: Standing) -> Party | None:
             ours=ours.n_committed,
             peers=theirs.n_committed,
         )
+    ahead, other = (ours, theirs) if lead == 1 else (theirs, ours)
+    if other.n_committed and ahead.last_round <= other.last_round:
+        raise PeerMismatchError(
+            "last committed round, of which the further server's comes later",
+            ours=ours.last_round,
+            peers=theirs.last_round,
+        )
     if lead == 1:
         _require_same("model before the last round", ours.previous_model_digest, theirs.model_digest)
         return 0 if party == 1 else 1

@@ -128,7 +128,15 @@ class TaskState:
     @property
     def can_be_level(self) -> bool:
         """Whether the other server may have committed the last lost round, which is not lost then."""
-        return any(attempt.state is AttemptState.VALIDATED for attempt in self.store.attempts())
+        return self._validated is not None
+
+    @property
+    def _validated(self) -> Attempt | None:
+        """The one round that the other server can have committed and we not: the last with verdicts, if it came after
+        our last release. Any earlier one was lost at both, or this server would not have gone on without it."""
+        last = self.committed[-1].number if self.committed else -1
+        attempts = [attempt for attempt in self.store.attempts() if attempt.state is AttemptState.VALIDATED]
+        return attempts[-1] if attempts and attempts[-1].number > last else None
 
     def require_rounds_left(self) -> None:
         """Refuse another round once as many were lost as the task allows. Raises TaskRefusedError.
@@ -161,7 +169,9 @@ class TaskState:
                     peers="charged",
                 )
             if set(ours.get(number, theirs[number])) != set(theirs[number]):
-                raise PeerMismatchError(f"clients of round {number}", ours=ours[number], peers=theirs[number])
+                counts = [f"{len(chosen)} clients" for chosen in (ours[number], theirs[number])]
+                field = f"clients of round {number} (their names are in the ledgers)"
+                raise PeerMismatchError(field, ours=counts[0], peers=counts[1])
         for number in sorted(theirs.keys() - self.ledger.rounds):
             self.store.charged_by_peer(number, theirs[number])
             pay(self.ledger, number, theirs[number])
@@ -171,11 +181,12 @@ class TaskState:
 
         Only a round whose verdicts are known here can have been committed there: before, our share had not left.
         """
-        for attempt in self.store.attempts():
-            if (attempt.number, attempt.state) == (number, AttemptState.VALIDATED):
-                return attempt
+        if (attempt := self._validated) is not None and attempt.number == number:
+            return attempt
         raise PeerMismatchError(
-            f"round {number} (was a server given back an old state_dir?)", ours="no verdicts", peers="committed"
+            f"round {number} (was a server given back an old state_dir?)",
+            ours="no verdicts that may still be committed",
+            peers="committed",
         )
 
     def take_over(self, number: int, noisy_sum: RingArray, model_digest: bytes) -> CommittedRound:

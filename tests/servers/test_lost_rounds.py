@@ -16,15 +16,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mpc.errors import PeerMismatchError
+from protos import convert
 from protos.identity import Role
+from protos.model_update import updated
 from servers import audit_log
 from servers.database import Database
 from servers.dialects import SQLITE
 from servers.errors import SetupError, StoreError, TaskRefusedError
 from servers.round import pay, require_possible_sum
 from servers.state_dir import ledger_path, open_task_store, store_path
+from servers.task_run import public_reason
 from servers.task_state import TaskState
 from servers.task_store import AttemptState, TaskStore, migrations
 from tests.integration.harness import small_task
@@ -44,6 +48,8 @@ def test_a_check_that_was_charged_and_did_not_end_has_unknown_verdicts(store: Ta
     for number in (0, 1):
         store.reserve(number)
         store.checking(number, chosen=("alice", "bob"), active=("bob",))
+    before = audit_log.read(store_path(tmp_path))  # of a server that is stopped while the other one is silent
+    assert [audit_log.n_unknown_verdicts(before, charged) for charged in (set(), {0}, {0, 1})] == [0, 1, 2]
     store.settle({0})
     store.settle({0})
     (attempt,) = store.attempts()
@@ -56,7 +62,7 @@ def test_a_check_that_was_charged_and_did_not_end_has_unknown_verdicts(store: Ta
     assert store.uncommitted() == {0, 1}
     log = audit_log.read(store_path(tmp_path))
     assert [dict(entry.fields) for entry in log if entry.kind == "unknown"] == [{"round": 0, "clients": ["bob"]}]
-    assert audit_log.n_unknown_verdicts(log) == 1
+    assert audit_log.n_unknown_verdicts(log, {0}) == 1
     assert audit_log.checked(log) == {0}
 
 
@@ -127,8 +133,42 @@ def test_other_clients_than_were_chosen_are_not_charged_at_the_other_servers_wor
         state.store.reserve(0)
         state.store.checking(0, chosen=("alice",), active=("alice",))
         state.ledger.charge(0, ("alice",))
-        with pytest.raises(PeerMismatchError, match="clients of round 0"):
+        with pytest.raises(PeerMismatchError, match=r"clients of round 0 .*ours 1 clients, peer's 2 clients$") as error:
             state.charge_as_well({0: ("alice", "bob")})
+        assert not any(name in public_reason(Role.AGGREGATOR_A, error.value) for name in TASK.clients)
+
+
+def validated(state: TaskState, number: int) -> None:
+    """Up to the verdicts, with its charge."""
+    state.store.reserve(number)
+    state.store.checking(number, chosen=("alice",), active=("alice",))
+    pay(state.ledger, number, ("alice",))
+    state.store.validated(number, accepted=("alice",), rejected=())
+    state.refresh()
+
+
+def sum_and_digest(state: TaskState) -> tuple[NDArray[np.int64], bytes]:
+    """A possible sum, and of the model that it makes."""
+    noisy_sum = np.ones(TASK.dim, dtype=np.int64)
+    return noisy_sum, convert.sha256(convert.model_to_bytes(updated(state.parameters, noisy_sum, TASK)))
+
+
+def test_only_the_last_round_with_verdicts_is_taken_over_and_none_before_a_release(tmp_path: Path) -> None:
+    """A server that names an older one would choose which of our shares the model is made of, and in which order."""
+    with TaskStateOf(tmp_path) as state:
+        assert not state.can_be_level
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        for number in (0, 1):
+            validated(state, number)
+        assert state.can_be_level
+        with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts"):
+            state.take_over(0, *sum_and_digest(state))
+        state.take_over(1, *sum_and_digest(state))
+        state.refresh()
+        assert ([round.number for round in state.committed], state.lost) == ([1], {0})
+        assert not state.can_be_level  # though round 0 has verdicts still
+        with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts"):
+            state.take_over(0, *sum_and_digest(state))
 
 
 @pytest.mark.parametrize("how", ["reserved", "checking", "charged by the other"])

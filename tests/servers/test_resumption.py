@@ -118,6 +118,8 @@ AT_THREE = Server(FRESH, [0, 1, 2], 3, {0, 1, 2}).standing
         (AT_TWO, replace(AT_TWO, last_round=5), "last committed round"),
         (AT_TWO, replace(AT_THREE, previous_model_digest=model_after([0, 7])), "model before the last round"),
         (AT_THREE, replace(AT_TWO, model_digest=model_after([0, 7])), "model before the last round"),
+        (AT_TWO, replace(AT_THREE, last_round=1), "last committed round"),
+        (replace(AT_TWO, last_round=2), replace(AT_THREE, last_round=0), "last committed round"),
         (NEW, replace(NEW, model_digest=model_after([7])), "model"),
     ],
 )
