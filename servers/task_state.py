@@ -149,6 +149,16 @@ class TaskState:
                 f"committed, found {len(self.lost)}, the last of them {max(self.lost)}"
             )
 
+    def skip_to(self, next_round: int) -> None:
+        """Use up what the other server alone has used up, before it hears anything: it is lost here too.
+
+        Else a server that dies often before it reserves a number would fall behind by more than one. Raises StoreError.
+        """
+        skipped = range(self.store.next_round, next_round)
+        for number in skipped:
+            self.store.skip(number)
+        self.lost |= frozenset(skipped)
+
     def paid_attempts(self) -> dict[int, tuple[str, ...]]:
         """Return the rounds that the ledger holds and that were not committed here, with their chosen clients."""
         charged = self.ledger.rounds
@@ -160,7 +170,7 @@ class TaskState:
         Raises PeerMismatchError for any other round, what `Ledger.charge` raises, StoreError.
         """
         ours = {round.number: round.chosen for round in self.committed} | self.paid_attempts()
-        drawn = self.store.uncommitted() | ours.keys()
+        drawn = (self.store.uncommitted() - self.store.skipped()) | ours.keys()
         for number in sorted(theirs):
             if number not in drawn:
                 raise PeerMismatchError(

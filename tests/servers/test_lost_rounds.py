@@ -128,6 +128,21 @@ def test_a_charge_whose_fsync_fails_does_not_keep_the_server_from_starting(
             assert again.lost == {0}
 
 
+def test_numbers_that_the_other_server_used_up_alone_are_lost_here_and_never_charged(tmp_path: Path) -> None:
+    """A server that catches up is as far as the other one for good, and believes it nothing of what it did alone."""
+    with TaskStateOf(tmp_path) as state:
+        lost(state, 0)
+        state.skip_to(1)
+        assert (state.lost, state.store.next_round) == ({0}, 1)
+        state.skip_to(2)
+        assert (state.lost, state.store.next_round) == ({0, 1}, 2)
+    with TaskStateOf(tmp_path) as again:
+        assert (again.lost, again.standing.next_round) == ({0, 1}, 2)
+        with pytest.raises(PeerMismatchError, match=r"charge of round 1 .*ours never drawn"):
+            again.charge_as_well({0: ("alice",), 1: ("alice",)})
+        assert again.ledger.rounds == set()
+
+
 def test_other_clients_than_were_chosen_are_not_charged_at_the_other_servers_word(tmp_path: Path) -> None:
     with TaskStateOf(tmp_path) as state:
         state.store.reserve(0)
