@@ -73,7 +73,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         "entries": len(log),
         "releases": len(releases),
         "charged_rounds": len(charged),
-        "verdicts_unknown": audit_log.n_unknown_verdicts(log),
+        "verdicts_unknown": audit_log.n_unknown_verdicts(log, charged.keys()),
         "interruptions": sum(entry.kind == "interrupted" for entry in log),
         "chain": log[-1].chain if log else audit_log.FIRST_CHAIN,
     }

@@ -166,6 +166,11 @@ class Ledger:
         """Of the last line; whoever keeps it notices every later change of the lines so far."""
         return self._chain
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no charge any more. After a failed write, its file may hold a round that it does not."""
+        return self._is_closed
+
     def charge(self, round_number: int, clients: Collection[str]) -> None:
         """Record durably that `clients` take part in the round. Call before anything of the round is released.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -155,9 +155,16 @@ def checked(log: Sequence[Entry]) -> set[int]:
     return locked & {entry.fields["round"] for entry in log if entry.kind in ("validated", "unknown")}
 
 
-def n_unknown_verdicts(log: Sequence[Entry]) -> int:
-    """Count the uploads whose check began and whose verdict this server never saw."""
-    return sum(len(entry.fields["clients"]) for entry in log if entry.kind == "unknown")
+def n_unknown_verdicts(log: Sequence[Entry], charged: Collection[int]) -> int:
+    """Count the uploads whose check may have begun and whose verdict this server has not seen.
+
+    charged: the rounds that the ledger holds. Of a server that is stopped in a check, or is in one, only they tell that
+    it began: the entry `unknown` is written when the server goes on.
+    """
+    ended = {entry.fields["round"] for entry in log if entry.kind in ("validated", "unknown")}
+    begun = [entry.fields for entry in log if entry.kind == "checking" and entry.fields["round"] in charged]
+    in_check = sum(len(fields["active"]) for fields in begun if fields["round"] not in ended)
+    return in_check + sum(len(entry.fields["clients"]) for entry in log if entry.kind == "unknown")
 
 
 def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:

@@ -98,6 +98,7 @@ async def meet(
     peer = " or ".join(credentials.peer.load().fingerprints)
     await to_the_end(state.store.begin, agreement.task_id, ROLES[party])
     await to_the_end(state.store.joined, agreement.next_round, peer)
+    await to_the_end(state.skip_to, agreement.next_round)
     return Meeting(link, lane, agreement, standing_of(theirs))
 
 
@@ -163,10 +164,13 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
             f"task: expected {task.name}-, then {TASK_ID_DIGITS} hexadecimal digits, got {hello.task[:80]!r}"
         )
     n_most = min(task.rounds, hello.next_round)
+    # fewer than most_lost_rounds, a round with those drawn ahead of it, and a release that it lacks
+    n_lost = task.most_lost_rounds + task.batches_ahead + 1
+    n_used = min(MAX_ROUND, hello.n_committed + n_lost) if hello.task else 0
     for name, value, largest in (
-        ("next_round", hello.next_round, MAX_ROUND),
         ("n_committed", hello.n_committed, n_most),
         ("last_round", hello.last_round, hello.next_round - 1 if hello.n_committed else 0),
+        ("next_round", hello.next_round, n_used),
     ):
         if value > largest:
             raise MalformedMessageError(f"{name}: expected at most {largest}, got {value}")

@@ -2,8 +2,9 @@
 
 A server sends its digest of a new model only when that model is on disk, and begins the next round only when it has the
 other's. So two honest servers are never more than one committed round apart, and the one behind has charged the round
-that it lacks. Everything else means that a server lost its state, or was given back an old one: then it is for the
-operators to decide, and nothing is released.
+that it lacks. Nor are their next numbers: a server reserves one only in a draw with the other, which has reserved all
+before it, and one that meets has caught up before it says anything on the lane. Everything else means that a server
+lost its state, or was given back an old one: then it is for the operators to decide, and nothing is released.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def agree(party: Party, ours: Standing, theirs: Standing, *, fresh_task_id: str)
                 "committed rounds (has a server lost its state_dir?)", ours=ours.n_committed, peers=theirs.n_committed
             )
     behind = _behind(party, ours, theirs)
+    if ours.task_id and theirs.task_id and abs(ours.next_round - theirs.next_round) > 1:
+        field = "next_round (was a server given back an old state_dir?)"
+        raise PeerMismatchError(field, ours=ours.next_round, peers=theirs.next_round)
     task_id = known.pop() if known else fresh_task_id
     return Agreement(task_id, max(ours.next_round, theirs.next_round), behind)
 
@@ -70,6 +74,13 @@ def _behind(party: Party, ours: Standing, theirs: Standing) -> Party | None:
             "committed rounds (was a server given back an old state_dir?)",
             ours=ours.n_committed,
             peers=theirs.n_committed,
+        )
+    ahead, other = (ours, theirs) if lead == 1 else (theirs, ours)
+    if other.n_committed and ahead.last_round <= other.last_round:
+        raise PeerMismatchError(
+            "last committed round, of which the further server's comes later",
+            ours=ours.last_round,
+            peers=theirs.last_round,
         )
     if lead == 1:
         _require_same("model before the last round", ours.previous_model_digest, theirs.model_digest)

@@ -86,7 +86,8 @@ class TaskState:
         """
         self.committed = self.store.committed()
         self.checkpoints.keep_only({round.number for round in self.committed})
-        self.store.settle(self.ledger.rounds)
+        if not self.ledger.is_closed:  # else the file knows better than we what was charged: the next start settles
+            self.store.settle(self.ledger.rounds)
         attempts, numbers = self.store.attempts(), {round.number for round in self.committed}
         self.lost = self.store.uncommitted()
         self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]
@@ -127,7 +128,15 @@ class TaskState:
     @property
     def can_be_level(self) -> bool:
         """Whether the other server may have committed the last lost round, which is not lost then."""
-        return any(attempt.state is AttemptState.VALIDATED for attempt in self.store.attempts())
+        return self._validated is not None
+
+    @property
+    def _validated(self) -> Attempt | None:
+        """The one round that the other server can have committed and we not: the last with verdicts, if it came after
+        our last release. Any earlier one was lost at both, or this server would not have gone on without it."""
+        last = self.committed[-1].number if self.committed else -1
+        attempts = [attempt for attempt in self.store.attempts() if attempt.state is AttemptState.VALIDATED]
+        return attempts[-1] if attempts and attempts[-1].number > last else None
 
     def require_rounds_left(self) -> None:
         """Refuse another round once as many were lost as the task allows. Raises TaskRefusedError.
@@ -140,6 +149,16 @@ class TaskState:
                 f"committed, found {len(self.lost)}, the last of them {max(self.lost)}"
             )
 
+    def skip_to(self, next_round: int) -> None:
+        """Use up what the other server alone has used up, before it hears anything: it is lost here too.
+
+        Else a server that dies often before it reserves a number would fall behind by more than one. Raises StoreError.
+        """
+        skipped = range(self.store.next_round, next_round)
+        for number in skipped:
+            self.store.skip(number)
+        self.lost |= frozenset(skipped)
+
     def paid_attempts(self) -> dict[int, tuple[str, ...]]:
         """Return the rounds that the ledger holds and that were not committed here, with their chosen clients."""
         charged = self.ledger.rounds
@@ -151,7 +170,7 @@ class TaskState:
         Raises PeerMismatchError for any other round, what `Ledger.charge` raises, StoreError.
         """
         ours = {round.number: round.chosen for round in self.committed} | self.paid_attempts()
-        drawn = self.store.uncommitted() | ours.keys()
+        drawn = (self.store.uncommitted() - self.store.skipped()) | ours.keys()
         for number in sorted(theirs):
             if number not in drawn:
                 raise PeerMismatchError(
@@ -160,7 +179,9 @@ class TaskState:
                     peers="charged",
                 )
             if set(ours.get(number, theirs[number])) != set(theirs[number]):
-                raise PeerMismatchError(f"clients of round {number}", ours=ours[number], peers=theirs[number])
+                counts = [f"{len(chosen)} clients" for chosen in (ours[number], theirs[number])]
+                field = f"clients of round {number} (their names are in the ledgers)"
+                raise PeerMismatchError(field, ours=counts[0], peers=counts[1])
         for number in sorted(theirs.keys() - self.ledger.rounds):
             self.store.charged_by_peer(number, theirs[number])
             pay(self.ledger, number, theirs[number])
@@ -170,11 +191,12 @@ class TaskState:
 
         Only a round whose verdicts are known here can have been committed there: before, our share had not left.
         """
-        for attempt in self.store.attempts():
-            if (attempt.number, attempt.state) == (number, AttemptState.VALIDATED):
-                return attempt
+        if (attempt := self._validated) is not None and attempt.number == number:
+            return attempt
         raise PeerMismatchError(
-            f"round {number} (was a server given back an old state_dir?)", ours="no verdicts", peers="committed"
+            f"round {number} (was a server given back an old state_dir?)",
+            ours="no verdicts that may still be committed",
+            peers="committed",
         )
 
     def take_over(self, number: int, noisy_sum: RingArray, model_digest: bytes) -> CommittedRound:

@@ -197,6 +197,11 @@ class TaskStore(Database):
         with self.transaction() as run:
             run("INSERT INTO round (number, state) VALUES (?, 'reserved')", (number,))
 
+    def skip(self, number: int) -> None:
+        """Use up a number that the other server reserved and this one did not: nobody was drawn. Raises StoreError."""
+        with self.transaction() as run:
+            run("INSERT INTO round (number, state, chosen) VALUES (?, 'reserved', '[]')", (number,))
+
     def checking(self, number: int, *, chosen: Sequence[str], active: Sequence[str]) -> None:
         """Record the locked uploads, before the round is charged and before anything of its check leaves."""
         with self.transaction() as run:
@@ -284,6 +289,12 @@ class TaskStore(Database):
         """Return every number that is used up and not committed: those in flight, and those that are lost."""
         with self.transaction() as run:
             rows = run("SELECT number FROM round WHERE state <> 'committed'").fetchall()
+        return frozenset(number for (number,) in rows)
+
+    def skipped(self) -> frozenset[int]:
+        """Return the numbers that were used up here without a draw."""
+        with self.transaction() as run:
+            rows = run("SELECT number FROM round WHERE state = 'reserved' AND chosen = '[]'").fetchall()
         return frozenset(number for (number,) in rows)
 
     @property

@@ -465,6 +465,7 @@ def test_a_failed_write_closes_the_ledger(charged, monkeypatch, failing):
             patch.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match=r"No space left|must be written whole, only 20 were"):
             ledger.charge(6, ["bob"])
+    assert ledger.is_closed
     assert ledger.participation["bob"] == 1
     with pytest.raises(LedgerClosedError):
         ledger.charge(7, ["bob"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -251,15 +251,6 @@ async def test_charges_of_rounds_that_were_never_drawn_burn_no_budget(
         return dict.fromkeys(range(900), CLIENTS) if AGGREGATORS[1] in state.store.where else honest(state)
 
     monkeypatch.setattr(meeting.TaskState, "paid_attempts", lies)
-    honest_hello: Callable[..., Any] = meeting.hello_of
-
-    def far(task: Task, standing: Any, **more: Any) -> Any:
-        hello = honest_hello(task, standing, **more)
-        if more.get("lane_port"):
-            hello.next_round = 1000
-        return hello
-
-    monkeypatch.setattr(meeting, "hello_of", far)
     async with deployment(task, tmp_path) as (servers, _):
         error = await end_of_a(servers)
     assert "never drawn" in str(error) or "charges" in str(error)

@@ -209,6 +209,22 @@ def test_the_command_verifies_log_ledger_and_the_other_server(path: Path, tmp_pa
     assert command(path.parent, "--known", "0" * 64)[0] == 3
 
 
+def test_the_command_counts_uploads_of_a_charged_check_that_has_not_ended(path: Path) -> None:
+    """A server that waits for a silent one and is stopped then: nobody has written `unknown`."""
+
+    def n_unknown() -> int:
+        return int(json.loads(command(path.parent, "--json")[1])["verdicts_unknown"])
+
+    with open_task_store(path.parent, TASK, INITIAL) as store, open_ledger(path.parent, TASK) as ledger:
+        store.reserve(3)
+        store.checking(3, chosen=("alice", "bob"), active=("alice", "bob"))
+        assert n_unknown() == 0  # nothing of a check leaves before its charge
+        ledger.charge(3, ("alice", "bob"))
+        assert n_unknown() == 2
+        store.settle({3})
+        assert n_unknown() == 2  # counted once
+
+
 def test_the_command_refuses_a_release_that_the_ledger_does_not_hold(path: Path) -> None:
     ledger = path.parent / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))

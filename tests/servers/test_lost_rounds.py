@@ -7,6 +7,8 @@ round that the other server merely speaks of is charged, or taken for one that i
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -14,15 +16,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mpc.errors import PeerMismatchError
+from protos import convert
 from protos.identity import Role
+from protos.model_update import updated
 from servers import audit_log
 from servers.database import Database
 from servers.dialects import SQLITE
-from servers.errors import SetupError, TaskRefusedError
-from servers.round import require_possible_sum
-from servers.state_dir import open_task_store, store_path
+from servers.errors import SetupError, StoreError, TaskRefusedError
+from servers.round import pay, require_possible_sum
+from servers.state_dir import ledger_path, open_task_store, store_path
+from servers.task_run import public_reason
 from servers.task_state import TaskState
 from servers.task_store import AttemptState, TaskStore, migrations
 from tests.integration.harness import small_task
@@ -42,6 +48,8 @@ def test_a_check_that_was_charged_and_did_not_end_has_unknown_verdicts(store: Ta
     for number in (0, 1):
         store.reserve(number)
         store.checking(number, chosen=("alice", "bob"), active=("bob",))
+    before = audit_log.read(store_path(tmp_path))  # of a server that is stopped while the other one is silent
+    assert [audit_log.n_unknown_verdicts(before, charged) for charged in (set(), {0}, {0, 1})] == [0, 1, 2]
     store.settle({0})
     store.settle({0})
     (attempt,) = store.attempts()
@@ -54,7 +62,7 @@ def test_a_check_that_was_charged_and_did_not_end_has_unknown_verdicts(store: Ta
     assert store.uncommitted() == {0, 1}
     log = audit_log.read(store_path(tmp_path))
     assert [dict(entry.fields) for entry in log if entry.kind == "unknown"] == [{"round": 0, "clients": ["bob"]}]
-    assert audit_log.n_unknown_verdicts(log) == 1
+    assert audit_log.n_unknown_verdicts(log, {0}) == 1
     assert audit_log.checked(log) == {0}
 
 
@@ -89,13 +97,93 @@ def test_charges_of_rounds_that_were_not_drawn_here_are_refused_and_change_nothi
         assert [attempt.state for attempt in state.store.attempts()] == [AttemptState.CHARGED]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_charge_whose_fsync_fails_does_not_keep_the_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """Its line is whole in the file, or a power cut takes it; either way every later start finds one story."""
+    with TaskStateOf(tmp_path) as state:
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        state.store.reserve(0)
+        state.store.checking(0, chosen=("alice", "bob"), active=("bob",))
+        fsync, at_ledger = os.fsync, os.stat(ledger_path(tmp_path)).st_ino
+
+        def fails(fd: int) -> None:
+            if os.fstat(fd).st_ino == at_ledger:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            fsync(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            with pytest.raises(StoreError, match="charge of round 0"):
+                pay(state.ledger, 0, ("alice", "bob"))
+        state.refresh()  # as the end of the task does
+    if is_lost:
+        lines = ledger_path(tmp_path).read_bytes().splitlines(keepends=True)
+        ledger_path(tmp_path).write_bytes(b"".join(lines[:-1]))
+    for _ in range(2):
+        with TaskStateOf(tmp_path) as again:
+            assert again.ledger.rounds == (set() if is_lost else {0})
+            assert [attempt.active for attempt in again.unknown] == ([] if is_lost else [("bob",)])
+            assert again.lost == {0}
+
+
+def test_numbers_that_the_other_server_used_up_alone_are_lost_here_and_never_charged(tmp_path: Path) -> None:
+    """A server that catches up is as far as the other one for good, and believes it nothing of what it did alone."""
+    with TaskStateOf(tmp_path) as state:
+        lost(state, 0)
+        state.skip_to(1)
+        assert (state.lost, state.store.next_round) == ({0}, 1)
+        state.skip_to(2)
+        assert (state.lost, state.store.next_round) == ({0, 1}, 2)
+    with TaskStateOf(tmp_path) as again:
+        assert (again.lost, again.standing.next_round) == ({0, 1}, 2)
+        with pytest.raises(PeerMismatchError, match=r"charge of round 1 .*ours never drawn"):
+            again.charge_as_well({0: ("alice",), 1: ("alice",)})
+        assert again.ledger.rounds == set()
+
+
 def test_other_clients_than_were_chosen_are_not_charged_at_the_other_servers_word(tmp_path: Path) -> None:
     with TaskStateOf(tmp_path) as state:
         state.store.reserve(0)
         state.store.checking(0, chosen=("alice",), active=("alice",))
         state.ledger.charge(0, ("alice",))
-        with pytest.raises(PeerMismatchError, match="clients of round 0"):
+        with pytest.raises(PeerMismatchError, match=r"clients of round 0 .*ours 1 clients, peer's 2 clients$") as error:
             state.charge_as_well({0: ("alice", "bob")})
+        assert not any(name in public_reason(Role.AGGREGATOR_A, error.value) for name in TASK.clients)
+
+
+def validated(state: TaskState, number: int) -> None:
+    """Up to the verdicts, with its charge."""
+    state.store.reserve(number)
+    state.store.checking(number, chosen=("alice",), active=("alice",))
+    pay(state.ledger, number, ("alice",))
+    state.store.validated(number, accepted=("alice",), rejected=())
+    state.refresh()
+
+
+def sum_and_digest(state: TaskState) -> tuple[NDArray[np.int64], bytes]:
+    """A possible sum, and of the model that it makes."""
+    noisy_sum = np.ones(TASK.dim, dtype=np.int64)
+    return noisy_sum, convert.sha256(convert.model_to_bytes(updated(state.parameters, noisy_sum, TASK)))
+
+
+def test_only_the_last_round_with_verdicts_is_taken_over_and_none_before_a_release(tmp_path: Path) -> None:
+    """A server that names an older one would choose which of our shares the model is made of, and in which order."""
+    with TaskStateOf(tmp_path) as state:
+        assert not state.can_be_level
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        for number in (0, 1):
+            validated(state, number)
+        assert state.can_be_level
+        with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts"):
+            state.take_over(0, *sum_and_digest(state))
+        state.take_over(1, *sum_and_digest(state))
+        state.refresh()
+        assert ([round.number for round in state.committed], state.lost) == ([1], {0})
+        assert not state.can_be_level  # though round 0 has verdicts still
+        with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts"):
+            state.take_over(0, *sum_and_digest(state))
 
 
 @pytest.mark.parametrize("how", ["reserved", "checking", "charged by the other"])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from mpc.channel import PIECE_BYTES, Prefixed, memory_pair
-from mpc.errors import MalformedMessageError
+from mpc.errors import MalformedMessageError, PeerMismatchError
 from protos.precad.v1 import common_pb2
 from servers.meeting import SPARE_ROUNDS, _swap_sum, charge_bytes, compare, hello_of, level
 from servers.resumption import MAX_ROUND, Agreement, Standing
@@ -96,10 +96,27 @@ def standing(**changed: Any) -> common_pb2.Hello:
     return hello_of(TASK, Standing(**{**said, **model, **changed}), lane_port=0)
 
 
-@pytest.mark.parametrize("changed", [{}, {"next_round": MAX_ROUND}])
-def test_a_server_that_is_further_is_gone_on_with(changed: dict[str, Any]) -> None:
-    theirs = standing(**changed)
-    assert compare(0, TASK, standing(), theirs).next_round == theirs.next_round
+@pytest.mark.parametrize("next_round", [2, 3])
+def test_a_server_that_is_a_number_further_is_gone_on_with(next_round: int) -> None:
+    assert compare(0, TASK, standing(), standing(next_round=next_round)).next_round == next_round
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_server_that_is_further_than_a_draw_together_leads_to_is_refused(party: Any) -> None:
+    """One hello used up all numbers below its own, and with them what a budget allows."""
+    with pytest.raises(PeerMismatchError, match=r"^next_round \(was a server .* ours 2, peer's 4$"):
+        compare(party, TASK, standing(), standing(next_round=4))
+
+
+def test_a_fresh_server_goes_on_with_no_more_numbers_than_a_task_may_lose() -> None:
+    """Nothing is committed; rounds that begin with fewer than `lost_rounds` lost, and those drawn ahead of the last."""
+    fresh = {"n_committed": 0, "last_round": 0, "next_round": 0}
+    most = TASK.most_lost_rounds + TASK.batches_ahead + 1
+    ours = standing(**{**fresh, "task_id": ""})
+    assert compare(0, TASK, ours, standing(**{**fresh, "next_round": most})).next_round == most
+    for theirs in ({"next_round": most + 1}, {"next_round": MAX_ROUND}, {"next_round": 1, "task_id": ""}):
+        with pytest.raises(MalformedMessageError, match=r"^next_round: expected at most"):
+            compare(0, TASK, ours, standing(**{**fresh, **theirs}))
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def meet(servers: tuple[Server, Server]) -> int:
     assert ours == theirs
     for server in servers:
         server.task_id = ours.task_id
+        server.used = ours.next_round
     if ours.behind is not None:
         behind, ahead = servers[ours.behind], servers[1 - ours.behind]
         assert ahead.committed[-1] in behind.charged
@@ -118,6 +119,10 @@ AT_THREE = Server(FRESH, [0, 1, 2], 3, {0, 1, 2}).standing
         (AT_TWO, replace(AT_TWO, last_round=5), "last committed round"),
         (AT_TWO, replace(AT_THREE, previous_model_digest=model_after([0, 7])), "model before the last round"),
         (AT_THREE, replace(AT_TWO, model_digest=model_after([0, 7])), "model before the last round"),
+        (AT_TWO, replace(AT_TWO, next_round=4), "next_round"),
+        (AT_TWO, replace(AT_THREE, next_round=4), "next_round"),
+        (AT_TWO, replace(AT_THREE, last_round=1), "last committed round"),
+        (replace(AT_TWO, last_round=2), replace(AT_THREE, last_round=0), "last committed round"),
         (NEW, replace(NEW, model_digest=model_after([7])), "model"),
     ],
 )
