@@ -10,6 +10,8 @@ In reading order:
     model_probe      which of them a model takes, and which models are refused
     layer_gradients  what a record's gradient is, layer by layer
     record_clipping  what a record adds to its client's sum
+    tiles            how the records of many clients are dealt to passes of one shape
+    bit_exactness    whether a record's gradient depends on its place and its neighbours
     projection       the ball that an update must be in
     encoding         line 8: the update as integers
     submission       line 8: what each server receives of them

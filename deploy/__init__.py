@@ -30,6 +30,7 @@ On one machine:
     watch       what the runner shows while they work
     run_folder  what a run leaves behind
     report      its summary, for people
+    spent       its epsilons, each with the adversary
     simulate    the same task in one process, for many seeds
     simulation_shown   how far they are, and what came out
     workers     trainings side by side

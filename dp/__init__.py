@@ -31,6 +31,7 @@
     rounded_laplace    exact round(scale * Lap(1)) on the integers
     task_cost          what a task costs by its rounds, against who watches and against who may discard draws
     ledger             one server's durable record of the rounds each client took part in
+    ledger_lines       the lines of its file
     errors             what may go wrong, as one tree
     checks             the argument checks the modules share
 

@@ -2,7 +2,8 @@
 
 precad/v1/  .proto files and generated stubs (made by `make protos`, checked for freshness by a test)
 task        a task's public parameters and their digest
-task_fields what two tasks differ in, for people (carried_fields: what a hello has for that)
+task_fields what two tasks differ in, for people
+carried_fields  what a hello has for that
 model_update what an opened sum does to the model
 quantile    a bound of updates that is learnt with noise
 identity    who a certificate says that its holder is

@@ -205,6 +205,7 @@ EXIT_CODES = {
         "clients.RecordRangeError",
         "clients.RecordMixingLayerError",
         "clients.UnsteadyModelError",
+        "clients.StateFileError",
     ],
     3: [
         "deploy.ExportRefusedError",
@@ -218,6 +219,7 @@ EXIT_CODES = {
         "mpc.OverflowsRingError",
         "mpc.MalformedMessageError",
         "mpc.PeerMismatchError",
+        "mpc.VerdictsDifferError",
         "mpc.CommitmentError",
         "mpc.TupleExhaustedError",
         "dp.UnsupportedEventError",
@@ -229,6 +231,7 @@ EXIT_CODES = {
         "dp.LedgerClosedError",
         "servers.ServerError",
         "servers.TaskRefusedError",
+        "servers.TooFewClientsError",
         "servers.TaskUnfulfilledError",
         "servers.AuditError",
         "servers.CallRefusedError",
@@ -244,6 +247,7 @@ EXIT_CODES = {
         "servers.StoreError",
         "clients.TaskRefusedError",
         "clients.ProtocolError",
+        "clients.UploadLimitError",
     ],
     4: [
         "mpc.ChannelClosedError",

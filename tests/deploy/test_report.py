@@ -28,7 +28,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 from clients import models
+from clients.config import ClientConfig
 from clients.simulation import SeededRandomness
+from deploy import config as configuration
 from deploy.cli import app
 from deploy.local_configuration import resolve
 from deploy.localhost import round_metrics
@@ -37,6 +39,7 @@ from deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind, charts_of
 from deploy.reporting.folders import read_folders
 from deploy.reporting.guarantees import sentence
 from deploy.reporting.numbers import Format, power_of_ten, shown
+from deploy.reporting.settings import shown_configuration
 from deploy.reporting.write import Report
 from deploy.run_folder import RunFolder
 from dp.accounting import PldAccountant, View, round_event
@@ -258,12 +261,12 @@ def test_the_plots_are_the_rounds(run: Path) -> None:
 
 
 def test_the_sentence_says_what_is_proved_against_whom(run: Path) -> None:
-    """Both views, delta, who is protected, and that one run certifies nothing."""
+    """Both views, delta, who is protected, and that one run certifies nothing. The float 0.9 is above nine tenths."""
     text = report(run).text
     assert (
-        "For one record of a client that follows the protocol, added or removed, it is proved that ε ≤ 1.50 (1.01 if "
+        "For one record of a client that follows the protocol, added or removed, it is proved that ε ≤ 1.5 (1.01 if "
         "no draw is discarded) against one aggregation server and any other clients, draws discarded or not, and "
-        "ε ≤ 0.900 (0.600 if no draw is discarded) against any other clients, no server, draws discarded or not, at "
+        "ε ≤ 0.901 (0.600 if no draw is discarded) against any other clients, no server, draws discarded or not, at "
         "δ = 10⁻⁵; against poisoning, the certificate is VACUOUS: no prediction is proved to withstand "
         "even one further attacker."
     ) in text
@@ -382,6 +385,19 @@ def test_a_report_downloads_nothing(
     assert "No certificate: its data set, mnist, is not on this machine." in page.text
     assert str(tmp_path) not in page.html
     assert set(page.charts) == {"accuracy", "attack", "uploads", "seconds"}
+
+
+def test_no_path_of_a_client_is_shown(run: Path, tmp_path: Path) -> None:
+    """Every field that holds one, set; a field that comes to `[client]` is among them by its type."""
+    fields = [name for name, field in ClientConfig.model_fields.items() if "Path" in str(field.annotation)]
+    assert {"state_dir", "key_passphrase_file"} < set(fields)
+    deployment = configuration.load(RunFolder(run).config)
+    assert deployment.client is not None
+    client = deployment.client.model_copy(update={name: tmp_path / name for name in fields})
+    told = shown_configuration(deployment.model_copy(update={"client": client}))
+    assert "client.dataset" in told
+    assert not {f"client.{name}" for name in fields} & set(told)
+    assert not [value for value in told.values() if str(tmp_path) in value]
 
 
 def test_a_configuration_shows_no_path_address_or_secret(

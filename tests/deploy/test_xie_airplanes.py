@@ -159,7 +159,7 @@ def test_who_attacks_birds() -> None:
     ]
     assert parameters == [
         {"gamma": 50.0, "source": 2},
-        {"gamma": 50.0, "steps": 10, "rate": 0.05},
+        {"gamma": 50.0, "steps": 10, "rate": 0.05, "divides": False},
         {"aim": "label-flip", "records": 4, "source": 2},
     ]
 

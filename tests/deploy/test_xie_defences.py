@@ -64,7 +64,7 @@ def test_who_attacks_which_defence() -> None:
     flips = [found.case("mean", "label-flip", 2).config["simulation"]["attack"] for found in (digits, birds)]
     assert [attack["parameters"] for attack in flips] == [{"gamma": 50.0}, {"gamma": 50.0, "source": 2}]
     stamped = birds.case("mean", "triangle-backdoor", 2).config["simulation"]["attack"]["parameters"]
-    assert stamped == {"gamma": 50.0, "steps": 10, "rate": 0.05}  # 100 records of 50 in 5 epochs
+    assert stamped == {"gamma": 50.0, "steps": 10, "rate": 0.05, "divides": False}  # 100 records of 50 in 5 epochs
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ def test_two_server_processes_equal_the_reference(mode: str, pki: Pki, tmp_path:
 async def test_uploads_longer_than_one_message_equal_the_reference(mode: str, pki: Pki, tmp_path: Path) -> None:
     """Three clients upload two chunks each at the same time; the link, too, carries each vector in pieces."""
     clients, dim = ("at-bound", "long", "short"), convert.CHUNK_BYTES // 8 + 1000
-    task = small_task(clients, mode=mode, dim=dim, rounds=1)
+    task = small_task(clients, mode=mode, dim=dim, rounds=1, noise_multiplier=16.0)  # of the noise below
     rng = np.random.default_rng(3)
     uploads = {client: rng.integers(-100, 100, dim) for client in clients}
     noise = rng.integers(-(2**20), 2**20, (2, dim))

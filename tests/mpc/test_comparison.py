@@ -309,7 +309,13 @@ from mpc.gates import make_gate
 from test_comparison import assert_carries, edge_pairs
 
 gate = make_gate("crypten") if {is_first} else None
-import crypten, torch
+import importlib, torch
+old = "torch.onnx._internal.registration"  # CrypTen imports it; it moved in torch 2.9
+try:
+    importlib.import_module(old)
+except ImportError:
+    sys.modules[old] = importlib.import_module("torch.onnx._internal.torchscript_exporter.registration")
+import crypten
 
 def program():
     x, y = crypten.cryptensor([1.5, -2.0, 3.25]), crypten.cryptensor([2.0, 4.0, -1.0])

@@ -144,7 +144,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("rounds", 1_000_001, "less than or equal to 1000000"),
     ("rounds", 2.0, "valid integer"),
     ("rounds", True, "valid integer"),
-    ("lost_rounds", -1, "greater than or equal to 0"),
+    ("lost_rounds", 0, "greater than or equal to 1"),
     ("lost_rounds", 1_000_001, "less than or equal to 1000000"),
     ("client_rate", 1.01, "less than or equal to 1"),
     ("client_rate", -0.1, "greater than or equal to 0"),
