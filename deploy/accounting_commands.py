@@ -59,7 +59,9 @@ class TrainingPlan:
     """With record_clip and frac_bits: what rounding to fixed point adds to the sensitivity is counted."""
     frac_bits: int = 16
     lost_rounds: int | None = None
-    """How many rounds the task may lose; None: as many as a task that does not say, 3 and a tenth of the rounds."""
+    """How many rounds the task may lose; None: as many as a task that does not say."""
+    batches_ahead: int = 1
+    """How many rounds are drawn ahead. A task that does not say may lose 2 more than these at least."""
 
     def __post_init__(self) -> None:
         """What is no number is refused here; the file need not be a valid deployment's. Raises ValueError."""
@@ -70,6 +72,7 @@ class TrainingPlan:
         require_delta(self.delta)
         if self.lost_rounds is not None:
             require_count("lost_rounds", self.lost_rounds)
+        require_count("batches_ahead", self.batches_ahead)
         if self.participation is not None:
             require_count("participation", self.participation)
             if self.participation > self.rounds:
@@ -78,7 +81,9 @@ class TrainingPlan:
     @property
     def most_rounds(self) -> int:
         """Rounds that a client can be in, if draws may be discarded: all of them, with those that may be lost."""
-        return self.rounds + (3 + self.rounds // 10 if self.lost_rounds is None else self.lost_rounds)
+        if self.lost_rounds is not None:
+            return self.rounds + self.lost_rounds
+        return self.rounds + max(3 + self.rounds // 10, self.batches_ahead + 2)
 
     @property
     def expected_participation(self) -> int:
@@ -244,6 +249,7 @@ def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
         "dim": "dim",
         "frac_bits": "frac_bits",
         "lost_rounds": "lost_rounds",
+        "batches_ahead": "batches_ahead",
     }
     return {flag: task[field] for field, flag in names.items() if field in task}
 

@@ -54,6 +54,15 @@ class CoinShare:
         return digest(b"coin commitment", bytes([self.party]), self.context.encode(), self.value)
 
 
+def commit(context: str, channel: Channel, random_bytes: RandomBytes = os.urandom) -> tuple[CoinShare, bytes]:
+    """Our half and the peer's commitment: the first of a toss's two rounds, after which nobody knows the coin.
+
+    A half that is never revealed may be forgotten, and another drawn for its context. Raises PeerMismatchError.
+    """
+    share = CoinShare.draw(channel.party, context, random_bytes)
+    return share, channel.exchange("coin/commit", share.commitment)
+
+
 def reveal(share: CoinShare, peers_commitment: bytes, transcript: bytes, channel: Channel) -> Seed:
     """The joint seed, once both halves are shown. One round. Raises as `joint_seed`."""
     return joint_seed(share, channel.exchange(REVEAL, share.value), peers_commitment, transcript)
@@ -71,13 +80,6 @@ def joint_seed(share: CoinShare, peers_value: bytes, peers_commitment: bytes, tr
         raise CommitmentError(f"the peer's coin for {share.context!r} is not the one that it committed to")
     ordered = (share.value, peers_value) if share.party == 0 else (peers_value, share.value)
     return Seed(digest(b"joint coin", share.context.encode(), *ordered, transcript)[: prg.SEED_BYTES])
-
-
-def toss(context: str, transcript: bytes, channel: Channel, random_bytes: RandomBytes = os.urandom) -> Seed:
-    """Commit and reveal: a joint seed in two rounds. Raises CommitmentError, PeerMismatchError."""
-    share = CoinShare.draw(channel.party, context, random_bytes)
-    peers_commitment = channel.exchange("coin/commit", share.commitment)
-    return reveal(share, peers_commitment, transcript, channel)
 
 
 def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_rate: float) -> list[str]:

@@ -359,8 +359,13 @@ class Task(BaseModel):
 
     @property
     def most_lost_rounds(self) -> int:
-        """`lost_rounds`, or where the task does not say, 3 and a tenth of the rounds."""
-        return 3 + self.rounds // 10 if self.lost_rounds is None else self.lost_rounds
+        """`lost_rounds`, or where the task does not say, 3 and a tenth of the rounds, `batches_ahead` + 2 at least.
+
+        An interruption loses the round in flight and those that were drawn ahead; so one alone never ends such a task.
+        """
+        if self.lost_rounds is not None:
+            return self.lost_rounds
+        return max(3 + self.rounds // 10, self.batches_ahead + 2)
 
     @property
     def most_draws(self) -> int:

@@ -25,6 +25,7 @@ from dp.ledger import Ledger
 from mpc import joint_coin, ring, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError, VerdictsDifferError
+from mpc.joint_coin import CoinShare
 from mpc.local_step import Engine, Words
 from mpc.opening import norm, open_in_place
 from mpc.prg import Label, Seed
@@ -130,9 +131,14 @@ class RoundRunner:
         return Collecting(state.round, tuple(chosen), tuples, self._open_intake(state.round, chosen), self._model_bytes)
 
     async def _draw(self, t: int) -> None:
-        """The clients of round t, and a request for their tuples that nobody waits for yet. The number is used up."""
-        await to_the_end(self._store.reserve, t)
-        chosen = await self._in_mpc_thread(self._draw_clients, t)
+        """The clients of round t, and a request for their tuples that nobody waits for yet.
+
+        The number is used up when our half of the coin may leave. A server that left between two rounds takes no part
+        in the first step, so it costs none.
+        """
+        ours, theirs = await self._in_mpc_thread(joint_coin.commit, f"{self.task_id}/{t}/selection", self._channel(t))
+        await to_the_end(self._store.reserve, t)  # before, all that has left is a hash of a coin that may be forgotten
+        chosen = await self._in_mpc_thread(self._draw_clients, t, ours, theirs)
         dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
         dealing.add_done_callback(_look_at)
         self._ahead[t] = chosen, dealing
@@ -176,9 +182,9 @@ class RoundRunner:
         else:
             self._intake.relay(t, client, payload, statement)
 
-    def _draw_clients(self, t: int) -> list[str]:
+    def _draw_clients(self, t: int, ours: CoinShare, theirs: bytes) -> list[str]:
         label = Label(self.task_id, t)
-        coin = joint_coin.toss(f"{self.task_id}/{t}/selection", b"", self._channel(t))
+        coin = joint_coin.reveal(ours, theirs, b"", self._channel(t))
         return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
 
     def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:

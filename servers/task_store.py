@@ -193,7 +193,11 @@ class TaskStore(Database):
             return audit_log.holds(run, "finished")
 
     def reserve(self, number: int) -> None:
-        """Before anything of the round is drawn. Raises StoreError, also when the number was used before."""
+        """Before our half of the coin that draws its clients leaves, and so before anything of the round is drawn.
+
+        A number whose coin was committed to, and no more, is not used: its next coin is a fresh one. Raises
+        StoreError, also when the number was used before.
+        """
         with self.transaction() as run:
             run("INSERT INTO round (number, state) VALUES (?, 'reserved')", (number,))
 

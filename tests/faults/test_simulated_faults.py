@@ -206,6 +206,18 @@ def the_same_number_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TaskStore, "next_round", property(lambda self: max(0, next_round.fget(self) - 1)))
 
 
+def a_number_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A server that meets the other takes a draw that went no further for none."""
+    settle = TaskStore.settle
+
+    def forgets(self: TaskStore, charged: Any) -> None:
+        settle(self, charged)
+        with self.transaction() as run:
+            run("DELETE FROM round WHERE state = 'reserved'", ())
+
+    patch.setattr(TaskStore, "settle", forgets)
+
+
 def every_update_twice(patch: pytest.MonkeyPatch) -> None:
     release = RoundRunner._release
     patch.setattr(RoundRunner, "_release", lambda self, share_sum, n: release(self, 2 * share_sum, n))
@@ -277,7 +289,8 @@ CRASH = Plan(seed=3, deaths=(Death(A, 9, after=True),))
         (a_late_charge, Plan(), "sends coin/reveal of round 0, which its ledger does not hold"),
         (a_free_client, Plan(), "without a charge for"),
         (no_reservation, Plan(), "which it has not reserved"),
-        (the_same_number_again, CRASH, "on two lanes"),
+        (the_same_number_again, CRASH, "commits to a coin of round 1, which is used up"),
+        (a_number_forgotten, CRASH, "on two lanes"),
         (every_update_twice, Plan(), "holds 2000 of|holds 2001 of"),
         (an_update_lost, Plan(), "its sum holds set"),
         (the_same_noise_again, Plan(), "'noise'|other noise"),

@@ -29,7 +29,7 @@ from servers import audit_log, meeting
 from servers.errors import TaskRefusedError
 from servers.state_dir import ledger_path, open_task_store, store_path
 from tests.integration.deviating import DecidesVerdicts, HangsUpAt, deviating_b, is_zero
-from tests.integration.harness import AGGREGATORS, Deployment, asynchronous, running, small_task
+from tests.integration.harness import AGGREGATORS, Deployment, asynchronous, running, small_task, until
 from tests.integration.pki import Pki
 
 CLIENTS = ("alice", "bob")
@@ -182,6 +182,23 @@ async def test_a_draw_that_b_does_not_like_is_a_lost_round(tmp_path: Path) -> No
     assert 0 < len(coins) <= LOST_ROUNDS
     assert charges(tmp_path) == {}
     assert list(states(tmp_path).values()) == ["reserved"] * LOST_ROUNDS
+
+
+@asynchronous
+async def test_a_coin_that_was_only_committed_to_is_drawn_afresh_and_costs_no_number(tmp_path: Path) -> None:
+    """B hangs up with A's commitment, as often as it likes: it knows nothing of the draw then."""
+    task = small_task(CLIENTS, rounds=2, lost_rounds=1, batches_ahead=0, client_rate=0.5, gate="native")
+    commitments = list[bytes]()
+
+    def asks_again(channel: Any) -> HangsUpAt:
+        return HangsUpAt(channel, "coin/commit", lambda ours, theirs: commitments.append(theirs))
+
+    with deviating_b(asks_again):
+        async with deployment(task, tmp_path) as (servers, _):
+            await until(lambda: len(commitments) == 2 or servers._runs[1].done())
+            assert not servers._runs[1].done()
+            assert states(tmp_path) == {}
+    assert len(set(commitments)) == len(commitments)
 
 
 @asynchronous

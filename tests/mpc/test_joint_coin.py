@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from mpc import prg
 from mpc.channel import run_pair
 from mpc.errors import CommitmentError, MalformedMessageError, ParameterError
-from mpc.joint_coin import CoinShare, digest, select_poisson, toss
+from mpc.joint_coin import CoinShare, commit, digest, reveal, select_poisson
 from mpc.prg import Label, Purpose, Seed
 
 COIN_A, COIN_B, COIN_C = (bytes([letter]) * 32 for letter in b"abc")
@@ -23,6 +24,11 @@ LABEL = Label("task", 5)
 def sha256_of_parts(*parts):
     """SHA-256 over version and parts, each behind its length in eight bytes."""
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in (b"precad/v1", *parts))).digest()
+
+
+def toss(context, transcript, channel, random_bytes=os.urandom):
+    """Both rounds."""
+    return reveal(*commit(context, channel, random_bytes), transcript, channel)
 
 
 def tossed(coin_a, coin_b, *, context="draw", transcript=b""):

@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "few records": {"client_rate": 1.0, "record_rate": 0.05, "noise_multiplier": 1.0, "rounds": 30},
     "a quarter of the records": {"client_rate": 0.5, "record_rate": 0.25, "noise_multiplier": 1.0, "rounds": 20},
     "few clients": {"client_rate": 0.1, "record_rate": 0.1, "noise_multiplier": 1.0, "rounds": 50},
-    "one round, none lost": {"client_rate": 0.5, "record_rate": 0.5, "noise_multiplier": 2.0, "lost_rounds": 0},
+    "one round, one may be lost": {"client_rate": 0.5, "record_rate": 0.5, "noise_multiplier": 2.0, "lost_rounds": 1},
     "many may be lost": {"client_rate": 0.3, "record_rate": 0.2, "noise_multiplier": 2.0, "lost_rounds": 25},
     "a budget against one server": {"record_rate": 0.2, "rounds": 40, "epsilon_budget_one_server": 2.0},
     "a budget against clients": {"record_rate": 0.2, "rounds": 40, "epsilon_budget_clients_only": 1.0},

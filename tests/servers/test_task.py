@@ -224,9 +224,10 @@ def test_the_weaker_wire_form_needs_a_word_that_says_so() -> None:
     assert small_task(mode="shares", accept_weak_wire_form=True).accept_weak_wire_form
 
 
-def test_lost_rounds_are_3_and_a_tenth_of_the_rounds_unless_the_task_says_more_or_less() -> None:
+def test_lost_rounds_are_3_and_a_tenth_of_the_rounds_and_survive_one_interruption_unless_the_task_says() -> None:
     assert [small_task(rounds=n).most_lost_rounds for n in (1, 9, 10, 500)] == [3, 3, 4, 53]
-    assert [small_task(rounds=500, lost_rounds=n).most_lost_rounds for n in (1, 7)] == [1, 7]
+    assert [small_task(rounds=10, batches_ahead=k).most_lost_rounds for k in (0, 1, 2, 3, 16)] == [4, 4, 4, 5, 18]
+    assert [small_task(rounds=500, batches_ahead=16, lost_rounds=n).most_lost_rounds for n in (1, 7)] == [1, 7]
 
 
 def test_an_unknown_key_is_refused() -> None:

@@ -1,9 +1,9 @@
 """What may never happen, seen from outside: from what leaves the processes and what is on their disks at that moment.
 
-- A round number that serves on two lanes; a coin or a mask seed that is seen twice; a batch of which one part is dealt
-  twice, or by two dealers.
-- A mask seed that leaves before its tuple is burnt, a round that begins before its number is reserved, a step of the
-  check or a noisy share that leaves before the round is charged for everybody who was invited.
+- A round number that serves on two lanes, but for the commitment to its coin, and that only before the number is used
+  up; a coin or a mask seed that is seen twice; a batch of which one part is dealt twice, or by two dealers.
+- A mask seed that leaves before its tuple is burnt, a coin that is revealed before its number is reserved, a step of
+  the check or a noisy share that leaves before the round is charged for everybody who was invited.
 - A release (the sum of both noisy shares) in which an update is missing that was accepted, is there twice, is of
   another round or nobody's, or whose noise is not the one draw that each server made for it.
 - A commit of what was not released, or of another model than the releases so far make in the clear.
@@ -98,11 +98,14 @@ class Oracle:
         if step.startswith("join"):
             return
         t = int(number)
-        self._require(self._lane_of.setdefault(t, lane) == lane, f"round {t} on two lanes")
         rows = _rows(store_path(disk), "SELECT number FROM round WHERE number = ?", t)
-        self._require(bool(rows), f"{role} steps in round {t}, which it has not reserved")
         if step in {"coin/commit", "validation/lock"}:
             self._require_once("coin", payload[:32])
+        if step == "coin/commit":  # of a coin that may be forgotten, and be drawn afresh on the next lane
+            self._require(not rows, f"{role} commits to a coin of round {t}, which is used up")
+            return
+        self._require(self._lane_of.setdefault(t, lane) == lane, f"round {t} on two lanes")
+        self._require(bool(rows), f"{role} steps in round {t}, which it has not reserved")
         if step == "validation/lock":
             self._locked.add((role, t))
         elif (role, t) in self._locked:

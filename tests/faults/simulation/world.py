@@ -308,7 +308,7 @@ class World:
     def _patched(self) -> Iterator[None]:
         """Clock, network, threads and public randomness are ours; nothing is logged."""
         clock = SimpleNamespace(monotonic=self.loop.time)
-        toss = functools.partial(joint_coin.toss, random_bytes=self.draw.randbytes)
+        commit = functools.partial(joint_coin.commit, random_bytes=self.draw.randbytes)
         with ExitStack() as stack:
             for module, changes in (
                 (aggregator_module, {"ThreadPoolExecutor": self._new_strand, "bind_server": self.network.bind_server}),
@@ -318,7 +318,7 @@ class World:
                 (session_module, {"time": clock}),
                 (links_module, {"dial": self.network.dial}),
                 (patience_module, {"time": clock, "random": self.draw}),
-                (joint_coin, {"toss": toss}),
+                (joint_coin, {"commit": commit}),
             ):
                 stack.enter_context(patch.multiple(module, **changes))
             for owner, name in sorted(TRANSITIONS, key=repr):
