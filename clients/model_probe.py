@@ -27,6 +27,8 @@ from clients.record_paths import Path, by_vmap, one_by_one
 
 REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError)
 """What a user's model, PyTorch's layers and its transforms raise where they are asked for what they cannot do."""
+EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+"""What no record is to blame for."""
 PROBE_TOLERANCE: Final = 1e-9
 """Relative, in float64; two correct ways differ by rounding, below 1e-12."""
 _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
@@ -162,10 +164,12 @@ class _Watch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Kernels(TorchDispatchMode):
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorch's `__init_subclass__`
     """Notes the same below Python, where the branches of a TorchScript function are."""
 
-    is_looked_at = False
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_looked_at = False
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
