@@ -8,7 +8,9 @@ very kernels that will run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,6 +19,10 @@ from clients.errors import ClientError
 from clients.layer_gradients import LayerGradients
 from clients.model_probe import REFUSALS
 
+_FILLINGS: Final = (math.nan, 1.0, math.inf, -math.inf, 3e38, -3e38, 1e3, 1e-40)
+"""Of neighbours, in odd and even places by turns. A scale of the whole batch, or a branch on it, answers to one of
+them: NaN alone is lost in `nan_to_num` and in comparisons, which it makes false."""
+
 Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 """Features and labels of a tile to the gradients of its records."""
 
@@ -24,8 +30,9 @@ Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 def is_bit_exact(take: Take, example: Tensor, *, n_tile: int) -> bool:
     """Whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a tile.
 
-    Beside other neighbours, in other places, with padding, beside records that are not finite, and once more. False
-    too where such a pass cannot be made. example: of one record's features, without the batch axis.
+    Beside other neighbours, in other places, with padding, beside records of every magnitude and such that are not
+    finite, and once more. False too where such a pass cannot be made. example: of one record's features, without the
+    batch axis. A model that mixes records only beyond a threshold that none of these crosses is not found.
     """
     features, labels = made_up_records(example, n_tile), torch.arange(n_tile) % 2
     try:
@@ -59,8 +66,9 @@ def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         return
     few = torch.arange(n) < max(1, n // 4)
     is_odd = torch.arange(n) % 2 == 1
-    bad = float("nan") if features.is_floating_point() else 1
-    for is_kept, filling in ((few, 0), (is_odd, bad), (~is_odd, 1)):
+    fillings = _FILLINGS if features.is_floating_point() else (1, 1)
+    places = [few, *(is_odd if i % 2 == 0 else ~is_odd for i in range(len(fillings)))]
+    for is_kept, filling in zip(places, (0, *fillings), strict=True):
         others = features[orders[2]].clone()
         others[~is_kept] = filling
         yield others, orders[2], is_kept

@@ -16,6 +16,7 @@ ClientError
 ├── RecordMixingLayerError
 ├── UnsteadyModelError
 ├── LayerRowsError           one pass cannot take this batch; another path can
+├── ModelRecordError         a user's model raised on what some record holds
 ├── NonFiniteModelError
 ├── NonFiniteGradientError
 ├── DivergedError            a simulated training has left the finite numbers
@@ -103,6 +104,13 @@ class LayerRowsError(ClientError):
 
     def __init__(self, layer_type: str, why: str) -> None:
         super().__init__(f"a layer {layer_type} {why}")
+
+
+class ModelRecordError(ClientError):
+    """A user's model raised on what some record holds. The message says nothing of the record."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the model raised {type(error).__name__} on some record; it should give numbers for any")
 
 
 class ExtensionError(ArgumentError):

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from clients.errors import ArgumentError, ClientError, ModelInputError, RecordMixingLayerError, UnsteadyModelError
 from clients.layer_gradients import LayerGradients, Segments, handles, owners
@@ -26,6 +27,8 @@ from clients.record_paths import Path, by_vmap, one_by_one
 
 REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError)
 """What a user's model, PyTorch's layers and its transforms raise where they are asked for what they cannot do."""
+EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+"""What no record is to blame for."""
 PROBE_TOLERANCE: Final = 1e-9
 """Relative, in float64; two correct ways differ by rounding, below 1e-12."""
 _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
@@ -39,6 +42,14 @@ _LOOKING: Final = frozenset(
     )
 )
 """PyTorch's functions by which what a model does next can depend on the values of a tensor."""
+
+_LOOKING_KERNELS: Final = frozenset(
+    (
+        *("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique", "_unique2", "unique_dim"),
+        *("unique_consecutive", "unique_dim_consecutive", "repeat_interleave", "bincount"),
+    )
+)
+"""Those of ATen, by which a scripted function does the same."""
 
 
 def quiet_copy(model: nn.Module) -> nn.Module:
@@ -133,9 +144,9 @@ def _has_rules(model: nn.Module) -> bool:
 
 def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
     """Whether neither its calls nor the shapes of what it makes depend on what records hold."""
-    with torch.no_grad(), _Watch() as watch:
+    with torch.no_grad(), _Kernels() as kernels, _Watch() as watch:
         model(features)
-    return not watch.is_looked_at
+    return not (watch.is_looked_at or kernels.is_looked_at)
 
 
 class _Watch(TorchFunctionMode):
@@ -150,6 +161,21 @@ class _Watch(TorchFunctionMode):
         is_mask = name == "__getitem__" and _has_mask(args[1])
         is_places = name == "where" and len(args) + len(kwargs or {}) == 1
         self.is_looked_at |= name in _LOOKING or is_mask or is_places
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorch's `__init_subclass__`
+    """Notes the same below Python, where the branches of a TorchScript function are."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_looked_at = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = str(func.overloadpacket.__name__)
+        self.is_looked_at |= name in _LOOKING_KERNELS or (name == "index" and _has_mask(tuple(args[1])))
         return func(*args, **(kwargs or {}))
 
 

@@ -26,9 +26,9 @@ from torch.func import functional_call
 
 from clients.bit_exactness import is_bit_exact
 from clients.datasets.records import Records, channels_last, example_of, joined, model_inputs
-from clients.errors import ArgumentError, NonFiniteGradientError, UnknownNameError
+from clients.errors import ArgumentError, ClientError, ModelRecordError, NonFiniteGradientError, UnknownNameError
 from clients.layer_gradients import LayerGradients, require_layer_sizes
-from clients.model_probe import probe, probe_records, quiet_copy, shaken
+from clients.model_probe import EXHAUSTED, probe, probe_records, quiet_copy, shaken
 from clients.models import flatten, parameter_count, unflatten
 from clients.record_clipping import RecordClip, clipped_sums
 from clients.record_paths import Path, record_gradients
@@ -135,10 +135,11 @@ class RecordEngine:
         """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
 
         g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
-        has the precision of the engine. A g_s that is not finite adds zero. The same arguments on the same device give
+        has the precision of the engine. A g_s that is not finite adds zero, and so does, in passes of one record, one
+        on which the model raises. The same arguments on the same device give
         the same bits; and where `passes.is_bit_exact` a client's sum is the same bits whoever else is there, and one
         record more moves it by at most R: docs/privacy.md.
-        Raises: DimensionError; NonFiniteGradientError where R is infinite.
+        Raises: DimensionError; ModelRecordError; NonFiniteGradientError where R is infinite.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
         passes = self.passes
@@ -151,7 +152,16 @@ class RecordEngine:
         for tile in packed(sizes, passes.n_tile):
             chosen = np.concatenate([np.arange(p.start, p.stop) + firsts[p.client] for p in tile])
             features, labels = _padded(everything, chosen, passes.n_tile)
-            found = clipped_sums(self._gradients(passes.path, features, labels), clip, places(tile)).cpu().numpy()
+            try:
+                gradients = self._gradients(passes.path, features, labels)
+            except (*EXHAUSTED, ClientError):
+                raise
+            except Exception as error:
+                # again record by record would be another pass for the others, and could move them
+                if passes.n_tile > 1 or math.isinf(clip.norm):
+                    raise ModelRecordError(error) from error
+                continue  # one record a pass: it adds zero, like one whose gradient is not finite
+            found = clipped_sums(gradients, clip, places(tile)).cpu().numpy()
             for piece, row in zip(tile, found, strict=True):
                 sums[piece.client] += row
         return sums

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from clients import models
 from clients.attacks import ATTACKS, Attack
+from clients.bit_exactness import made_up_records
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, example_of
 from clients.encoding import encode_update
-from clients.errors import ArgumentError, ClientError, StoppedError
+from clients.errors import ArgumentError, ClientError, ModelRecordError, StoppedError
+from clients.model_probe import EXHAUSTED
 from clients.per_record import RecordEngine
 from clients.record_range import require_range
 from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
@@ -78,7 +80,7 @@ class Trainer:
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()
         # the first pass loads kernels and costs a second: not in the first round
-        self._engine.clipped_sums(models.flatten(model), [some], record_clip(task))
+        self._engine.clipped_sums(models.flatten(model), [_made_up(some)], record_clip(task))
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
@@ -128,7 +130,17 @@ class Trainer:
             )
             for client in (request.client for request in batch)
         ]
-        return round_updates(self._task, batch[0].parameters, participants, self._engine)
+        try:
+            return round_updates(self._task, batch[0].parameters, participants, self._engine)
+        except (*EXHAUSTED, ClientError):
+            raise
+        except Exception as error:  # of a user's model, in local training or beside other records
+            raise ModelRecordError(error) from error
+
+
+def _made_up(like: Records) -> Records:
+    """One record of that shape: what a process does before the first round depends on no real one."""
+    return Records(made_up_records(example_of(like), 1).numpy(), np.zeros(1, dtype=np.int64))
 
 
 def _require_bit_exact(task: Task, engine: RecordEngine) -> None:

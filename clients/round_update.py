@@ -71,7 +71,8 @@ def round_updates(
 ) -> list[Vector]:
     """Delta theta of several clients that hold the same model (d,), in units of the aggregate before encoding.
 
-    Whether it raises depends on no record, but for `non-private`: who stays away tells why.
+    Whether it raises depends on no record, but for `non-private` and a user's model that raises on some: who stays away
+    tells why.
     Raises: ClientError (ArgumentError, NonFiniteModelError, NonFiniteGradientError); then nothing may be uploaded.
     """
     match task.algorithm:

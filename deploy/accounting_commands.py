@@ -6,6 +6,7 @@ of the accountant that made it; JSON has no infinity, so an infinite one is the 
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Mapping
@@ -61,7 +62,7 @@ class TrainingPlan:
     lost_rounds: int | None = None
     """How many rounds the task may lose; None: as many as a task that does not say."""
     batches_ahead: int = 1
-    """How many rounds are drawn ahead. A task that does not say may lose 2 more than these at least."""
+    """Rounds drawn while clients train: when a round is lost, those drawn ahead of it are too."""
 
     def __post_init__(self) -> None:
         """What is no number is refused here; the file need not be a valid deployment's. Raises ValueError."""
@@ -81,9 +82,8 @@ class TrainingPlan:
     @property
     def most_rounds(self) -> int:
         """Rounds that a client can be in, if draws may be discarded: all of them, with those that may be lost."""
-        if self.lost_rounds is not None:
-            return self.rounds + self.lost_rounds
-        return self.rounds + max(3 + self.rounds // 10, self.batches_ahead + 2)
+        most_lost = max(3 + self.rounds // 10, self.batches_ahead + 2) if self.lost_rounds is None else self.lost_rounds
+        return self.rounds + most_lost + max(self.batches_ahead - 1, 0)
 
     @property
     def expected_participation(self) -> int:
@@ -195,7 +195,7 @@ def account_of_flags(
 ) -> dict[str, Any]:
     """`account` of what was given on the command line, the rest from a task. Raises ConfigError.
 
-    Without sigma, a target takes the least one that meets it against one corrupted server.
+    Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws.
     """
     flags = {name: value for name, value in given.items() if value is not None}
     if task is not None:
@@ -286,14 +286,14 @@ def _by_label(statements: dict[str, PrivacyStatement]) -> dict[str, Any]:
 
 
 def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[str, Any]:
-    """The least sigma for all rounds, and the most rounds of a client that takes part, for this sigma."""
-    _, rounds = plan.composed(view)
+    """Least sigma for a client in the most rounds, and in the expected number; most rounds for this plan's sigma."""
     pld = PldAccountant()
-    sigma = smallest_noise_multiplier(
-        target_epsilon, lambda sigma: plan.composed(view, sigma)[0], rounds, plan.delta, pld
-    )
+    least = functools.partial(smallest_noise_multiplier, target_epsilon, delta=plan.delta, accountant=pld)
     return {
-        "smallest_sigma": sigma,
+        "smallest_sigma": least(lambda sigma: plan.round_of(view, sigma), plan.most_rounds),
+        "smallest_sigma_if_no_draw_is_discarded": least(
+            lambda sigma: plan.composed(view, sigma)[0], plan.composed(view)[1]
+        ),
         "most_rounds_of_a_client": most_rounds(target_epsilon, plan.round_of(view), plan.delta, pld),
     }
 
@@ -338,8 +338,11 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
         )
     if found := report.get("calibrated"):
         for view, who in words.items():
+            of_view = found[view]
             console.print(
-                f"epsilon <= {found['target_epsilon']:g}, {who}: sigma >= {at_least(found[view]['smallest_sigma'])}, "
-                f"or with this sigma {found[view]['most_rounds_of_a_client']} rounds of a client",
+                f"epsilon <= {found['target_epsilon']:g}, {who}, draws discarded or not: sigma >= "
+                f"{at_least(of_view['smallest_sigma'])}; if no draw is discarded: sigma >= "
+                f"{at_least(of_view['smallest_sigma_if_no_draw_is_discarded'])}; with this sigma "
+                f"{of_view['most_rounds_of_a_client']} rounds of a client",
                 highlight=False,
             )

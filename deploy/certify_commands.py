@@ -338,8 +338,8 @@ def _words(label: str) -> str:
 def _print_run(console: Console, run: dict[str, Any]) -> None:
     n = len(run["folders"])
     lines = [
-        f"{n} run{'s' if n > 1 else ''} of {run['task']}: q = {run['q']:g}, T = {run['rounds']}, noise over the clip "
-        f"of one client {run['noise_multiplier_of_one_client']:.4g}",
+        f"{n} run{'s' if n > 1 else ''} of {run['task']}: q = {run['q']:g}, at most {run['rounds']} draws, discarded "
+        f"or not, noise over the clip of one client {run['noise_multiplier_of_one_client']:.4g}",
         f"confidences are means of {n} training{'s' if n > 1 else ''}, each {within(run['radius'])}; nothing can "
         f"follow from fewer than {run['runs_needed']}",
     ]
@@ -349,9 +349,12 @@ def _print_run(console: Console, run: dict[str, Any]) -> None:
         lines.append(f"attackers are counted beside those in the training: {', '.join(sorted(attacks))}")
     privacy = run["privacy_of_all_models"]
     if n > 1:
+        of_server = privacy["one_server"]
         lines.append(
-            f"all {n} models together, a client in {privacy['rounds_of_a_client']} rounds of all runs, one server "
-            f"corrupted: epsilon {shown(privacy['one_server']['epsilon'], Label.BOUND)} at delta = {privacy['delta']:g}"
+            f"all {n} models together, one server corrupted, draws discarded or not: epsilon "
+            f"{shown(of_server['epsilon_if_draws_are_discarded'], Label.BOUND)}; if no draw is discarded, a client in "
+            f"{privacy['rounds_of_a_client']} rounds of all runs: {shown(of_server['epsilon'], Label.BOUND)}; at delta "
+            f"= {privacy['delta']:g}"
         )
     for line in lines:
         console.print(line, highlight=False)

@@ -85,7 +85,7 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     if best is not None and report["task"]["kind"] == _KINDS[PrecadTask]:
         console.print(
             f"epsilon: of one record against one server, its client in {best['epsilon_counts_rounds']} of "
-            f"{best['rounds']} rounds, which are expected; in more it is larger",
+            f"{best['rounds']} rounds, expected if no draw is discarded; in more it is larger: `precad account`",
             highlight=False,
         )
     table = Table(title="the frontier: the best plan by number of attackers", title_justify="left")

@@ -102,15 +102,22 @@ def read_runs(paths: list[Path]) -> RunEvidence:
 def training_of(task: Task) -> Training:
     """The task as an attacking client meets it: both servers' noise over C, an update being at most C long on the grid.
 
-    When a budget on realised participation can end the task, the end depends on who was drawn. Nothing is then claimed
-    of the draw: the rate is 1, and T the most rounds there could be.
+    T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
+    participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
+    1.
     Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like.
     """
     whole_client = task_privacy(task).every_round.get(Level.CLIENT)
     if whole_client is None:
         raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
     rate = 1.0 if _may_end_early(task) else task.client_rate
-    return Training(SampledGaussian(rate, whole_client.noise_multiplier), task.rounds)
+    return Training(SampledGaussian(rate, whole_client.noise_multiplier), _most_draws(task))
+
+
+def _most_draws(task: Task) -> int:
+    most = task_cost(task).most_draws
+    assert most is not None  # a task has an end
+    return most
 
 
 def _may_end_early(task: Task) -> bool:
@@ -120,7 +127,7 @@ def _may_end_early(task: Task) -> bool:
         View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
     }
     return any(
-        budget is not None and not task_privacy(task).epsilon(view, task.rounds, task.delta) <= budget
+        budget is not None and not task_privacy(task).epsilon(view, _most_draws(task), task.delta) <= budget
         for view, budget in budgets.items()
     )
 

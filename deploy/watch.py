@@ -51,6 +51,8 @@ class LiveTable:
         row = _row(metrics)
         self._rows.append(row)
         if not self._console.is_terminal:
+            if len(self._rows) == 1:
+                self._console.print(_CAPTION, highlight=False, soft_wrap=True)
             line = "  ".join(f"{name} {row[name]}" for name, _ in COLUMNS if name in row)
             self._console.print(line, highlight=False, soft_wrap=True)
 
@@ -58,7 +60,7 @@ class LiveTable:
         return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._status, style="dim"))
 
     def _table(self, rows: list[dict[str, str]]) -> Table:
-        table = Table(title=self._title, title_justify="left")
+        table = Table(title=self._title, title_justify="left", caption=_CAPTION, caption_justify="left")
         shown = [(name, justify) for name, justify in COLUMNS if name != _CLIENT or any(name in row for row in rows)]
         for name, justify in shown:
             table.add_column(name, justify="right" if justify else "left", no_wrap=True)
@@ -66,6 +68,9 @@ class LiveTable:
             table.add_row(*(row.get(name, "-") for name, _ in shown))
         return table
 
+
+_CAPTION = "ε: of the rounds so far, if no draw is discarded"
+"""Whose figure it is: a server that discards draws may learn more, which the summary at the end says."""
 
 _CLIENT = "ε client"
 """Of a whole client, drawn or not: of tasks that have a budget for it, and of no others."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Literal
 
+REALISED = "of the rounds that there were, if no draw is discarded"
+"""What a note says of an epsilon without `epsilon_if_discarded`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:

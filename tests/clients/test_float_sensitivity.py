@@ -7,7 +7,7 @@ do from 15 to 16 records of `cnn` (1.218 R on the machine where this was written
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -140,6 +140,52 @@ def test_where_bits_depend_on_neighbours_a_pass_takes_one_record() -> None:
     assert engine.passes == Passes(engine.path, 1, is_bit_exact=True)
     records, at = crafted("mlp", 9), models.flatten(Whispers())
     require_sensitivity(engine, at, records, range(1, 8))
+
+
+@torch.jit.script
+def _scripted_scale(flat: Tensor, least: float, most: float) -> Tensor:
+    """The brightest pixel of all records becomes 1, if it is between the two: a branch that Python does not see."""
+    brightest = flat.abs().max()
+    if bool(brightest > least) and bool(brightest < most):
+        return flat / brightest
+    return flat
+
+
+SCALES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a scripted branch": lambda flat: _scripted_scale(flat, 1.5, math.inf),
+    "a scripted branch that no made-up record takes": lambda flat: _scripted_scale(flat, 50.0, 200.0),
+    "no branch": lambda flat: torch.where(flat.abs().max() > 1.5, flat / flat.abs().max(), flat),
+    "no NaN": lambda flat: flat / torch.nan_to_num(flat).abs().max().clamp(min=4.0),
+}
+"""Ways to scale all records by the brightest one, where that is bright."""
+
+
+class Scales(nn.Module):
+    """Mixes records, but only beside a bright one."""
+
+    def __init__(self, scale: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.scale, self.first, self.last = scale, nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, 8, 8) -> (batch, 10)."""
+        logits: Tensor = self.last(torch.relu(self.first(self.scale(images.flatten(1)))))
+        return logits
+
+
+@pytest.mark.parametrize("how", SCALES)
+def test_models_that_scale_by_a_bright_record_take_one_a_pass(how: str) -> None:
+    """Beside one, a sum would move by more than R, and so would another client's update; up to 4.6 R as measured."""
+    model = Scales(SCALES[how])
+    engine = RecordEngine(model, torch.zeros(1, 8, 8), device="cpu")
+    assert engine.passes.n_tile == 1
+    drawn, at = np.random.default_rng(0), models.flatten(model)
+    ours = Records(drawn.random((20, 1, 8, 8), dtype=np.float32), drawn.integers(0, 10, 20))
+    bright = Records(np.full((1, 1, 8, 8), 100.0, np.float32), np.array([3]))
+    beside, (alone,) = sums_of(engine, at, [ours, bright]), sums_of(engine, at, [ours])
+    assert_array_equal(beside[0], alone)
+    (with_it,) = sums_of(engine, at, [joined([bright, ours])])
+    assert np.linalg.norm(with_it - alone) <= R
 
 
 def test_a_device_that_never_repeats_is_refused_by_a_client(monkeypatch: pytest.MonkeyPatch) -> None:

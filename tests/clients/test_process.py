@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_array_equal
+from torch import nn
 
 from clients import datasets, models
 from clients.attacks import Honest, LabelFlip
 from clients.config import ClientConfig
-from clients.errors import MissingDataError, ModelInputError, NonFiniteGradientError, ProtocolError
+from clients.errors import MissingDataError, ModelInputError, ModelRecordError, NonFiniteGradientError, ProtocolError
 from clients.process import Trainer, load_records
 from clients.session import ModelCache
 from protos.task import Task
@@ -157,6 +159,67 @@ def test_bad_records_without_privacy_are_an_error_and_nobody_else_s():
     ours._records["carol"].features[:] = np.nan
     outcomes, _ = together(ours, [(name, START) for name in IDS])
     assert [isinstance(outcome, NonFiniteGradientError) for outcome in outcomes] == [False, False, True, False]
+
+
+class Solves(nn.Module):
+    """Solves a system per record, which raises where a record is the identity, and beside no made-up one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, images):
+        pixels = images[:, 0].nan_to_num().clamp(0, 1)
+        systems = 2 * torch.eye(8, dtype=images.dtype) - 2 * pixels
+        return self.last(torch.linalg.solve(systems, pixels.sum(dim=2)) + self.first(images.flatten(1)))
+
+
+class SolvesOneByOne(Solves):
+    """Branches on a value, so that a pass takes one record."""
+
+    def forward(self, images):
+        return super().forward(images) if bool(images.sum() != 1e9) else super().forward(images / 2)
+
+
+def trainer_of(model, monkeypatch, **changes):
+    """Carol's third record is one that the model does not bear."""
+    monkeypatch.setattr("clients.models.build", lambda _: model)
+    own = records()
+    own["carol"].features[2, 0] = np.eye(8)
+    dim = models.parameter_count(model)
+    ours = task(dim=dim, client_clip=100.0, **changes)
+    return Trainer(task=ours, records=own, attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+
+
+def test_a_record_on_which_the_model_raises_adds_zero_in_a_pass_of_its_own(monkeypatch):
+    model = SolvesOneByOne()
+    ours, at = trainer_of(model, monkeypatch), models.flatten(model)
+    outcomes, _ = together(ours, [(name, at) for name in IDS])
+    ours._records["carol"] = ours._records["carol"].take(np.array([0, 1, 3, 4]))
+    for name, update in zip(IDS, outcomes, strict=True):
+        assert np.linalg.norm(update) > 0
+        assert_array_equal(update, ours.update(name, at))
+
+
+@pytest.mark.parametrize("algorithm", ["precad", "user-dp-fedavg", "non-private"])
+def test_a_record_on_which_the_model_raises_beside_others_is_nobody_else_s(algorithm, monkeypatch):
+    """Its client alone has no update; nothing is tried record by record, which could move the others."""
+    model = Solves()
+    noise = {"noise_multiplier": 0.0} if algorithm == "non-private" else {}
+    ours, at = trainer_of(model, monkeypatch, algorithm=algorithm, **noise), models.flatten(model)
+    outcomes, _ = together(ours, [(name, at) for name in IDS])
+    assert [isinstance(outcome, ModelRecordError) for outcome in outcomes] == [False, False, True, False]
+    assert "LinAlgError" in str(outcomes[2])
+    assert_array_equal(outcomes[1], ours.update("bob", at))
+
+
+def test_a_process_starts_whatever_its_first_client_s_records_are(monkeypatch):
+    """What it does before the first round depends on none of them."""
+    monkeypatch.setattr("clients.models.build", lambda _: Solves())
+    own = {"carol": records()["carol"]}
+    own["carol"].features[:, 0] = np.eye(8)
+    ours = task(dim=models.parameter_count(Solves()))
+    Trainer(task=ours, records=own, attacks={"carol": Honest()}, device="cpu")
 
 
 def test_per_layer_clipping_is_chosen_by_the_task():

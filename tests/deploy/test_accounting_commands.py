@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from deploy.cli import app
 from dp.accounting import SampledGaussian
 from dp.certified_prediction import Threat, Training, attacked_bounds
+from protos.task import Task
 
 SETTING = ["--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]
 ATTACKED = ["-q", ".1", "--sigma", "1.8", "--rounds", "3", "--delta", ".0029"]
@@ -75,12 +77,32 @@ def test_rounding_and_the_client_level():
 
 
 def test_calibration_from_the_command_line():
-    """The least sigma meets its target; without --sigma it is the one that is accounted."""
+    """The least sigma meets its target, draws discarded or not; without --sigma it is the one that is accounted."""
     report = json.loads(precad("account", *SETTING[2:], "--calibrate", "3", "--json").stdout)
-    assert report["sigma"] == report["calibrated"]["one_server"]["smallest_sigma"]
-    assert 2.99 < report["one_server"]["bound"] <= 3
-    assert report["calibrated"]["clients_only"]["smallest_sigma"] < report["sigma"]
-    assert report["calibrated"]["one_server"]["most_rounds_of_a_client"] >= 500
+    found = report["calibrated"]
+    assert report["sigma"] == found["one_server"]["smallest_sigma"]
+    assert 2.99 < report["one_server"]["if_discarded"]["epsilon"] <= 3
+    assert found["clients_only"]["smallest_sigma"] < report["sigma"]
+    assert found["one_server"]["most_rounds_of_a_client"] >= 5503
+    honest = found["one_server"]["smallest_sigma_if_no_draw_is_discarded"]
+    of_honest = json.loads(precad("account", *SETTING[2:], "--sigma", honest, "--json").stdout)["one_server"]
+    assert 2.99 < of_honest["bound"] <= 3 < of_honest["if_discarded"]["epsilon"]
+
+
+@pytest.mark.parametrize("fields", ["", "lost_rounds = 2\n", "batches_ahead = 2\n", "batches_ahead = 1\n"])
+def test_the_most_rounds_are_those_of_the_task(tmp_path, fields):
+    """With the lost ones, and those that were drawn ahead of a lost one."""
+    text = (
+        "noise_multiplier = 1.0\nclient_rate = 0.1\nrecord_rate = 0.05\nrounds = 10\ndelta = 1e-5\n"
+        "record_clip = 2.0\nclient_clip = 20.0\ndim = 4810\n" + fields
+    )
+    path = tmp_path / "task.toml"
+    path.write_text(f"[task]\n{text}")
+    report = json.loads(precad("account", path, "--json").stdout)
+    task = Task.model_validate(
+        tomllib.loads(text) | {"clients": {"a": 4, "b": 4}, "learning_rate": 1.0, "model": "mlp"}
+    )
+    assert report["one_server"]["if_discarded"]["rounds"] == task.most_draws
 
 
 def test_a_configuration_gives_what_is_not_given(tmp_path):
@@ -113,9 +135,13 @@ def test_another_algorithm_is_not_accounted_as_precad(tmp_path, section, algorit
 def test_the_least_noise_that_is_shown_is_enough(target):
     """Digits that are left out must not leave out noise: the text, typed in again, keeps to the target, both views."""
     shown = precad("account", *SETTING[2:], "--calibrate", target).stderr.replace("\n", " ")
-    first, second = re.findall(r"sigma >= ([0-9.]+)", shown)
-    for sigma, view in ((first, "one_server"), (second, "clients_only")):
-        report = json.loads(precad("account", *SETTING[2:], "--sigma", sigma, "--json").stdout)
+    found = re.findall(
+        r"draws discarded or not: sigma >= ([0-9.]+); if no draw is discarded: sigma >= ([0-9.]+)", shown
+    )
+    for (discarded, honest), view in zip(found, ("one_server", "clients_only"), strict=True):
+        report = json.loads(precad("account", *SETTING[2:], "--sigma", discarded, "--json").stdout)
+        assert report[view]["if_discarded"]["epsilon"] <= target
+        report = json.loads(precad("account", *SETTING[2:], "--sigma", honest, "--json").stdout)
         assert report[view]["bound"] <= target
 
 

@@ -99,7 +99,7 @@ def test_a_certificate_takes_the_noise_that_servers_add() -> None:
     nothing is certified."""
     task = small_task(algorithm="user-dp-fedavg", client_rate=0.5, client_clip=2.0, noise_multiplier=3.0)
     training = training_of(task)
-    assert (training.event.sampling_rate, training.rounds) == (0.5, 2)
+    assert (training.event.sampling_rate, training.rounds) == (0.5, task.most_draws)
     assert training.event.noise_multiplier == pytest.approx(3 * math.sqrt(2), rel=1e-15)
     for name in ("local-dp", "non-private"):
         with pytest.raises(ConfigError, match=f"whose servers add noise, found one of {name}"):

@@ -187,7 +187,7 @@ def test_evidence_that_gives_another_certificate_is_refused_although_both_signed
     ("changes", "message"),
     [
         ({"configuration_sha256": "0" * 64}, "configuration_sha256: expected the exported task's"),
-        ({"rounds": 1}, "rounds: expected the exported task's, 3, found 1"),
+        ({"rounds": 1}, "rounds: expected the exported task's, 6, found 1"),
         ({"noise_multiplier": 100.0}, "noise_multiplier: expected"),
     ],
 )

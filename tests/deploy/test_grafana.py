@@ -132,3 +132,12 @@ def test_every_alert_says_what_it_is_and_how_bad() -> None:
     scrape = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     assert scrape["scrape_configs"][0]["job_name"] == "precad"
     assert "credentials_file" in scrape["scrape_configs"][0]["authorization"]
+
+
+def test_the_epsilon_panel_shows_both_adversaries() -> None:
+    """What was spent if no draw is discarded, and what holds if some are; the description says which is which."""
+    panels = json.loads((FOLDER / "precad.json").read_text())["panels"]
+    (spent,) = (panel for panel in panels if panel["title"] == "Epsilon spent and its budget")
+    shown = {target["expr"].split("{")[0] for target in spent["targets"]}
+    assert {"precad_epsilon_spent", "precad_epsilon_if_discarded"} <= shown
+    assert "if no draw is discarded" in spent["description"]

@@ -169,8 +169,10 @@ async def test_watching_a_run_shows_each_round_once_and_ends_with_it(run: Path) 
     assert not watching.done()
     (run / "summary.json").write_text("{}")
     await watching
-    lines = [line for line in console.export_text().splitlines() if line.startswith("round ")]
+    text = console.export_text()
+    lines = [line for line in text.splitlines() if line.startswith("round ")]
     assert [line.split()[1] for line in lines] == ["0", "1", "2"]
+    assert text.count("ε: of the rounds so far, if no draw is discarded") == 1
     assert "rejected client-7 (client-1)" in lines[0]
     assert "ε server 1.24" in lines[0]  # rounded up: a bound stays one
 

@@ -63,10 +63,10 @@ def run(tmp_path):
 
 
 def test_the_training_is_the_one_that_attackers_meet(run):
-    """Rate q, sqrt(2) sigma R over C, all rounds; confidences are the final model's on its own test set."""
+    """Rate q, sqrt(2) sigma R over C, all draws there can be; confidences are the final model's on its own test set."""
     evidence = read_runs([run])
     assert evidence.training.event == SampledGaussian(0.25, math.sqrt(2) * 8.0 / 2.0)
-    assert evidence.training.rounds == 4
+    assert evidence.training.rounds == 4 + 3  # a server may lose three rounds for their draws
     test = datasets.digits().test
     parameters = models.initial_parameters("mlp", seed=1) * 50
     right = np.argmax(evidence.confidences, axis=1) == test.labels

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clients.errors import ArgumentError
 from clients.simulation.federation import Federation
-from clients.simulation.guarantee import Guarantee
+from clients.simulation.guarantee import REALISED, Guarantee
 from dp.accounting import PldAccountant, SampledGaussian, effective_noise_multiplier
 from protos.task import Task
 
@@ -98,7 +98,8 @@ class Algorithm(ABC):
         sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
         steps = steps_per_round * max(participation.values(), default=0)
         epsilon = PldAccountant().epsilon(SampledGaussian(task.record_rate, sigma), steps, task.delta)
-        return Guarantee(unit="record", against=against, epsilon=epsilon, delta=task.delta, note=note)
+        rests = f"{note}; {REALISED}" if note else REALISED
+        return Guarantee(unit="record", against=against, epsilon=epsilon, delta=task.delta, note=rests)
 
     def _refuse_rule(self) -> None:
         """For algorithms of which no server sees single updates, or whose server's rule is fixed."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from clients.simulation.algorithms.algorithm import Algorithm, Parameters
 from clients.simulation.federation import Vector
-from clients.simulation.guarantee import Guarantee
+from clients.simulation.guarantee import REALISED, Guarantee
 
 
 class PlainServer(Algorithm):
@@ -50,6 +50,6 @@ class PlainServer(Algorithm):
                 against="any other clients",
                 epsilon=epsilon,
                 delta=self.task.delta,
-                note=nothing if epsilon is None else trusted,
+                note=nothing if epsilon is None else f"{trusted}; {REALISED}",
             )
         ]

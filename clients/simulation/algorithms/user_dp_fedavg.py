@@ -9,7 +9,7 @@ import numpy as np
 
 from clients.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from clients.simulation.federation import Federation, Vector
-from clients.simulation.guarantee import Guarantee
+from clients.simulation.guarantee import REALISED, Guarantee
 from clients.simulation.update_clipping import clipping_of
 from dp.accounting import PldAccountant, SampledGaussian
 from mpc import fixed_point
@@ -80,6 +80,6 @@ class UserDpFedAvg(Algorithm):
                 against="any other clients",
                 epsilon=epsilon,
                 delta=self.task.delta,
-                note=why_not or "the server is trusted: it sees every update, and who takes part",
+                note=why_not or f"the server is trusted: it sees every update, and who takes part; {REALISED}",
             )
         ]
