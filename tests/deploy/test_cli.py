@@ -174,6 +174,7 @@ def test_a_certificate_that_cannot_be_made_is_refused_in_one_line(
 EXIT_CODES = {
     0: ["servers.StoppedError", "clients.StoppedError"],
     1: [
+        "clients.ModelRecordError",
         "deploy.DeployError",
         "clients.ClientError",
         "clients.NoVictimError",

@@ -45,7 +45,7 @@ def known() -> Known:
         role=Role.AGGREGATOR_A,
         **common,
         live=LiveRound(round=1, phase="collect", began_at=0.0, n_chosen=1, n_complete=0, n_receiving=0),
-        epsilons=tuple(Epsilon(view=view, spent=1.0, budget=2.0, delta=1e-5) for view in View),
+        epsilons=tuple(Epsilon(view=view, spent=1.0, if_discarded=1.5, budget=2.0, delta=1e-5) for view in View),
         queues=(Queue(name="uploads_complete", depth=0),),
         rounds=(
             RoundSummary(round=0, **counts, seconds={}, bytes={}, epsilon=bound, model_digest="", committed_at=0.0),

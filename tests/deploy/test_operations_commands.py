@@ -141,7 +141,9 @@ def test_a_round_has_one_number_wherever_a_person_reads(run: Path) -> None:
         await show_rounds(once(), Console(file=screen, width=200), title="")
 
     asyncio.run(watch())
-    assert screen.getvalue().splitlines()[0].startswith("round 4  in 3")
+    caption, row = screen.getvalue().splitlines()
+    assert caption == "ε: of the rounds so far, if no draw is discarded"
+    assert row.startswith("round 4  in 3")
     live = LiveRound(round=5, phase="collect", began_at=0.0, n_chosen=3, n_complete=1, n_receiving=0)
     table = Console(file=screen, width=200)
     absent = (AbsentClient(client="[b]bob", since=0.0),)

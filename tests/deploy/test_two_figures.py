@@ -92,7 +92,8 @@ def test_rounds_are_shown_with_what_their_budget_limits() -> None:
     with LiveTable(Console(file=lines), title="") as table:
         table.add(metrics_of(round))
         table.add(metrics_of(round.model_copy(update={"epsilon_client": None})))
-    with_budget, without = lines.getvalue().splitlines()
+    caption, with_budget, without = lines.getvalue().splitlines()
+    assert "if no draw is discarded" in caption
     figure = math.ceil(100 * task_cost(task).level_after_draws("client", 5)) / 100  # type: ignore[arg-type]
     assert f"ε client {figure:.2f}  ε server 1.50" in with_budget
     assert "ε client " not in without

@@ -313,7 +313,7 @@ def test_the_run_can_be_certified_from_its_folder(demo: Finished) -> None:
     task = demo.deployment.task
     evidence = read_runs([demo.folder])
     multiplier = math.sqrt(2) * task.noise_multiplier * task.record_clip / task.client_clip
-    assert evidence.training == Training(SampledGaussian(task.client_rate, multiplier), N_ROUNDS)
+    assert evidence.training == Training(SampledGaussian(task.client_rate, multiplier), task.most_draws)
     right = np.argmax(evidence.confidences, axis=1) == np.asarray(evidence.labels)
     assert round(float(np.mean(right)), 4) == demo.summary["accuracy"]
     assert set(evidence.provenance["attacks_in_the_training"]) == MALICIOUS
