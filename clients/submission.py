@@ -8,14 +8,17 @@ In the `masked` form B gets no call: its statement travels with the upload to A.
 from __future__ import annotations
 
 import functools
+import hmac
 import os
 from dataclasses import dataclass, field
 
 from clients.errors import ProtocolError
+from clients.links import AGGREGATORS
 from mpc import ring, sharing
-from mpc.prg import Label, RandomBytes, Seed
+from mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
+from mpc.tuples import DIGEST_BYTES, mask_seed_digest
 from protos import convert
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from protos.task import Task
@@ -39,7 +42,8 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
     """The round that both invitations mean. Raises ProtocolError when they, or our own task, say different things.
 
     Two servers that show a client two models, or two dimensions, could learn from the difference. One server alone
-    cannot say that a round was committed, and so have more uploads for one model.
+    cannot say that a round was committed, and so have more uploads for one model. Nor can it hand out another mask seed
+    than it was dealt, and so have a linear function of the update added to the norm.
     """
     for name in ("task", "round", "slot", "dim", "model_digest", "n_committed"):
         if getattr(from_a, name) != getattr(from_b, name):
@@ -48,13 +52,24 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
         raise ProtocolError(f"dim: expected {task.dim}, the servers say {from_a.dim}")
     if from_a.n_committed >= task.rounds:
         raise ProtocolError(f"n_committed: expected fewer than {task.rounds}, the servers say {from_a.n_committed}")
-    if task.wire_mode is Mode.SHARES:
-        seeds = None
-    elif len(from_a.mask_seed) == len(from_b.mask_seed) == 16:
-        seeds = (Seed(from_a.mask_seed), Seed(from_b.mask_seed))
-    else:
-        raise ProtocolError("mask_seed: expected 16 bytes from each server")
+    seeds = None if task.wire_mode is Mode.SHARES else (_mask_seed(0, from_a, from_b), _mask_seed(1, from_b, from_a))
     return RoundInvitation(from_a.task, from_a.round, from_a.slot, from_a.model_digest, seeds, from_a.n_committed)
+
+
+def _mask_seed(server: int, invitation: aggregator_pb2.Invitation, peers: aggregator_pb2.Invitation) -> Seed:
+    """Return the seed from this server's invitation. Raise ProtocolError if the peer was told another one's digest."""
+    own, other = AGGREGATORS[server], AGGREGATORS[1 - server]
+    if len(invitation.mask_seed) != SEED_BYTES:
+        raise ProtocolError(f"mask_seed: expected {SEED_BYTES} bytes from {own}, found {len(invitation.mask_seed)}")
+    if len(peers.peer_mask_seed_digest) != DIGEST_BYTES:
+        found = len(peers.peer_mask_seed_digest)
+        raise ProtocolError(f"peer_mask_seed_digest: expected {DIGEST_BYTES} bytes from {other}, found {found}")
+    seed = Seed(invitation.mask_seed)
+    if not hmac.compare_digest(mask_seed_digest(seed), peers.peer_mask_seed_digest):
+        raise ProtocolError(
+            f"mask_seed: expected from {own} the seed that {other} says was dealt to it, found another one"
+        )
+    return seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How the dealer makes a batch: two keys, expanded as the servers will expand them, and the products' corrections.
+"""How the dealer makes a batch: two keys, expanded as the servers will, the products' corrections, digests of seeds.
 
 The dealer sees no submission and no opening. It colludes with neither server; a dealer that colluded with one would
 give it the other's half of every mask. Needs neither CrypTen nor torch.
@@ -9,11 +9,12 @@ Source: PRECAD, Sec. 4.3 (tuples a, r with <a, a> = r from a trusted third party
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
 from mpc import ring
-from mpc.prg import RandomBytes, Seed
+from mpc.prg import Label, RandomBytes, Seed
 from mpc.ring import RingArray
 from mpc.sharing import mask_stream
 from mpc.tuples import (
@@ -25,6 +26,7 @@ from mpc.tuples import (
     equality_share_a,
     field_words,
     mask_seed,
+    mask_seed_digest,
     squared_mask_share_a,
 )
 
@@ -32,12 +34,17 @@ from mpc.tuples import (
 def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dealt, Dealt]:
     """(for server A, for server B): a fresh batch of this shape."""
     key_a, key_b = Seed.random(random_bytes), Seed.random(random_bytes)
-    squared_masks = [_squared_mask_correction(key_a, key_b, shape, client) for client in shape.clients]
+    labels = [shape.label(client) for client in shape.clients]
+    seeds = [(mask_seed(key_a, label), mask_seed(key_b, label)) for label in labels]
+    squared_masks = [
+        _squared_mask_correction(key_a, pair, shape.dim, label) for pair, label in zip(seeds, labels, strict=True)
+    ]
     equality = [_equality_correction(key_a, shape, client, random_bytes) for client in shape.clients]
     return (
-        Dealt(key_a),
+        Dealt(key_a, _digests(seed_b for _, seed_b in seeds)),
         Dealt(
             key_b,
+            _digests(seed_a for seed_a, _ in seeds),
             squared_masks=np.array(squared_masks, dtype=np.int64),
             equality=np.array(equality, dtype=np.int64).reshape(len(shape.clients), 3, FIELD_WORDS),
             products=_product_corrections(key_a, key_b, shape),
@@ -45,13 +52,16 @@ def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dea
     )
 
 
-def _squared_mask_correction(key_a: Seed, key_b: Seed, shape: BatchShape, client: str) -> int:
+def _digests(seeds: Iterable[Seed]) -> bytes:
+    return b"".join(map(mask_seed_digest, seeds))
+
+
+def _squared_mask_correction(key_a: Seed, seeds: tuple[Seed, Seed], dim: int, label: Label) -> int:
     """r_B = <a, a> - r_A with a = a_A + a_B. Two streams and one inner product, tile by tile."""
-    label = shape.label(client)
-    stream_a, stream_b = (mask_stream(mask_seed(key, label), label) for key in (key_a, key_b))
-    a, a_b = np.empty((2, min(shape.dim, ring.TILE)), dtype=np.int64)
+    stream_a, stream_b = (mask_stream(seed, label) for seed in seeds)
+    a, a_b = np.empty((2, min(dim, ring.TILE)), dtype=np.int64)
     squared = 0
-    for tile in ring.tiles(shape.dim):
+    for tile in ring.tiles(dim):
         m = tile.stop - tile.start
         stream_a.fill(a[:m])
         stream_b.fill(a_b[:m])

@@ -1,9 +1,12 @@
-"""Correlated randomness of one round, as one server holds it: 16 bytes from the dealer, and at B a few words more.
+"""Correlated randomness of one round, as one server holds it: a key, digests, and at B a few words more.
 
 Per client, an inner-product tuple (a, r) with r = <a, a> (PRECAD, Sec. 4.3) and an equality tuple (rho, omega,
 rho * omega) over F_p; per round, the binary correlations of the comparison gate (`mpc.correlations`). Server A's shares
 are streams of its key. Server B's are streams of its own key, except the products, which are corrections of
 one word each. No message of the dealer grows with d.
+
+Each server also gets the digest of every mask seed of the other server, for clients to compare with the seed that they
+get. A server that handed out another seed would have a linear function of the update added to the norm.
 
 Whatever a key alone decides is expanded when the batch arrives, some seconds before the check that waits for it: about
 7 kB a client. Only the masks, whose length is d, stay seeds.
@@ -14,6 +17,7 @@ in a record that outlives the process (`mpc.burning`), before its mask seed leav
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +37,7 @@ FIELD_PRIME = (1 << 127) - 1
 """p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
 collision of the hash adds nothing to the error of the no-wrap test."""
 FIELD_WORDS = 2
+DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,15 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dealt:
-    """What the dealer sends one server: a key and, to B only, the corrections.
+    """What the dealer sends one server: a key, digests and, to B only, the corrections.
 
+    peer_seed_digests: 32 bytes a client, of the other server's mask seeds, in the order of the slots.
     squared_masks: (n,) words; equality: (n, 3, 2) words, three field elements a client; products: (n_products,) words.
-    Empty at A.
+    These three are empty at A.
     """
 
     key: Seed
+    peer_seed_digests: bytes
     squared_masks: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     equality: RingArray = field(default_factory=lambda: np.zeros((0, 3, FIELD_WORDS), dtype=np.int64))
     products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -119,6 +126,11 @@ class ServerTuples:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
         if not _are_elements(dealt.equality):
             raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
+        if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:
+            raise MalformedMessageError(
+                f"peer_seed_digests of a batch must have {n * DIGEST_BYTES} bytes, got {len(dealt.peer_seed_digests)}"
+            )
+        self._peer_seed_digests = dealt.peer_seed_digests
         self.party: Party = party
         self.shape = shape
         self._burns: Burns = MemoryBurns() if burns is None else burns
@@ -153,6 +165,11 @@ class ServerTuples:
     def hand_out_mask_seed(self, client: str) -> Seed:
         """The same for one client."""
         return self.hand_out_mask_seeds((client,))[client]
+
+    def peer_mask_seed_digest(self, client: str) -> bytes:
+        """Return the digest of the seed that the other server was dealt for this client, as the dealer told us."""
+        start = self.shape.slot_of(client) * DIGEST_BYTES
+        return self._peer_seed_digests[start : start + DIGEST_BYTES]
 
     def burn_for_check(self, active: tuple[str, ...]) -> None:
         """Before anything that depends on these clients' shares leaves: opening and check of one round are one use.
@@ -208,6 +225,11 @@ class ServerTuples:
 def mask_seed(key: Seed, label: Label) -> Seed:
     """Seed of one server's half of one client's mask. The client gets this, never the key."""
     return prg.derive(key, Purpose.MASK_SEED, label)
+
+
+def mask_seed_digest(seed: Seed) -> bytes:
+    """Return the SHA-256 of a mask seed. It says nothing that helps to find one of 2^128 seeds."""
+    return hashlib.sha256(seed.reveal()).digest()
 
 
 def squared_mask_share_a(key: Seed, label: Label) -> int:

@@ -25,6 +25,8 @@ CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
 FIRST_CHUNK_BYTES = 1 << 18
 """Of an upload or a download: there in `transfer_grace_s` on the slowest line that a server waits for, by default."""
+DEALT_PARTS = ("squared_masks", "equality", "products", "peer_seed_digests")
+"""What `Corrections` has pieces of."""
 SALT_BYTES = 32
 """Of what goes to B alone beside its share (`salted_digest`)."""
 
@@ -177,11 +179,12 @@ def _block(message: dealer_pb2.Block) -> Block:
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
-    """The key, then the corrections, as many in a message as a chunk may have bytes; empty ones for server A."""
+    """The key, then the corrections, as many in a message as a chunk may have bytes; digests alone for server A."""
     yield dealer_pb2.DealReply(key=dealer_pb2.BatchKey(round=round, key=dealt.key.reveal()))
     corrections, n_bytes = dealer_pb2.Corrections(), 0
-    for name in ("squared_masks", "equality", "products"):
-        for piece in pieces(ring.to_bytes(getattr(dealt, name))):
+    for name in DEALT_PARTS:
+        part = getattr(dealt, name)
+        for piece in pieces(part if isinstance(part, bytes) else ring.to_bytes(part)):
             if n_bytes + len(piece) > CHUNK_BYTES:
                 yield dealer_pb2.DealReply(corrections=corrections)
                 corrections, n_bytes = dealer_pb2.Corrections(), 0
@@ -193,8 +196,9 @@ def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply
 
 def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
     """What `dealt_to_messages` sent; `ServerTuples` checks the shapes."""
-    words = {name: ring.from_bytes(data, n_words=len(data) // WORD_BYTES) for name, data in parts.items()}
+    digests = parts["peer_seed_digests"]
+    words = {name: ring.from_bytes(parts[name], n_words=len(parts[name]) // WORD_BYTES) for name in DEALT_PARTS[:3]}
     if words["equality"].size % (3 * FIELD_WORDS):
         raise MalformedMessageError("equality corrections come in threes of field elements")
     equality = words["equality"].reshape(-1, 3, FIELD_WORDS)
-    return Dealt(Seed(key), words["squared_masks"], equality, words["products"])
+    return Dealt(Seed(key), digests, words["squared_masks"], equality, words["products"])

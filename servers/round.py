@@ -214,6 +214,7 @@ class RoundRunner:
             deadline_s=self.task.submit_timeout_s,
             mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
             n_committed=self.n_committed,
+            peer_mask_seed_digest=b"" if mask_seed is None else tuples.peer_mask_seed_digest(client),
         )
 
     async def collect(self, state: Collecting) -> Locked:

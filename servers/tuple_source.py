@@ -10,7 +10,7 @@ import grpc
 from mpc.burning import Burns
 from mpc.errors import MalformedMessageError
 from mpc.sharing import Party
-from mpc.tuples import BatchShape, ServerTuples
+from mpc.tuples import DIGEST_BYTES, BatchShape, ServerTuples
 from protos import convert
 from protos.identity import Role
 from protos.precad.v1 import common_pb2, dealer_pb2
@@ -110,8 +110,8 @@ class TupleSource:
         key = (await self._reply("key")).key
         if key.round != shape.round:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
-        parts = {name: bytearray() for name in ("squared_masks", "equality", "products")}
-        limit = 8 * (shape.n_products + 7 * len(shape.clients))
+        parts = {name: bytearray() for name in convert.DEALT_PARTS}
+        limit = 8 * shape.n_products + (7 * 8 + DIGEST_BYTES) * len(shape.clients)
         is_complete = False
         while not is_complete:
             corrections = (await self._reply("corrections")).corrections

@@ -165,7 +165,7 @@ def test_streams_of_different_rounds_tasks_and_clients_never_meet():
     seen = [
         column
         for task, t in itertools.product(("digits", "letters"), (3, 4))
-        for side in [ServerTuples(0, shape_of(task=task, round=t), Dealt(key))]
+        for side in [ServerTuples(0, shape_of(task=task, round=t), Dealt(key, bytes(96)))]
         for column in (*(mask_words(side.mask_share(c), 17) for c in CLIENTS), correlated_words(side))
     ]
     assert len(set(np.concatenate(seen).tolist())) == 4 * (3 * 17 + 3 * 40)
@@ -250,7 +250,7 @@ def reshaped(**changes):
         "equality": np.zeros((3, 3, 2), dtype=np.int64),
         "products": np.zeros(40, dtype=np.int64),
     }
-    return Dealt(Seed(bytes(16)), **fields | changes)
+    return Dealt(Seed(bytes(16)), bytes(96), **fields | changes)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def reshaped(**changes):
         reshaped(equality=np.zeros(18, dtype=np.int64)),
         reshaped(products=np.zeros(39, dtype=np.int64)),
         reshaped(products=np.zeros(41, dtype=np.int64)),
-        Dealt(Seed(bytes(16))),
+        Dealt(Seed(bytes(16)), bytes(96)),
     ],
 )
 def test_corrections_that_do_not_fit_the_batch_are_refused(dealt):

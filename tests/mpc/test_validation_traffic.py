@@ -112,7 +112,8 @@ def test_the_dealers_corrections_are_at_most_7_kb_a_client(n_clients, clip, gate
     bound = NormBound(clip, 3)
     clients = tuple(f"c{i}" for i in range(n_clients))
     _, dealt = deal(BatchShape("task", 1, clients, 3, top_bits.blocks(gate, n_clients, bound.low_bits)))
-    n_bytes = len(dealt.key.reveal()) + sum(v.nbytes for v in (dealt.squared_masks, dealt.equality, dealt.products))
+    n_bytes = len(dealt.key.reveal()) + len(dealt.peer_seed_digests)
+    n_bytes += sum(v.nbytes for v in (dealt.squared_masks, dealt.equality, dealt.products))
     assert n_bytes <= 7000 * n_clients
 
 

@@ -17,12 +17,14 @@ from pathlib import Path
 from mpc.correlations import AndBlock
 from mpc.errors import TupleReusedError
 from mpc.prg import Seed
-from mpc.tuples import BatchShape, Dealt, ServerTuples
+from mpc.tuples import DIGEST_BYTES, BatchShape, Dealt, ServerTuples
 from servers.state_dir import open_tuple_ledger
 
 CLIENTS = ("alice", "bob", "carol", "dave")
 SHAPE = BatchShape("small-0123456789abcdef", 3, CLIENTS, 24, (AndBlock(130),))
 KEY = Seed(bytes(range(16)))
+PART = Dealt(KEY, bytes(DIGEST_BYTES * len(CLIENTS)))
+"""Of server A, whose peer's seeds nobody asks for."""
 
 
 def main(state_dir: Path, point: str, victim: str) -> None:
@@ -33,7 +35,7 @@ def main(state_dir: Path, point: str, victim: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with open_tuple_ledger(state_dir) as ledger:
-        tuples = ServerTuples(0, SHAPE, Dealt(KEY), ledger)
+        tuples = ServerTuples(0, SHAPE, PART, ledger)
         for client in CLIENTS:
             die("before", client)
             try:

@@ -193,13 +193,15 @@ def test_a_dealt_part_survives_the_wire(party: int, n_clients: int, blocks: tupl
     assert len(messages) - 1 <= 1 + 2 * n_bytes // CHUNK  # two messages in a row are more than a chunk together
     back = convert.dealt_from_parts(messages[0].key.key, parts_of(messages[1:]))
     assert back.key == dealt.key
+    assert back.peer_seed_digests == dealt.peer_seed_digests
+    assert len(back.peer_seed_digests) == 32 * n_clients
     for name in ("squared_masks", "equality", "products"):
         assert_array_equal(getattr(back, name), getattr(dealt, name))
         assert getattr(back, name).shape == getattr(dealt, name).shape
 
 
 def parts_of(messages: list[dealer_pb2.DealReply]) -> dict[str, bytes]:
-    names = ("squared_masks", "equality", "products")
+    names = ("squared_masks", "equality", "products", "peer_seed_digests")
     return {name: b"".join(getattr(message.corrections, name) for message in messages) for name in names}
 
 
@@ -219,6 +221,7 @@ def test_a_dealt_part_of_other_lengths_is_refused(
     key_bytes: int, lengths: tuple[int, int, int], error: type[Exception]
 ) -> None:
     parts = dict(zip(("squared_masks", "equality", "products"), map(bytes, lengths), strict=True))
+    parts["peer_seed_digests"] = b""
     with pytest.raises(error):
         convert.dealt_from_parts(bytes(key_bytes), parts)
 

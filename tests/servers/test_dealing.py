@@ -570,14 +570,19 @@ LAST = corrections(last=True)
         ((key(), corrections(squared_masks=24, equality=48, products=1040), LAST), "must have shapes"),
         ((key(), corrections(squared_masks=16, equality=48, products=1040), LAST), "must have shapes"),
         ((key(), corrections(squared_masks=16, equality=96, products=1032), LAST), "must have shapes"),
-        ((key(), corrections(products=1153)), "exceed 1152 bytes"),
+        ((key(), corrections(squared_masks=16, equality=96, products=1040), LAST), "must have 64 bytes, got 0"),
+        (
+            (key(), corrections(squared_masks=16, equality=96, products=1040, peer_seed_digests=63), LAST),
+            "must have 64 bytes, got 63",
+        ),
+        ((key(), corrections(products=1217)), "exceed 1216 bytes"),
     ],
 )
 @asynchronous
 async def test_a_batch_that_no_dealer_deals_is_refused(
     pki: Pki, replies: tuple[dealer_pb2.DealReply, ...], message: str
 ) -> None:
-    """At B, whose part has corrections: 130 words of products, seven words for each of two clients."""
+    """At B, whose part has corrections: 130 words of products, seven words and a digest for each of two clients."""
     async with serving(ScriptedDealer(*replies), pki) as address, source_at(pki, address, 1) as (b, _):
         with pytest.raises((MalformedMessageError, ValueError), match=message):
             await b.batch(shape_of())

@@ -43,7 +43,7 @@ from servers.states import Collecting, RoundState
 from servers.tuple_ledger import TupleLedger
 from tests.integration.harness import Pki, asynchronous, running, small_task
 from tests.servers import hand_out
-from tests.servers.hand_out import CLIENTS, KEY, SHAPE
+from tests.servers.hand_out import CLIENTS, KEY, PART, SHAPE
 
 ROOT = Path(__file__).parents[2]
 MASK, CHECK = TupleUse.MASK, TupleUse.CHECK
@@ -117,7 +117,7 @@ def test_of_many_at_once_one_gets_each_tuple(places: Places) -> None:
     """Threads of one server, and a second connection to the same file, or to the same session."""
     place = places("tuples")
     ledgers = [TupleLedger(place), TupleLedger(place)]
-    tuples = [ServerTuples(0, SHAPE, Dealt(KEY), ledger) for ledger in ledgers for _ in range(4)]
+    tuples = [ServerTuples(0, SHAPE, PART, ledger) for ledger in ledgers for _ in range(4)]
     wanted = list(itertools.product(tuples, CLIENTS))
 
     def attempt(request: tuple[ServerTuples, str]) -> str:
@@ -204,17 +204,17 @@ def test_a_full_disk_hands_nothing_out(path: Path) -> None:
         clients = tuple(f"client-{i:04d}" for i in range(1000))
         shape = BatchShape("task", 0, clients, 24, ())
         with pytest.raises(StoreError, match="nothing was recorded: database or disk is full"):
-            ServerTuples(0, shape, Dealt(KEY), ledger).hand_out_mask_seeds(clients)
+            ServerTuples(0, shape, Dealt(KEY, bytes(32 * 1000)), ledger).hand_out_mask_seeds(clients)
         assert ledger.burnt("task") == []
         ledger._backend._connection.execute("PRAGMA max_page_count=100000")
-        assert len(ServerTuples(0, shape, Dealt(KEY), ledger).hand_out_mask_seeds(clients)) == 1000
+        assert len(ServerTuples(0, shape, Dealt(KEY, bytes(32 * 1000)), ledger).hand_out_mask_seeds(clients)) == 1000
 
 
 def test_a_file_that_somebody_else_holds_hands_nothing_out(path: Path) -> None:
     with TupleLedger(path, busy_timeout_s=0.05) as ledger:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        tuples = ServerTuples(0, SHAPE, Dealt(KEY), ledger)
+        tuples = ServerTuples(0, SHAPE, PART, ledger)
         with pytest.raises(StoreError, match="database is locked"):
             tuples.hand_out_mask_seed("alice")
         other.execute("ROLLBACK")

@@ -27,7 +27,7 @@ class Welcome(_message.Message):
     def __init__(self) -> None: ...
 
 class Invitation(_message.Message):
-    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed", "slot", "n_committed")
+    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed", "slot", "n_committed", "peer_mask_seed_digest")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Invitation(_message.Message):
     MASK_SEED_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     N_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    PEER_MASK_SEED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     task: str
     round: int
     dim: int
@@ -44,7 +45,8 @@ class Invitation(_message.Message):
     mask_seed: bytes
     slot: int
     n_committed: int
-    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ..., n_committed: _Optional[int] = ...) -> None: ...
+    peer_mask_seed_digest: bytes
+    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ..., n_committed: _Optional[int] = ..., peer_mask_seed_digest: _Optional[bytes] = ...) -> None: ...
 
 class ModelRequest(_message.Message):
     __slots__ = ("round",)

@@ -71,13 +71,15 @@ class BatchKey(_message.Message):
     def __init__(self, round: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Corrections(_message.Message):
-    __slots__ = ("squared_masks", "equality", "products", "last")
+    __slots__ = ("squared_masks", "equality", "products", "last", "peer_seed_digests")
     SQUARED_MASKS_FIELD_NUMBER: _ClassVar[int]
     EQUALITY_FIELD_NUMBER: _ClassVar[int]
     PRODUCTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    PEER_SEED_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     squared_masks: bytes
     equality: bytes
     products: bytes
     last: bool
-    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., products: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+    peer_seed_digests: bytes
+    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., products: _Optional[bytes] = ..., last: _Optional[bool] = ..., peer_seed_digests: _Optional[bytes] = ...) -> None: ...
