@@ -53,6 +53,7 @@ class Inviting(aggregator_pb2_grpc.AggregatorServicer):
     async def Join(self, request: Any, context: Any) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
         usual: Told = {"task": "small-1", "dim": 1, "model_digest": DIGEST, "mask_seed": self._seed}
+        usual["peer_mask_seed_digest"] = convert.sha256(self._seed) if self._seed else b""
         for t, told in enumerate(self._invitations):
             yield aggregator_pb2.ClientEvent(invitation=aggregator_pb2.Invitation(**{**usual, "round": t, **told}))
         await self.is_over.wait()
@@ -160,6 +161,27 @@ async def test_one_server_alone_gets_no_upload_by_what_it_says(pki: Pki, lie: To
     lying: list[Told] = [lie, lie, {}, {}, {}, lie, lie]
     uploads, skipped, stopped = await alice(pki, *((honest, lying) if liar else (lying, honest)))
     assert (uploads, skipped, stopped) == ([2, 3, 4], [reason] * 4, None)
+
+
+@pytest.mark.parametrize("liar", [0, 1])
+@asynchronous
+async def test_one_server_alone_gets_no_upload_under_another_mask_seed(pki: Pki, liar: int) -> None:
+    """Nor by a digest that contradicts the other server's seed, or by none."""
+    honest: list[Told] = [{}] * 4
+    lying: list[Told] = [
+        {"mask_seed": b"another seed...."},
+        {"peer_mask_seed_digest": convert.sha256(b"another seed....")},
+        {"peer_mask_seed_digest": b""},
+        {},
+    ]
+    uploads, skipped, stopped = await alice(pki, *((honest, lying) if liar else (lying, honest)))
+    assert (uploads, stopped) == ([3], None)
+    own, other = AGGREGATORS[liar], AGGREGATORS[1 - liar]
+    assert skipped == [
+        f"mask_seed: expected from {own} the seed that {other} says was dealt to it, found another one",
+        f"mask_seed: expected from {other} the seed that {own} says was dealt to it, found another one",
+        f"peer_mask_seed_digest: expected 32 bytes from {own}, found 0",
+    ]
 
 
 @asynchronous

@@ -35,7 +35,11 @@ SERVICE = aggregator_pb2.DESCRIPTOR.services_by_name["Aggregator"]
 WELCOME = aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome()).SerializeToString()
 INVITED = aggregator_pb2.ClientEvent(
     invitation=aggregator_pb2.Invitation(
-        task="small-1", dim=TASK.dim, model_digest=convert.sha256(MODEL), mask_seed=bytes(16)
+        task="small-1",
+        dim=TASK.dim,
+        model_digest=convert.sha256(MODEL),
+        mask_seed=bytes(16),
+        peer_mask_seed_digest=convert.sha256(bytes(16)),
     )
 ).SerializeToString()
 GOODBYE = aggregator_pb2.ClientEvent(goodbye=common_pb2.Goodbye(finished=True)).SerializeToString()

@@ -17,9 +17,11 @@ from mpc.channel import Channel, Prefixed
 from mpc.errors import ChannelClosedError
 from mpc.local_step import LocalSums
 from mpc.norm_bound import NormBound
+from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import FIELD_PRIME, ServerTuples
 from protos.identity import Role
+from protos.precad.v1 import aggregator_pb2
 from servers import task_run
 from servers.lane import HEADER, _Incoming
 from servers.round import RoundRunner
@@ -94,10 +96,15 @@ class _Nothing:
 
 
 class DeviatingRunner(RoundRunner):
-    """Server B's rounds, with other channels for the steps of MPC, and an offset on the norm's share."""
+    """Server B's rounds, with other channels for the steps of MPC, an offset on the norm's share, other mask seeds."""
 
     wrap: Callable[[Channel], Channel] = staticmethod(lambda channel: channel)
     offset: Callable[[Sequence[str]], int | list[int]] = staticmethod(lambda active: 0)
+    hands_out: Callable[[str, Seed], Seed] = staticmethod(lambda client, dealt: dealt)
+
+    def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
+        handed_out = None if mask_seed is None else type(self).hands_out(client, mask_seed)
+        return super()._invitation(tuples, client, handed_out)
 
     def _channel(self, t: int) -> Channel:
         return type(self).wrap(super()._channel(t))
@@ -119,9 +126,11 @@ class DeviatingRunner(RoundRunner):
 def deviating_b(
     wrap: Callable[[Any], Any] = lambda channel: channel,
     offset: Callable[[Sequence[str]], int | list[int]] = lambda active: 0,
+    hands_out: Callable[[str, Seed], Seed] = lambda client, dealt: dealt,
 ) -> Iterator[None]:
     """Within it, server B of a deployment in this process deviates so, and has no limits."""
-    runner = type("Deviating", (DeviatingRunner,), {"wrap": staticmethod(wrap), "offset": staticmethod(offset)})
+    ways = {"wrap": staticmethod(wrap), "offset": staticmethod(offset), "hands_out": staticmethod(hands_out)}
+    runner = type("Deviating", (DeviatingRunner,), ways)
     honest_limit = TaskState.require_rounds_left
 
     def made(**arguments: Any) -> RoundRunner:

@@ -44,7 +44,12 @@ class HangingUp(aggregator_pb2_grpc.AggregatorServicer):
         digest, self.round = convert.sha256(self._model), self.round + 1
         yield aggregator_pb2.ClientEvent(
             invitation=aggregator_pb2.Invitation(
-                task="digits-1", round=self.round, dim=self._dim, model_digest=digest, mask_seed=bytes(16)
+                task="digits-1",
+                round=self.round,
+                dim=self._dim,
+                model_digest=digest,
+                mask_seed=bytes(16),
+                peer_mask_seed_digest=convert.sha256(bytes(16)),
             )
         )
         await asyncio.Event().wait()

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 
 from clients.errors import ServerUnreachableError, TaskEndedError, UploadLimitError
 from clients.session import ClientSession
@@ -23,6 +24,7 @@ from clients.upload_limit import UploadLimit
 from dp.ledger import verified_charges
 from mpc import fixed_point
 from mpc.errors import CommitmentError, VerdictsDifferError
+from mpc.prg import Seed
 from mpc.ring import RingArray
 from protos.task import Task
 from servers import audit_log, meeting
@@ -272,6 +274,28 @@ async def test_charges_of_rounds_that_were_never_drawn_burn_no_budget(
         error = await end_of_a(servers)
     assert "never drawn" in str(error) or "charges" in str(error)
     assert charges(tmp_path) == {}
+
+
+@asynchronous
+async def test_a_client_that_gets_another_mask_seed_than_dealt_uploads_nothing(tmp_path: Path) -> None:
+    """B would have a linear function of alice's update, of its own seed, added to her norm. Bob gets the dealt seed."""
+    task = small_task(CLIENTS, rounds=1, submit_timeout_s=3.0, gate="native")
+
+    def foreign(client: str, dealt: Seed) -> Seed:
+        return Seed(bytes(16)) if client == "alice" else dealt
+
+    with structlog.testing.capture_logs() as lines, deviating_b(hands_out=foreign):
+        async with deployment(task, tmp_path) as (servers, _):
+            await servers.finish()
+            (record,) = servers.rounds(0)
+    assert (record["accepted"], record["missing"]) == (["bob"], ["alice"])
+    assert [line["client"] for line in lines if line["event"] == "client.submitted"] == ["bob"]
+    (skipped,) = [line for line in lines if line["event"] == "client.skipped"]
+    assert skipped["client"] == "alice"
+    assert "expected from aggregator-b the seed that aggregator-a says was dealt to it" in skipped["reason"]
+    with contextlib.closing(sqlite3.connect(tmp_path / A / "tuples.sqlite")) as burnt:
+        checked = burnt.execute("SELECT client FROM burnt WHERE use = 'check'").fetchall()
+    assert checked == [("bob",)]
 
 
 @asynchronous

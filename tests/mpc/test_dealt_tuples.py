@@ -1,6 +1,8 @@
 """Correlated randomness: the relations of what is dealt, by Python's integers, and that nothing is used twice."""
 
+import dataclasses
 import itertools
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -289,6 +291,23 @@ def test_corrections_outside_the_field_are_refused(value, place):
                 ServerTuples(1, shape_of(), dealt)
         else:
             ServerTuples(1, shape_of(), dealt)
+
+
+def test_each_server_gets_the_digests_of_the_others_mask_seeds():
+    """Client by client: SHA-256 of what the other server hands out."""
+    a, b = both_sides(shape_of())
+    for client in CLIENTS:
+        assert a.peer_mask_seed_digest(client) == sha256(b.hand_out_mask_seed(client).reveal()).digest()
+        assert b.peer_mask_seed_digest(client) == sha256(a.hand_out_mask_seed(client).reveal()).digest()
+
+
+@pytest.mark.parametrize("party", [0, 1])
+@pytest.mark.parametrize("n_bytes", [0, 32, 95, 97, 128])
+def test_digests_that_do_not_fit_the_batch_are_refused(party, n_bytes):
+    """At both servers: exactly 32 bytes for each of three clients."""
+    dealt = dataclasses.replace(deal(shape_of())[party], peer_seed_digests=bytes(n_bytes))
+    with pytest.raises(MalformedMessageError, match=f"must have 96 bytes, got {n_bytes}"):
+        ServerTuples(party, shape_of(), dealt)
 
 
 def test_server_a_refuses_corrections():

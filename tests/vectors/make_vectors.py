@@ -245,7 +245,57 @@ def submission_case(mode: str, **changes: Any) -> Json:
     }
 
 
+def invited() -> Iterator[Case]:
+    """What a client makes of both servers' invitations."""
+    digest_a, digest_b = (hashlib.sha256(bytes.fromhex(seed(f"mask/{server}"))).hexdigest() for server in "ab")
+
+    def agree(name: str, why: str = "", a: Json | None = None, b: Json | None = None, mode: str = "masked") -> Case:
+        both = {
+            "task": TASK_ID,
+            "round": ROUND,
+            "slot": 1,
+            "dim": 5,
+            "model_digest": random_bytes("model", 32).hex(),
+            "n_committed": 3,
+        }
+        masked = mode == "masked"
+        from_a = {"mask_seed": seed("mask/a"), "peer_mask_seed_digest": digest_b} if masked else {}
+        from_b = {"mask_seed": seed("mask/b"), "peer_mask_seed_digest": digest_a} if masked else {}
+        empty = {"mask_seed": "", "peer_mask_seed_digest": ""}
+        told = [{**both, **empty, **from_a, **(a or {})}, {**both, **empty, **from_b, **(b or {})}]
+        return Case("agree", name, {"task": task(mode=mode), "invitations": told}, why)
+
+    yield agree("masked")
+    yield agree("shares", mode="shares")
+    dealt = "a server hands out the seed that it was dealt"
+    yield agree("another seed from A", dealt, a={"mask_seed": seed("mask/c")})
+    yield agree("another seed from B", dealt, b={"mask_seed": seed("mask/c")})
+    yield agree("one bit of a digest", dealt, a={"peer_mask_seed_digest": flipped(digest_b)})
+    for name, why, digests_ in (
+        ("digests swapped", "a digest is of the other server's seed", (digest_a, digest_b)),
+        ("no digests", "digests have 32 bytes", ("", "")),
+        ("a short digest", "digests have 32 bytes", (digest_b[2:], digest_a)),
+        ("a long digest", "digests have 32 bytes", (digest_b, digest_a + "00")),
+    ):
+        of_a, of_b = ({"peer_mask_seed_digest": digest} for digest in digests_)
+        yield agree(name, why, of_a, of_b)
+    of_both = seed("mask/a") + seed("mask/b")
+    long = {"mask_seed": of_both}, {"peer_mask_seed_digest": hashlib.sha256(bytes.fromhex(of_both)).hexdigest()}
+    yield agree("a seed of 32 bytes", "a seed has 16", *long)
+    others: tuple[tuple[str, Any], ...] = (
+        ("round", 8),
+        ("slot", 2),
+        ("dim", 6),
+        ("model_digest", "00" * 32),
+        ("n_committed", 4),
+    )
+    for name, value in others:
+        yield agree(f"another {name} from B", "both servers say the same", b={name: value})
+    yield agree("no round is left", "n_committed is below the task's rounds", {"n_committed": 10}, {"n_committed": 10})
+
+
 def submission() -> Iterator[Case]:
+    yield from invited()
     at = {"task": TASK_ID, "round": ROUND, "slot": 1}
     x = hex_words([0, 1, -1, 2**63 - 1, -(2**63)])
     yield Case("mask", "five words", {**at, "words": x, "seed_a": seed("mask/a"), "seed_b": seed("mask/b")})
@@ -393,8 +443,12 @@ def tuples() -> Iterator[Case]:
     for name in ("squared_masks", "equality", "products"):
         shorter = {**at_b, name: at_b[name][: -48 * 2 if name == "equality" else -16]}
         yield Case("tuples", f"{name} too short", shorter, "corrections fit the batch")
+    for name, digests_ in (("a digest short", at_b["peer_seed_digests"][:64]), ("no digests", "")):
+        yield Case("tuples", name, {**at_b, "peer_seed_digests": digests_}, "32 bytes per client")
+        at_a = side_of(given, ours.deal(given), 0)
+        yield Case("tuples", f"{name}, at A", {**at_a, "peer_seed_digests": digests_}, "32 bytes per client")
     yield Case("tuples", "half a word", {**at_b, "products": at_b["products"][:-2]}, "corrections are whole words")
-    yield Case("tuples", "corrections for A", {**at_b, "party": 0}, "server A gets a key only")
+    yield Case("tuples", "corrections for A", {**at_b, "party": 0}, "server A gets a key and digests only")
     yield Case(
         "tuples", "a mask seed twice", {**at_b, "hand_out": [0, 1, 0]}, "a second vector would show a difference"
     )
@@ -402,7 +456,8 @@ def tuples() -> Iterator[Case]:
 
 def side_of(given: Json, dealt: Json, party: int) -> Json:
     shape = {name: given[name] for name in ("task", "round", "n_clients", "dim", "blocks")}
-    corrections = dealt if party else dict.fromkeys(dealt, "")
+    corrections = {name: dealt[name] if party else "" for name in ("squared_masks", "equality", "products")}
+    corrections["peer_seed_digests"] = dealt["peer_seed_digests"][party]
     hand_out = list(range(given["n_clients"]))
     return {**shape, "party": party, "key": given["keys"][party], **corrections, "hand_out": hand_out}
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from clients.errors import ProtocolError
 from clients.submission import RoundInvitation, make_submission
+from clients.submission import agree as agree_on
 from mpc import equality, errors, fixed_point, joint_coin, local_step, prg, ring, sharing, top_bits, validation
 from mpc.channel import MemoryChannel, run_pair
 from mpc.correlations import AndBlock, BitBlock, Block, CarryBlock
@@ -25,7 +27,7 @@ from mpc.sharing import Mode
 from mpc.tuples import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element
 from protos import convert
 from protos.model_update import updated
-from protos.precad.v1 import common_pb2
+from protos.precad.v1 import aggregator_pb2, common_pb2
 from protos.task import Task
 from servers.errors import SubmissionRefusedError
 from servers.intake import Intake
@@ -41,6 +43,7 @@ KINDS: dict[type[Exception], str] = {
     errors.MalformedMessageError: "malformed",
     errors.CommitmentError: "commitment",
     errors.TupleReusedError: "reused",
+    ProtocolError: "invitation",
 }
 
 
@@ -157,6 +160,23 @@ def split(case: Json) -> Json:
     return {"share_b": text(share_b)}
 
 
+def agree(case: Json) -> Json:
+    names = ("model_digest", "mask_seed", "peer_mask_seed_digest")
+    told = [
+        aggregator_pb2.Invitation(**{k: bytes.fromhex(v) if k in names else v for k, v in one.items()})
+        for one in case["invitations"]
+    ]
+    agreed = agree_on(told[0], told[1], Task(**case["task"]))
+    return {
+        "task": agreed.task_id,
+        "round": agreed.round,
+        "slot": agreed.slot,
+        "n_committed": agreed.n_committed,
+        "model_digest": agreed.model_digest.hex(),
+        "mask_seeds": [seed.reveal().hex() for seed in agreed.mask_seeds or ()],
+    }
+
+
 def submission(case: Json) -> Json:
     task, told = Task(**case["task"]), case["invitation"]
     seeds = (seed_of(case["mask_seeds"][0]), seed_of(case["mask_seeds"][1])) if case["mask_seeds"] else None
@@ -261,16 +281,17 @@ def _dealers_randomness(case: Json) -> RandomBytes:
 
 
 def deal(case: Json) -> Json:
-    _, to_b = deal_batch(_shape(case), _dealers_randomness(case))
+    to_a, to_b = deal_batch(_shape(case), _dealers_randomness(case))
     return {
         "squared_masks": text(to_b.squared_masks),
         "equality": text(to_b.equality),
         "products": text(to_b.products),
+        "peer_seed_digests": [to_a.peer_seed_digests.hex(), to_b.peer_seed_digests.hex()],
     }
 
 
 def tuples(case: Json) -> Json:
-    parts = {name: bytes.fromhex(case[name]) for name in ("squared_masks", "equality", "products")}
+    parts = {name: bytes.fromhex(case[name]) for name in convert.DEALT_PARTS}
     side = ServerTuples(case["party"], _shape(case), convert.dealt_from_parts(bytes.fromhex(case["key"]), parts))
     seeds = [side.hand_out_mask_seed(str(slot)) for slot in case["hand_out"]]
     slots = [str(slot) for slot in range(case["n_clients"])]
@@ -281,6 +302,7 @@ def tuples(case: Json) -> Json:
     masks, products_a = correlation_streams(seed_of(case["key"]), side.shape)
     return {
         "mask_seeds": [seed.reveal().hex() for seed in seeds],
+        "peer_mask_seed_digests": [side.peer_mask_seed_digest(slot).hex() for slot in slots],
         "mask_shares": [text(share) for share in shares],
         "squared_mask_shares": text(side.squared_mask_shares(slots)),
         "equality_tuples": [[str(field_element(element)) for element in one] for one in equality_tuples],
@@ -483,6 +505,7 @@ STEPS: dict[str, Callable[[Json], Json]] = {
     "binding_digest": binding_digest,
     "mask": mask,
     "split": split,
+    "agree": agree,
     "submission": submission,
     "take": take,
     "take_relay": take_relay,

@@ -51,6 +51,21 @@ def statement(seed_of_b: bytes, task: str, round: int, slot: int, binding: dict[
     return hmac.new(key, digests.binding_digest(binding), hashlib.sha256).digest()
 
 
+def agree(from_a: dict[str, Any], from_b: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """The round that both invitations mean, with both mask seeds, none in the `shares` form."""
+    alike = ("task", "round", "slot", "dim", "model_digest", "n_committed")
+    if any(from_a[name] != from_b[name] for name in alike) or from_a["dim"] != task["dim"]:
+        raise RefusedError("invitation")
+    if from_a["n_committed"] >= task["rounds"]:
+        raise RefusedError("invitation")
+    seeds = (from_a["mask_seed"], from_b["mask_seed"]) if task["mode"] == "masked" else ()
+    said_by_the_other = (from_b["peer_mask_seed_digest"], from_a["peer_mask_seed_digest"])
+    for seed, digest in zip(seeds, said_by_the_other, strict=False):
+        if len(seed) != 16 or digests.sha256(seed) != digest:
+            raise RefusedError("invitation")
+    return {**{name: from_a[name] for name in alike}, "mask_seeds": seeds}
+
+
 def submission(words: Sequence[int], invitation: dict[str, Any], task: dict[str, Any], client: str) -> dict[str, Any]:
     """Payloads, the binding that goes with both, and the statement, empty in the `shares` form.
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from tests.vectors.independent import correlations, ring, streams
+from tests.vectors.independent import correlations, digests, ring, streams
 from tests.vectors.independent.correlations import Block
 from tests.vectors.independent.ring import MODULUS, RefusedError
 
 P = 2**127 - 1
+Corrections: TypeAlias = tuple[bytes, bytes, bytes, bytes]
+"""(squared_masks, equality, products, peer_seed_digests); the first three are empty at A."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ def field_bytes(value: int) -> bytes:
 
 def deal(
     batch: Batch, keys: tuple[bytes, bytes], rho: Sequence[int], omega: Sequence[int]
-) -> tuple[bytes, bytes, bytes]:
-    """(squared_masks, equality, products): corrections to B, from both keys and a (rho, omega) per client."""
+) -> tuple[Corrections, Corrections]:
+    """To A and to B, from both keys and a (rho, omega) per client."""
     squared_masks, equality = [], b""
     for slot in range(batch.n_clients):
         halves = [mask_share(mask_seed(key, batch, slot), batch, slot) for key in keys]
@@ -48,7 +51,13 @@ def deal(
     for a_side, b_side in zip(of_a, of_b, strict=True):
         in_clear = correlations.products(a_side.block, a_side.masks, b_side.masks)
         corrections += correlations.correction(a_side.block, in_clear, a_side.products)
-    return ring.to_bytes(squared_masks), equality, ring.to_bytes(corrections)
+    to_b = (ring.to_bytes(squared_masks), equality, ring.to_bytes(corrections), seed_digests(keys[0], batch))
+    return (b"", b"", b"", seed_digests(keys[1], batch)), to_b
+
+
+def seed_digests(key: bytes, batch: Batch) -> bytes:
+    """What the other server is told of the mask seeds under this key."""
+    return b"".join(digests.sha256(mask_seed(key, batch, slot)) for slot in range(batch.n_clients))
 
 
 def mask_seed(key: bytes, batch: Batch, slot: int) -> bytes:
@@ -89,14 +98,15 @@ def correlation_streams(key: bytes, batch: Batch) -> tuple[list[int], list[int]]
 class Tuples:
     """One server's side of a batch."""
 
-    def __init__(self, party: int, batch: Batch, key: bytes, corrections: tuple[bytes, bytes, bytes]) -> None:
+    def __init__(self, party: int, batch: Batch, key: bytes, corrections: Corrections) -> None:
         n_products = sum(block.n_products for block in batch.blocks)
         expected = (0, 0, 0) if party == 0 else (8 * batch.n_clients, 48 * batch.n_clients, 8 * n_products)
-        if tuple(map(len, corrections)) != expected:
+        if tuple(map(len, corrections)) != (*expected, 32 * batch.n_clients):
             raise RefusedError("malformed")
         self.party, self.batch, self._key = party, batch, key
         self._squared_masks, self._equality = ring.from_bytes(corrections[0]), corrections[1]
         self._products = ring.from_bytes(corrections[2])
+        self._peer_seed_digests = corrections[3]
         self._handed_out: set[int] = set()
 
     def hand_out_mask_seed(self, slot: int) -> bytes:
@@ -105,6 +115,10 @@ class Tuples:
             raise RefusedError("reused")
         self._handed_out.add(slot)
         return mask_seed(self._key, self.batch, slot)
+
+    def peer_mask_seed_digest(self, slot: int) -> bytes:
+        """Of the other server's seed for this client, for the client."""
+        return self._peer_seed_digests[32 * slot : 32 * slot + 32]
 
     def mask_share(self, slot: int) -> list[int]:
         """a_P."""

@@ -104,6 +104,15 @@ def split(case: Json) -> Json:
     return {"share_b": text(client.split(words(case["words"]), bytes.fromhex(case["seed"]), *place(case)))}
 
 
+def agree(case: Json) -> Json:
+    names = ("model_digest", "mask_seed", "peer_mask_seed_digest")
+    told = [{k: bytes.fromhex(v) if k in names else v for k, v in one.items()} for one in case["invitations"]]
+    agreed = client.agree(told[0], told[1], case["task"])
+    seeds = [seed.hex() for seed in agreed["mask_seeds"]]
+    kept = {name: agreed[name] for name in ("task", "round", "slot", "n_committed")}
+    return {**kept, "model_digest": agreed["model_digest"].hex(), "mask_seeds": seeds}
+
+
 def submission(case: Json) -> Json:
     invitation = {
         "task": case["invitation"]["task"],
@@ -182,24 +191,27 @@ def _batch(case: Json) -> Batch:
     return Batch(case["task"], case["round"], case["n_clients"], case["dim"], found)
 
 
-def _dealt(case: Json) -> tuple[bytes, bytes, bytes]:
+def _dealt(case: Json) -> tuple[dealing.Corrections, dealing.Corrections]:
     keys = (bytes.fromhex(case["keys"][0]), bytes.fromhex(case["keys"][1]))
     return dealing.deal(_batch(case), keys, [int(x) for x in case["rho"]], [int(x) for x in case["omega"]])
 
 
 def deal(case: Json) -> Json:
-    squared_masks, equality, corrected = _dealt(case)
-    return {"squared_masks": squared_masks.hex(), "equality": equality.hex(), "products": corrected.hex()}
+    (*_, digests_for_a), (squared_masks, equality, corrected, digests_for_b) = _dealt(case)
+    corrections = {"squared_masks": squared_masks.hex(), "equality": equality.hex(), "products": corrected.hex()}
+    return {**corrections, "peer_seed_digests": [digests_for_a.hex(), digests_for_b.hex()]}
 
 
 def tuples(case: Json) -> Json:
-    corrections = tuple(bytes.fromhex(case[name]) for name in ("squared_masks", "equality", "products"))
+    squared_masks, equality, corrected = (bytes.fromhex(case[x]) for x in ("squared_masks", "equality", "products"))
+    corrections = (squared_masks, equality, corrected, bytes.fromhex(case["peer_seed_digests"]))
     side = Tuples(case["party"], _batch(case), bytes.fromhex(case["key"]), corrections)
     seeds = [side.hand_out_mask_seed(slot) for slot in case["hand_out"]]
     n = case["n_clients"]
     dealt = side.correlations()
     return {
         "mask_seeds": [seed.hex() for seed in seeds],
+        "peer_mask_seed_digests": [side.peer_mask_seed_digest(slot).hex() for slot in range(n)],
         "mask_shares": [text(side.mask_share(slot)) for slot in range(n)],
         "squared_mask_shares": text(side.squared_mask_share(slot) for slot in range(n)),
         "equality_tuples": [[str(value) for value in side.equality_tuple(slot)] for slot in range(n)],
@@ -285,7 +297,7 @@ def gate(case: Json) -> Json:
 
     def program(end: wire.QueueEnd) -> tuple[list[Json], list[list[int]]]:
         channel = wire.Wire(end, case.get("tamper"))
-        side = Tuples(end.party, batch, keys[end.party], corrections if end.party else (b"", b"", b""))
+        side = Tuples(end.party, batch, keys[end.party], corrections[end.party])
         mine = [words(case["words"][end.party][i]) for i in range(n)]
         return channel.messages, gates.shares_of_zero(mine, low_bits, case["gate"], side.correlations(), channel)
 
@@ -331,7 +343,7 @@ class Party:
         self.batch = Batch(case["task"], case["round"], n, case["dim"], found)
         self.keys = (bytes.fromhex(case["keys"][0]), bytes.fromhex(case["keys"][1]))
         numbers = [[int(x) for x in case[name]] for name in ("rho", "omega")]
-        corrections = dealing.deal(self.batch, self.keys, *numbers) if party else (b"", b"", b"")
+        corrections = dealing.deal(self.batch, self.keys, *numbers)[party]
         self.tuples = Tuples(party, self.batch, self.keys[party], corrections)
 
     def run(self, channel: Any) -> Json:
@@ -417,6 +429,7 @@ STEPS: dict[str, Callable[[Json], Json]] = {
     "binding_digest": binding_digest,
     "mask": mask,
     "split": split,
+    "agree": agree,
     "submission": submission,
     "take": take,
     "take_relay": take_relay,
