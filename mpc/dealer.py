@@ -9,7 +9,6 @@ Source: PRECAD, Sec. 4.3 (tuples a, r with <a, a> = r from a trusted third party
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -34,26 +33,23 @@ from mpc.tuples import (
 def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dealt, Dealt]:
     """(for server A, for server B): a fresh batch of this shape."""
     key_a, key_b = Seed.random(random_bytes), Seed.random(random_bytes)
-    labels = [shape.label(client) for client in shape.clients]
-    seeds = [(mask_seed(key_a, label), mask_seed(key_b, label)) for label in labels]
-    squared_masks = [
-        _squared_mask_correction(key_a, pair, shape.dim, label) for pair, label in zip(seeds, labels, strict=True)
-    ]
+    squared_masks, digests_a, digests_b = [], bytearray(), bytearray()
+    for label in map(shape.label, shape.clients):
+        seeds = mask_seed(key_a, label), mask_seed(key_b, label)
+        squared_masks.append(_squared_mask_correction(key_a, seeds, shape.dim, label))
+        digests_a += mask_seed_digest(seeds[0])
+        digests_b += mask_seed_digest(seeds[1])
     equality = [_equality_correction(key_a, shape, client, random_bytes) for client in shape.clients]
     return (
-        Dealt(key_a, _digests(seed_b for _, seed_b in seeds)),
+        Dealt(key_a, bytes(digests_b)),
         Dealt(
             key_b,
-            _digests(seed_a for seed_a, _ in seeds),
+            bytes(digests_a),
             squared_masks=np.array(squared_masks, dtype=np.int64),
             equality=np.array(equality, dtype=np.int64).reshape(len(shape.clients), 3, FIELD_WORDS),
             products=_product_corrections(key_a, key_b, shape),
         ),
     )
-
-
-def _digests(seeds: Iterable[Seed]) -> bytes:
-    return b"".join(map(mask_seed_digest, seeds))
 
 
 def _squared_mask_correction(key_a: Seed, seeds: tuple[Seed, Seed], dim: int, label: Label) -> int:
