@@ -9,8 +9,8 @@ A frame is the length of its label (2 bytes) and of its payload (8 bytes), big-e
 certificate and trust exactly the pinned one of the other, as they read when the lane is made.
 
 A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. Of what the peer
-sends ahead of us, one record of TLS (16 KiB) is held at most; the rest fills the socket's buffer, then stays with it. The lane
-ends when its part of a step has not come within the step's limit (`servers.step_limits`).
+sends ahead of us, one record of TLS (16 KiB) is held at most; the rest fills the socket's buffer, then stays with it.
+The lane ends when the peer's part of a step has not come within the step's limit (`servers.step_limits`).
 """
 
 from __future__ import annotations
