@@ -157,6 +157,10 @@ class AggregatorConfig(ServerConfig):
     """How many cores the engine `cpu` may use for it. The result is the same integers. Each core beyond the first costs
     16 KiB per enrolled client of the budget."""
 
+    step_timeout_s: Patience = 600.0
+    """How long the other server may take over its part of a step, before the round is given up as if it had hung up.
+    More where it may be at work (`servers.step_limits`): 8 n d bytes at 8 MiB/s, the step's own bytes at 1 Mbit/s, and
+    the time for uploads, dealer and clients. 0: for ever."""
     lane_listen: Annotated[str, Field(min_length=1)] | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
 

@@ -10,10 +10,12 @@ certificate and trust exactly the pinned one of the other, as they read when the
 
 A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. Of what the peer
 sends ahead of us, one record of TLS (16 KiB) is held at most; the rest fills the socket's buffer, then stays with it.
+The lane ends when the peer's part of a step has not come within the step's limit (`servers.step_limits`).
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
@@ -31,12 +33,15 @@ from mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchEr
 from mpc.sharing import Party
 from protos.identity import Role
 from protos.tls_files import PinFile, TlsContext, TlsFiles
+from servers.step_limits import StepLimits
 
 HEADER = struct.Struct(">HQ")
 MAX_LABEL_BYTES = 1 << 10
 WRITE_BYTES = 1 << 18
 SPIN_S = 300e-6
 """How long a step asks again and again before its thread sleeps: to wake up takes longer than most steps."""
+LONGEST_SLEEP_S = 86_400.0
+"""In one call of poll, which counts milliseconds in 32 bits."""
 TCP_INFO_BYTES, TCPI_BYTES_SENT = 256, slice(200, 208)
 """Of Linux's struct tcp_info: its length or more, and where its `tcpi_bytes_sent` lies (since 4.19)."""
 
@@ -62,6 +67,9 @@ class Lane:
             _poll(connection, events) for events in (select.POLLIN, select.POLLOUT, select.POLLIN | select.POLLOUT)
         )
         self._bytes_written = 0
+        self._deadline = math.inf
+        self.limits = StepLimits()
+        """On the other server's part of each step; none before the servers have met."""
 
     @property
     def bytes_sent(self) -> int:
@@ -85,14 +93,22 @@ class Lane:
         name, incoming = label.encode(), _Incoming(label, len(payload) if at_most is None else at_most)
         header = HEADER.pack(len(name), len(payload)) + name
         outgoing = (header + payload,) if len(payload) <= WRITE_BYTES else (header, payload)
+        limit_s = self.limits.seconds(label, len(payload) + incoming.at_most)
         with self._in_use:
+            self._deadline = time.monotonic() + limit_s
             try:
                 for part in outgoing:
                     self._write(memoryview(part), incoming)
                 give_up_spinning = time.perf_counter() + SPIN_S
                 while not incoming.is_complete:
                     if not self._read(incoming) and time.perf_counter() > give_up_spinning:
-                        self._readable.poll()
+                        self._wait(self._readable)
+            except _LateError:
+                self._hang_up()  # half of a frame may have come, and half of ours may have left
+                raise ChannelClosedError(
+                    f"step {label!r}: expected the part of {_other(self._party)} within {limit_s:g} s, "
+                    f"found {incoming.n_read} bytes of it"
+                ) from None
             except (OSError, ValueError) as error:  # ValueError: closed before we came
                 raise ChannelClosedError(f"the other aggregator left, at step {label!r}") from error
         if incoming.label != label:
@@ -110,12 +126,19 @@ class Lane:
                 n_sent = self._socket.send(data[:WRITE_BYTES])
             except ssl.SSLWantWriteError:  # the peer is writing as well, and has no room until we read
                 if incoming.is_complete:
-                    self._writable.poll()
+                    self._wait(self._writable)
                 elif not self._read(incoming):
-                    self._either.poll()
+                    self._wait(self._either)
                 continue
             data = data[n_sent:]
             self._bytes_written += n_sent
+
+    def _wait(self, ready: select.poll) -> None:
+        """Sleeps until there is something to do. Raises _LateError at the step's deadline."""
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise _LateError
+        ready.poll(None if left_s == math.inf else math.ceil(1000 * min(left_s, LONGEST_SLEEP_S)))
 
     def _read(self, incoming: _Incoming) -> bool:
         """Takes in what is there; False when nothing is. Raises OSError at the end of the stream."""
@@ -130,10 +153,13 @@ class Lane:
 
     def close(self) -> None:
         """Ends the lane; whoever waits in `exchange`, here or there, raises ChannelClosedError."""
-        with suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # of the TCP socket: TLS is the other thread's
+        self._hang_up()
         with self._in_use:
             self._socket.close()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # of the TCP socket: TLS is the computing thread's
 
 
 def _poll(connection: ssl.SSLSocket, events: int) -> select.poll:
@@ -142,12 +168,17 @@ def _poll(connection: ssl.SSLSocket, events: int) -> select.poll:
     return poll
 
 
+class _LateError(Exception):
+    """A step's limit has passed. (A TimeoutError would be TCP's own.)"""
+
+
 class _Incoming:
     """A frame as it arrives. Its memory is the announced length's, once that is found to be within `at_most`."""
 
     def __init__(self, due: str, at_most: int) -> None:
         """due: the label of the step."""
-        self._due, self._at_most = due, at_most
+        self._due, self.at_most = due, at_most
+        self.n_read = 0
         self._buffer = bytearray(HEADER.size)
         self.wanted = memoryview(self._buffer)
         """Where the next bytes go."""
@@ -158,6 +189,7 @@ class _Incoming:
     def advance(self, n_read: int) -> None:
         """n_read bytes were put in `wanted`. Raises MalformedMessageError, PeerMismatchError."""
         self.wanted = self.wanted[n_read:]
+        self.n_read += n_read
         while not self.wanted and not self.is_complete:
             self._finish_part()
 
@@ -172,9 +204,9 @@ class _Incoming:
                 self.label = self._buffer.decode()
             except UnicodeDecodeError:
                 raise MalformedMessageError("a step's label is not text") from None
-            if self._n_payload > self._at_most and self.label != self._due:
+            if self._n_payload > self.at_most and self.label != self._due:
                 raise PeerMismatchError("protocol step", ours=self._due, peers=self.label)
-            require_at_most(self._due, self._n_payload, self._at_most)
+            require_at_most(self._due, self._n_payload, self.at_most)
             self._buffer = self.payload = bytearray(self._n_payload)
         self._part += 1
         self.is_complete = self._part == 3
@@ -183,8 +215,11 @@ class _Incoming:
 
 def lane_context(party: Party, tls: TlsFiles, pinned: Path) -> TlsContext:
     """What a server shows and trusts on the lane; pinned: the other one's certificate."""
-    role = Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
-    return TlsContext(tls=tls, pinned=PinFile(pinned, role), server_side=party == 1)
+    return TlsContext(tls=tls, pinned=PinFile(pinned, _other(party)), server_side=party == 1)
+
+
+def _other(party: Party) -> Role:
+    return Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
 
 
 def reason_of(error: OSError) -> str:

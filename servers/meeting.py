@@ -36,6 +36,7 @@ from servers.lane_opening import open_lane
 from servers.peer import PeerLink, dial_peer
 from servers.resumption import MAX_ROUND, Agreement, Standing, agree
 from servers.servicers import PeerServicer
+from servers.step_limits import StepLimits
 from servers.supervision import to_the_end
 from servers.task_state import TaskState
 
@@ -95,6 +96,8 @@ async def meet(
     else:
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
+    lane.limits = limits = StepLimits.of(state.task, config)
+    link.begin(agreement.next_round, patience_s=limits.every)
     peer = " or ".join(credentials.peer.load().fingerprints)
     await to_the_end(state.store.begin, agreement.task_id, ROLES[party])
     await to_the_end(state.store.joined, agreement.next_round, peer)

@@ -5,12 +5,17 @@ goodbye. One task of the link writes to it, a whole message sequence at a time, 
 handler of a client's call can break the stream, and what was handed to the link before a round is closed arrives before
 that word. The steps of MPC have a connection of their own (`servers.lane`).
 
+A peer may deviate. Each of its messages is of the first round that it has not closed yet, and it comes to no round
+before we have closed the one before; whatever else it names ends the link. Who reads the stream holds a few messages. A
+peer that does not read ours loses the link after a while.
+
 The link lives on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
@@ -25,6 +30,7 @@ from protos.precad.v1 import common_pb2, peer_pb2
 from protos.transport import explain
 from protos.undecoded import decoded, stub_of_bytes
 from servers.errors import PeerUnreachableError, TaskRefusedError
+from servers.step_limits import SLOWEST_LINE_BYTES_S
 from servers.supervision import first_error_or_result
 
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
@@ -36,6 +42,8 @@ pieces never mix."""
 
 _SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
 RETRY_S = 0.2
+MAX_MESSAGE_BYTES = convert.CHUNK_BYTES + 1024
+"""Of every message but the hello: a piece of an upload, with its client's name and statement."""
 WORTH_ASKING_AGAIN = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -53,21 +61,30 @@ class PeerLink:
 
     def __init__(self, party: Party, send: Send, receive: Receive) -> None:
         self.party: Party = party
+        self._peer = Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
         self._send, self._receive = send, receive
         self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
         self._closed_by_peer: dict[int, asyncio.Event] = {}
         self._has_ended = self._is_mute = False
         self._sending: asyncio.Task[None] | None = None
+        self._round = self._peers_round = 0
+        self._patience_s = math.inf
         self.on_relay: OnRelay = _refuse_relay
         self.bytes_sent = 0
+
+    def begin(self, round: int, patience_s: float = math.inf) -> None:
+        """Before `run`: the first round of this meeting, and how long the peer may let what we send lie."""
+        self._round = self._peers_round = round
+        self._patience_s = patience_s
 
     async def run(self) -> common_pb2.Goodbye:
         """Sends what is handed over and takes in messages until the peer says goodbye, which is returned; what is
         handed over still leaves then, up to our own.
 
-        Raises: PeerUnreachableError when the stream ends without one, PeerMismatchError on messages that do not belong
-        here, TaskRefusedError on what is no message; and what reading a relay raises: nothing leaves behind a message
-        that has not left, so a round would wait for ever.
+        Raises: PeerUnreachableError when the stream ends without one, or the peer reads nothing of it for too long;
+        PeerMismatchError on messages that do not belong here, MalformedMessageError on those that no round can need,
+        TaskRefusedError on what is no message; and what reading a relay raises: nothing leaves behind a message that
+        has not left, so a round would wait for ever.
         """
         self._sending = asyncio.create_task(self._send_outbox())
         try:
@@ -90,30 +107,61 @@ class PeerLink:
             self._outbox.task_done()
 
     async def _send_outbox(self) -> None:
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._patience_s
         while True:
+            was_idle = self._outbox.empty()
             messages = await self._outbox.get()
+            if was_idle:
+                deadline = now() + self._patience_s
             try:
                 for message in messages:
-                    await self._send(message)
-                    self.bytes_sent += message.ByteSize()
+                    deadline += message.ByteSize() / SLOWEST_LINE_BYTES_S
+                    await self._send_by(deadline, message)
             except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
                 self._is_mute = True  # the reading side hears of the end, and says so
             finally:
                 self._outbox.task_done()
 
+    async def _send_by(self, deadline: float, message: peer_pb2.PeerMessage) -> None:
+        """deadline: for all that waits, and goes out in a row. Raises PeerUnreachableError."""
+        try:
+            async with asyncio.timeout_at(None if deadline == math.inf else deadline):
+                await self._send(message)
+        except TimeoutError:
+            raise PeerUnreachableError(
+                f"the link: expected {self._peer} to read what waited, within {self._patience_s:g} s and "
+                f"at {SLOWEST_LINE_BYTES_S} bytes a second, found {self.bytes_sent} bytes read since the servers met"
+            ) from None
+        self.bytes_sent += message.ByteSize()
+
     async def _take_in(self) -> common_pb2.Goodbye:
         while (message := await self._receive()) is not None:
+            if (n_bytes := message.ByteSize()) > MAX_MESSAGE_BYTES:
+                raise MalformedMessageError(
+                    f"message on the link: expected at most {MAX_MESSAGE_BYTES} bytes, got {n_bytes}"
+                )
             match message.WhichOneof("message"):
                 case "closed":
+                    self._require_in_flight("closed", message.closed.round)
+                    self._peers_round += 1
                     self.closed_by_peer(message.closed.round).set()
                 case "relay":
                     relay = message.relay
+                    self._require_in_flight("relay", relay.round)
                     self.on_relay(relay.round, relay.client, relay.data, relay.last, relay.statement)
                 case "goodbye":
                     return message.goodbye
                 case other:
                     raise PeerMismatchError("message on the link", ours="closed, relay or goodbye", peers=other)
         raise PeerUnreachableError("the other aggregator closed the link without a goodbye")
+
+    def _require_in_flight(self, kind: str, round: int) -> None:
+        """The peer closes a round after the other, and comes to none before we have closed the one before. Raises
+        MalformedMessageError."""
+        if not round == self._peers_round <= self._round:
+            expected = f"round {self._peers_round}" if self._peers_round <= self._round else "none before we close ours"
+            raise MalformedMessageError(f"{kind} of {self._peer}: expected {expected}, got round {round}")
 
     async def greet(self, hello: common_pb2.Hello) -> None:
         """The first message of the answering side, before `run`."""
@@ -122,6 +170,7 @@ class PeerLink:
     def close_round(self, round: int) -> None:
         """Tells the peer that this server waits for no more uploads of the round."""
         self._outbox.put_nowait(iter([peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round))]))
+        self._round = round + 1
         self._closed_by_peer = {t: event for t, event in self._closed_by_peer.items() if t >= round}
 
     def closed_by_peer(self, round: int) -> asyncio.Event:

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import grpc
 import numpy as np
@@ -53,7 +52,7 @@ from servers.errors import (
 )
 from servers.intake import Intake
 from servers.operations.telemetry import Telemetry
-from servers.peer import PeerLink, Receive
+from servers.peer import PeerLink
 from servers.revocation import Revocations
 from servers.sessions import Sessions, events_of
 from servers.spool import Payload, Spool
@@ -63,6 +62,8 @@ log = structlog.get_logger(__name__)
 
 HEADER_TIMEOUT_S = 10.0
 """How long a submission may take to say what it is."""
+MAX_INBOX = 4
+"""Messages of the other aggregator that wait to be taken in: 1 MiB each, and what gRPC lets in, 4 MB, at most."""
 
 
 @dataclass(slots=True)
@@ -293,37 +294,49 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
                 raise AlreadyConnectedError("this server is linked with another aggregator A")
         self.release()
         released = self._released = asyncio.Event()
-        inbox: _Inbox = asyncio.Queue()
-        self._linked.put_nowait((PeerLink(1, context.write, _reader(inbox)), first.hello))
-        pump = asyncio.ensure_future(_pump(request_iterator, inbox, self._telemetry))
+        inbox = _Inbox()
+        while not self._linked.empty():  # of links that were released by now
+            self._linked.get_nowait()
+        self._linked.put_nowait((PeerLink(1, context.write, inbox.receive), first.hello))
+        pump = asyncio.ensure_future(inbox.fill(request_iterator, self._telemetry))
         try:
             await released.wait()
         finally:
             pump.cancel()
-            inbox.put_nowait(None)
+            inbox.end()
             if self._released is released:
                 self._released = None
 
 
-_Inbox: TypeAlias = "asyncio.Queue[peer_pb2.PeerMessage | TaskRefusedError | None]"
+class _Inbox:
+    """What came over a stream and is not taken in yet. While there is no room, nobody reads the stream, and the flow
+    control of HTTP/2 makes its sender wait."""
 
+    def __init__(self) -> None:
+        self._items: asyncio.Queue[peer_pb2.PeerMessage | TaskRefusedError | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(MAX_INBOX)
 
-async def _pump(messages: AsyncIterator[peer_pb2.PeerMessage], inbox: _Inbox, telemetry: Telemetry) -> None:
-    """Moves a stream into a queue, and its end too, however it comes."""
-    try:
-        async for message in messages:
-            inbox.put_nowait(message)
-    except DecodeError:
-        telemetry.undecodable("Link")
-        inbox.put_nowait(TaskRefusedError(f"{Role.AGGREGATOR_A} sent bytes that are no PeerMessage"))
-    finally:
-        inbox.put_nowait(None)
+    async def fill(self, messages: AsyncIterator[peer_pb2.PeerMessage], telemetry: Telemetry) -> None:
+        """Moves a stream in, and its end too, however it comes."""
+        try:
+            await self._room.acquire()
+            async for message in messages:
+                self._items.put_nowait(message)
+                await self._room.acquire()
+        except DecodeError:
+            telemetry.undecodable("Link")
+            self._items.put_nowait(TaskRefusedError(f"{Role.AGGREGATOR_A} sent bytes that are no PeerMessage"))
+        finally:
+            self.end()
 
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._items.put_nowait(None)
 
-def _reader(inbox: _Inbox) -> Receive:
-    async def receive() -> peer_pb2.PeerMessage | None:
-        if isinstance(item := await inbox.get(), TaskRefusedError):
+    async def receive(self) -> peer_pb2.PeerMessage | None:
+        """See `servers.peer.Receive`."""
+        item = await self._items.get()
+        if isinstance(item, TaskRefusedError):
             raise item
+        self._room.release()
         return item
-
-    return receive

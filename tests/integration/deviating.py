@@ -6,7 +6,7 @@ It follows the protocol elsewhere, ignores every limit of its own, and comes bac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -60,6 +60,20 @@ class HangsUpAt(Prefixed):
         """See `Channel.exchange_pieces`."""
         for piece in pieces:
             yield self.exchange(label, piece, at_most)
+
+
+class StallsAt(HangsUpAt):
+    """A round's channel that reads one step, answers nothing, and keeps the lane until the other server closes it."""
+
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
+        """See `Channel.exchange`."""
+        with suppress(OSError, ValueError):
+            if label == self._step:
+                self._seen(payload, peek(self, label, max(len(payload), at_most or 0)))
+                peek(self, "nothing more", 0)
+        if label == self._step:
+            raise ChannelClosedError(HANGS_UP)
+        return super().exchange(label, payload, at_most)
 
 
 class DecidesVerdicts(Prefixed):

@@ -30,7 +30,7 @@ from protos.task import Task
 from servers import audit_log, meeting
 from servers.errors import TaskRefusedError
 from servers.state_dir import ledger_path, open_task_store, store_path
-from tests.integration.deviating import DecidesVerdicts, HangsUpAt, deviating_b, is_zero
+from tests.integration.deviating import DecidesVerdicts, HangsUpAt, StallsAt, deviating_b, is_zero
 from tests.integration.harness import AGGREGATORS, Deployment, asynchronous, running, small_task, until
 from tests.integration.pki import Pki
 
@@ -51,13 +51,26 @@ def update(task: Task, length: float) -> RingArray:
 
 @contextlib.asynccontextmanager
 async def deployment(
-    task: Task, folder: Path, *, uploads_per_model: int = 100, vectors: dict[str, RingArray] | None = None
+    task: Task,
+    folder: Path,
+    *,
+    uploads_per_model: int = 100,
+    vectors: dict[str, RingArray] | None = None,
+    step_timeout_s: float = 600.0,
 ) -> AsyncIterator[tuple[Deployment, list[asyncio.Task[None]]]]:
-    """Three servers and the clients' sessions, which upload their vectors, half of C long where none is given."""
+    """Three servers and the clients' sessions, which upload their vectors, half of C long where none is given.
+
+    step_timeout_s: of server A."""
     folder.mkdir(exist_ok=True)
     pki, patient = Pki.create(folder / "pki", task.clients), {"reconnect_timeout_s": 30.0}
     async with running(
-        task, pki, folder, noises=(silence, silence), reconnect_timeout_s=30.0, dealer=patient
+        task,
+        pki,
+        folder,
+        noises=(silence, silence),
+        reconnect_timeout_s=30.0,
+        dealer=patient,
+        own=lambda party: {"step_timeout_s": (step_timeout_s, 600.0)[party]},
     ) as servers:
         sessions = [
             ClientSession(
@@ -131,6 +144,25 @@ async def test_every_question_is_charged_and_on_record_and_there_are_at_most_los
     telemetry = servers.aggregators[0]._view.telemetry
     assert telemetry.n_lost == LOST_ROUNDS
     assert [attempt.number for attempt in telemetry.unknown] == sorted(charged)
+
+
+@asynchronous
+async def test_a_server_that_stalls_in_the_check_loses_the_round_as_by_a_hang_up(tmp_path: Path) -> None:
+    """B has read the verdicts, keeps its connections open and answers nothing, in every round."""
+    task = small_task(CLIENTS, rounds=50, lost_rounds=2, batches_ahead=0, gate="native")
+    answers = list[list[bool]]()
+
+    def stall(channel: Any) -> StallsAt:
+        return StallsAt(channel, "equality/masked", lambda ours, theirs: answers.append(is_zero(ours, theirs)))
+
+    with deviating_b(stall):
+        async with deployment(task, tmp_path, step_timeout_s=1.5) as (servers, _):
+            error = await end_of_a(servers)
+    assert "lost_rounds: expected fewer than 2" in str(error)
+    (interruption,) = entries(tmp_path, "interrupted")
+    assert "/0/equality/masked': expected the part of aggregator-b within 1.50" in interruption["reason"]
+    assert sorted(charges(tmp_path)) == [entry["round"] for entry in entries(tmp_path, "unknown")] == [0, 1]
+    assert len(answers) == 2
 
 
 @asynchronous

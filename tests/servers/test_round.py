@@ -104,7 +104,6 @@ async def test_a_relay_that_comes_before_the_first_round_does_not_end_the_task(c
     """Only its own upload may suffer: nonsense in a name is no upload of anybody."""
     async with both_servers(TASK, tmp_path) as (a, b):
         a.link.relay(0, client, b"early", bytes(32))
-        a.link.relay(7, "alice", bytes(8 * TASK.dim), bytes(32))
         await a.link.flush()
         honest = [name for name in CLIENTS if name != client]
         queues = {name: (a.sessions.enter(name), b.sessions.enter(name)) for name in honest}
