@@ -19,13 +19,15 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.conduct import Conduct, Vector
+from clients.conduct import Conduct
 from clients.datasets.records import Records
 from clients.errors import NoVictimError
 from clients.projection import project
 from mpc import fixed_point
 from mpc.ring import RingArray
 from protos.task import Task
+
+Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

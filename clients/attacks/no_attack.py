@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clients.attacks.attack import Attack
-from clients.conduct import Conduct, Vector
+from clients.attacks.attack import Attack, Vector
+from clients.conduct import Conduct
 from mpc.ring import RingArray
 from protos.task import Task
 
