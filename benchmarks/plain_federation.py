@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from benchmarks.server_pair import free_ports, wait_for_all
 from clients import models
-from clients.attacks import Honest
+from clients.conduct import Honest
 from clients.config import ClientConfig
 from clients.errors import ProtocolError, ServerUnreachableError
 from clients.process import Trainer, load_records
@@ -225,7 +225,7 @@ class PlainClients:
         self._trainer = Trainer(
             task=task.model_copy(update=bounds),
             records=load_records(task, config, clients),
-            attacks={client: Honest() for client in clients},
+            conducts={client: Honest() for client in clients},
             device=config.device,
         )
         self._cache = ModelCache()

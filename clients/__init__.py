@@ -12,6 +12,7 @@ In reading order:
     record_clipping  what a record adds to its client's sum
     tiles            how the records of many clients are dealt to passes of one shape
     bit_exactness    whether a record's gradient depends on its place and its neighbours
+    conduct          where a client may deviate, and the honest one; attacks are the other conducts
     projection       the ball that an update must be in
     encoding         line 8: the update as integers
     submission       line 8: what each server receives of them

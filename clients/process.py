@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from clients import models
-from clients.attacks import ATTACKS, Attack
 from clients.bit_exactness import made_up_records
+from clients.conduct import Conduct
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, example_of
-from clients.encoding import encode_update
 from clients.errors import ArgumentError, ClientError, ModelRecordError, StoppedError
 from clients.model_probe import EXHAUSTED
 from clients.per_record import RecordEngine
@@ -57,18 +56,18 @@ class Trainer:
         *,
         task: Task,
         records: Mapping[str, Records],
-        attacks: Mapping[str, Attack],
+        conducts: Mapping[str, Conduct],
         device: str = "auto",
         memory_mb: int | None = None,
         random_bytes: RandomBytes = os.urandom,
         noise: StepNoise = secure_noise,
     ) -> None:
-        """`random_bytes` draws the records of a round, client by client; `noise` is what clients add by themselves,
-        where the algorithm wants it. Fixed streams in tests.
+        """`conducts`: one for each client (`clients.conduct`). `random_bytes` draws the records of a round, client by
+        client; `noise` is what clients add by themselves, where the algorithm wants it. Fixed streams in tests.
 
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
-        self._task, self._attacks, self._random_bytes, self._noise = task, attacks, random_bytes, noise
-        self._records = {client: attacks[client].on_records(own) for client, own in records.items()}
+        self._task, self._conducts, self._random_bytes, self._noise = task, conducts, random_bytes, noise
+        self._records = {client: conducts[client].on_records(own) for client, own in records.items()}
         model = models.build(task.model)
         some = next(iter(records.values()))
         memory = None if memory_mb is None else memory_mb * 2**20
@@ -87,11 +86,11 @@ class Trainer:
 
         Raises: ClientError; nothing may be uploaded then.
         """
-        attack = self._attacks[client]
-        return encode_update(attack.on_update(self.update(client, parameters)), attack, self._task)
+        conduct = self._conducts[client]
+        return conduct.encode(conduct.on_update(self.update(client, parameters)), self._task)
 
     def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The same before attack and encoding: norm at most C."""
+        """Return the round's update before conduct and encoding: norm at most C."""
         request = _Request(client, parameters)
         with self._waiting_lock:
             self._waiting.append(request)
@@ -126,7 +125,7 @@ class Trainer:
                 n_declared=self._task.clients[client],
                 random_bytes=self._random_bytes,
                 noise=self._noise,
-                adds_noise=self._attacks[client].name == "none",
+                adds_noise=self._conducts[client].follows_protocol,
             )
             for client in (request.client for request in batch)
         ]
@@ -179,7 +178,11 @@ def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
 class ClientProcess:
     """Hosts one client, or several virtual ones."""
 
-    def __init__(self, *, task: Task, config: ClientConfig, clients: Sequence[str], addresses: tuple[str, str]) -> None:
+    def __init__(
+        self, *, task: Task, config: ClientConfig, conducts: Mapping[str, Conduct], addresses: tuple[str, str]
+    ) -> None:
+        """conducts: of the clients to host, in order; whoever starts the process chooses them. Raises ClientError."""
+        clients = list(conducts)
         torch.set_num_threads(1)  # a machine may host many client processes, and one update is small
         self._stop = asyncio.Event()
         if task.algorithm == "non-private":
@@ -187,11 +190,10 @@ class ClientProcess:
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
         require_writable(config.state_dir)
-        attacks = {client: ATTACKS[config.attacks.get(client, "none")]() for client in clients}
         self._trainer = Trainer(
             task=task,
             records=load_records(task, config, clients),
-            attacks=attacks,
+            conducts=conducts,
             device=config.device,
             memory_mb=config.memory_mb,
         )
@@ -213,7 +215,7 @@ class ClientProcess:
                 tls=config.tls(client),
                 pins=config.pins,
                 train=functools.partial(self._trainer.train, client),
-                attack=attacks[client],
+                conduct=conducts[client],
                 connect_timeout_s=config.connect_timeout_s,
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,

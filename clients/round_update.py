@@ -1,4 +1,4 @@
-"""What a client computes in a round, by the task's algorithm, before any attack and before its encoding.
+"""What a client computes in a round, by the task's algorithm, before its conduct and its encoding.
 
 precad            clip_C( -sum of clipped gradients )                                        PRECAD, Algorithm 2, 1-7
 user-dp-fedavg    clip_C( theta_i - theta ) after V steps of descent                         Xie et al., Algorithm 1

@@ -22,7 +22,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from clients.attacks import Attack, Honest
+from clients.conduct import Conduct, Honest
 from clients.errors import ProtocolError, ServerBusyError, ServerUnreachableError, TaskEndedError, TaskRefusedError
 from clients.links import AGGREGATORS, Links
 from clients.patience import Patience, retry_after_s, until_admitted
@@ -94,19 +94,19 @@ class ClientSession:
         addresses: tuple[str, str],
         tls: TlsFiles,
         train: Train,
-        attack: Attack = HONEST,
+        conduct: Conduct = HONEST,
         pins: tuple[Path | None, Path | None] = (None, None),
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
         limit: UploadLimit | None = None,
     ) -> None:
-        """addresses, pins: of A and B; with a pin file, its certificates alone are trusted. attack: what it does to its
-        uploads; what else it does is in `train`. limit: how often it uploads for one model; without one, as often as by
-        default, and as long as this session lasts."""
+        """addresses, pins: of A and B; with a pin file, its certificates alone are trusted. conduct: what it does to
+        its uploads; what else it does is in `train`. limit: how often it uploads for one model; without one, as often
+        as by default, and as long as this session lasts."""
         self.client, self.task = client, task
         self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
-        self._attack = attack
+        self._conduct = conduct
         self._cache = cache or ModelCache()
         self._limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
@@ -216,10 +216,10 @@ class ClientSession:
         )
         encoded = await asyncio.to_thread(self._train, parameters)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
-        await asyncio.sleep(self._attack.delay_s(self.task.submit_timeout_s))
+        await asyncio.sleep(self._conduct.delay_s(self.task.submit_timeout_s))
         await asyncio.to_thread(self._limit.count, *model)
         for server in submission.servers:
-            ours = self._attack.on_upload(submission, server)
+            ours = self._conduct.on_upload(submission, server)
             await until_admitted(functools.partial(_submit, stubs[server], ours, server), ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 

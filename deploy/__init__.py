@@ -12,6 +12,7 @@ A deployment:
     config      one TOML file, validated as a whole
     check       what can be known of it before anything starts
     check_records  of a client: the records that it would train on
+    conducts    what each client does: the protocol, or an experiment's attack
     pki         a private authority and role certificates
     certificate_forms   what its certificates look like
     enrolment/  certificates by one-time token

@@ -17,6 +17,7 @@ from clients.errors import ArgumentError, ModelInputError, RecordMixingLayerErro
 from clients.layer_gradients import require_layer_sizes
 from clients.model_probe import refuse_record_mixing
 from clients.record_range import require_range
+from deploy.conducts import conducts_of
 from deploy.config import Deployment, parse, parse_section
 from deploy.errors import ConfigError
 from deploy.run_folder import RunFolder
@@ -54,9 +55,13 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
             raise ConfigError(
                 f"task.clients.{client_id}: expected the {real[client_id]} records that it has, found {declared}"
             )
-    for client_id in deployment.client.attacks if deployment.client else ():
-        if client_id not in deployment.task.clients:
-            raise ConfigError(f"client.attacks.{client_id}: expected one of the task's clients, found {client_id!r}")
+    if deployment.client:
+        for client_id in deployment.client.attacks:
+            if client_id not in deployment.task.clients:
+                raise ConfigError(
+                    f"client.attacks.{client_id}: expected one of the task's clients, found {client_id!r}"
+                )
+        conducts_of(deployment.task.clients, deployment.client)  # refused here, before anything starts
     return resolved, deployment, split
 
 

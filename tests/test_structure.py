@@ -63,6 +63,80 @@ def test_the_map_of_a_package_names_what_is_in_it(package):
     assert there <= named, f"{package}/__init__.py does not name {sorted(there - named)}"
 
 
+WALL = "clients.attacks"
+BEHIND_THE_WALL = (ROOT / "clients" / "attacks", ROOT / "clients" / "simulation")
+HONEST = tuple(
+    path
+    for package in ("clients", "servers", "mpc", "dp", "protos")
+    for path in modules(package)
+    if not any(folder in path.parents for folder in BEHIND_THE_WALL)
+)
+
+
+def named(source: str, package: str) -> set[str]:
+    """All that a source file of that package may load, by full name: what it imports, each name that it takes from
+    there, and what it hands to a function that loads modules by name."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call):
+            names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
+    return names
+
+
+def crosses_the_wall(source: str, package: str) -> bool:
+    """Whether it names the attacks' package, or a module in it."""
+    return any(name == WALL or name.startswith((f"{WALL}.", f"{WALL}:")) for name in named(source, package))
+
+
+def test_the_honest_client_knows_no_attack():
+    """Nor does a server or a library: `clients.attacks` is for deploy, benchmarks, simulations and tests."""
+    assert len(HONEST) > 100
+    crossing = [
+        path.relative_to(ROOT)
+        for path in HONEST
+        if crosses_the_wall(path.read_text(), ".".join(path.parent.relative_to(ROOT).parts))
+    ]
+
+    assert crossing == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "package"),
+    [
+        ("import clients.attacks", "servers"),
+        ("from clients.attacks import ATTACKS", "clients"),
+        ("from clients.attacks.wrap_around import WrapAround", "clients"),
+        ("from clients import attacks", "clients"),
+        ("from . import attacks", "clients"),
+        ("from .attacks.late import Late", "clients"),
+        ("from ..attacks import Late", "clients.datasets"),
+        ("def f():\n    from clients.attacks import Late", "clients"),
+        ("if TYPE_CHECKING:\n    from clients.attacks import Attack", "mpc"),
+        ("importlib.import_module('clients.attacks')", "protos"),
+        ("imported('attack', 'clients.attacks:Late')", "clients"),
+    ],
+)
+def test_an_import_of_an_attack_is_found_wherever_it_is_planted(planted, package):
+    """In the session of a client, at its end, without a change of its own."""
+    source = (ROOT / "clients" / "session.py").read_text()
+
+    assert not crosses_the_wall(source, package)
+    assert crosses_the_wall(f"{source}\n{planted}\n", package)
+
+
+@pytest.mark.parametrize(
+    "near", ["from clients.attack import X", "import clients.attacks_of", "from ..attacks import X"]
+)
+def test_another_module_with_a_name_like_it_is_none(near):
+    assert not crosses_the_wall(near, "servers.operations")
+
+
 def test_only_the_command_line_knows_the_benchmarks():
     """`precad bench` loads them when it runs; nothing else of a deployment depends on them."""
     found = [p for p in modules("deploy") if any(name.split(".")[0] == "benchmarks" for name in imported(p))]

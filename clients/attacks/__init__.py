@@ -13,13 +13,13 @@ from clients.attacks.feature_noise import FeatureNoise
 from clients.attacks.forger import Forger
 from clients.attacks.gaussian_features import GaussianFeatures
 from clients.attacks.gradient_noise import GradientNoise
-from clients.attacks.honest import Honest
 from clients.attacks.inconsistent_shares import InconsistentShares
 from clients.attacks.inner_product import InnerProductManipulation
 from clients.attacks.label_flip import LabelFlip
 from clients.attacks.late import Late
 from clients.attacks.min_max import MinMax
 from clients.attacks.mirrored_labels import MirroredLabels
+from clients.attacks.no_attack import NoAttack
 from clients.attacks.not_a_number import NotANumber
 from clients.attacks.pixel_backdoor import PixelBackdoor
 from clients.attacks.poisoned_records import PoisonedRecords
@@ -43,7 +43,6 @@ __all__ = [
     "Forger",
     "GaussianFeatures",
     "GradientNoise",
-    "Honest",
     "InconsistentShares",
     "InnerProductManipulation",
     "Knowledge",
@@ -52,6 +51,7 @@ __all__ = [
     "MaximalDirection",
     "MinMax",
     "MirroredLabels",
+    "NoAttack",
     "NotANumber",
     "PixelBackdoor",
     "PoisonedRecords",
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 _KINDS: Final[tuple[type[Attack], ...]] = (
-    Honest,
+    NoAttack,
     ScaledModelReplacement,
     WrapAround,
     NotANumber,

@@ -1,4 +1,4 @@
-"""What an attack is: the places on the way from records to upload where a malicious client deviates.
+"""What an attack is: a conduct that deviates somewhere on the way from records to upload.
 
     records -> on_records -> Algorithm 2 -> craft -> encode -> on_encoded -> share -> on_upload -> upload
 
@@ -19,10 +19,13 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.conduct import Conduct
 from clients.datasets.records import Records
 from clients.errors import NoVictimError
 from clients.projection import project
-from clients.submission import Submission
+from mpc import fixed_point
+from mpc.ring import RingArray
+from protos.task import Task
 
 Vector = NDArray[np.float64]
 
@@ -52,10 +55,10 @@ class Knowledge:
     """Seeded by the simulation: an attack repeats with its run. Protects nobody."""
 
 
-class Attack:
-    """The client that follows the protocol; attacks are its subclasses.
+class Attack(Conduct):
+    """Base of the malicious conducts: without noise of its own, and its norm is what `on_encoded` makes of it.
 
-    Methods return something new and leave their argument as it was.
+    `on_update` and `on_encoded` return something new and leave their argument as it was.
     """
 
     __slots__ = ()
@@ -69,7 +72,7 @@ class Attack:
 
     @property
     def follows_protocol(self) -> bool:
-        """Whether only its records are an attacker's, and the client adds its noise like an honest one."""
+        """Say whether only its records are an attacker's, and the client adds its noise like an honest one."""
         return False
 
     def of_attacker(self, i: int) -> Self:
@@ -80,25 +83,20 @@ class Attack:
         """Which of these records no honest client shall have (n,). A simulation gives them to every malicious one."""
         return np.zeros(len(records), dtype=np.bool_)
 
-    def on_records(self, records: Records) -> Records:
-        """What it trains on in place of its records."""
-        return records
-
     def on_update(self, update: Vector) -> Vector:
-        """What goes into the encoding in place of the honest update (d,), which has norm <= C."""
+        """Return what goes into the encoding in place of the honest update (d,), which has norm <= C."""
         return update.copy()
 
+    def encode(self, update: Vector, task: Task) -> RingArray:
+        """Round to the grid, whatever the norm, and share what `on_encoded` makes of it.
+
+        Raises: ArgumentError; MpcError where what `on_update` returned does not fit the ring.
+        """
+        return self.on_encoded(fixed_point.encode(update, task.frac_bits))
+
     def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What is shared in place of the encoded update: (d,) words of Z_2^64, centred in [-2^63, 2^63)."""
+        """Return what is shared in place of the encoded update: words of Z_2^64 (d,), in [-2^63, 2^63)."""
         return encoded.copy()
-
-    def on_upload(self, submission: Submission, server: int) -> Submission:
-        """What is uploaded to that server, 0 for A and 1 for B, in place of the round's submission."""
-        return submission
-
-    def delay_s(self, submit_timeout_s: float) -> float:
-        """Seconds that it waits before it uploads; a round waits for submit_timeout_s."""
-        return 0.0
 
     def craft(self, known: Knowledge) -> Vector:
         """The same as `on_update` for an attacker that knows more than its own update (d,)."""

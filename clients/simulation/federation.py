@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.aggregation import AggregationRule
-from clients.attacks import Attack, Honest, Knowledge
+from clients.attacks import Attack, Knowledge
+from clients.conduct import Honest
 from clients.datasets import Records
 from clients.descent import descend, descend_together
-from clients.encoding import encode_update
 from clients.errors import NonFiniteGradientError, NoVictimError
 from clients.local_update import local_updates
 from clients.model_stack import ModelByModel, OwnModels
@@ -212,10 +212,10 @@ class Federation:
         """
         if not self.is_malicious(client):
             if is_clipped:
-                return encode_update(update, _HONEST, self.task)
+                return _HONEST.encode(update, self.task)
             return fixed_point.encode(update, self.task.frac_bits)
         try:
-            return encode_update(update, self.attacks[client], self.task)
+            return self.attacks[client].encode(update, self.task)
         except (NotFiniteError, OverflowsRingError):
             return None
 

@@ -74,12 +74,15 @@ def client(
         unknown = [name for name in ids if name not in deployment.task.clients]
         if unknown or len(set(ids)) != len(ids):
             raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
+        from deploy.conducts import conducts_of
+
+        conducts = conducts_of(ids, own)
         for name in ids:
             _require_identity(own.tls(name), name)
         from clients.process import ClientProcess
 
         addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
-        serve(lambda: ClientProcess(task=deployment.task, config=own, clients=ids, addresses=addresses))
+        serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
 
 
 def _require_identity(tls: TlsFiles, client_id: str) -> None:

@@ -19,13 +19,13 @@ from clients.attacks import (
     FeatureNoise,
     GaussianFeatures,
     GradientNoise,
-    Honest,
     InnerProductManipulation,
     Knowledge,
     LabelFlip,
     MaximalDirection,
     MinMax,
     MirroredLabels,
+    NoAttack,
     NotANumber,
     PixelBackdoor,
     PoisonedRecords,
@@ -90,9 +90,9 @@ def test_what_a_cast_nan_gives_passes_a_check_modulo_2_64_and_is_as_long_as_can_
     assert squared_norm(forged) == 6 * 2**126
 
 
-def test_the_honest_client_changes_nothing():
-    assert_array_equal(Honest().on_update(np.array([0.5, -2.0])), [0.5, -2.0])
-    assert_array_equal(Honest().on_encoded(np.array([5, -2])), [5, -2])
+def test_the_control_changes_nothing():
+    assert_array_equal(NoAttack().on_update(np.array([0.5, -2.0])), [0.5, -2.0])
+    assert_array_equal(NoAttack().on_encoded(np.array([5, -2])), [5, -2])
 
 
 def test_scaled_model_replacement_multiplies_the_update():

@@ -16,7 +16,7 @@ import torch
 from numpy.testing import assert_array_equal
 
 from clients import models
-from clients.attacks import Honest
+from clients.conduct import Honest
 from clients.datasets import Records
 from clients.errors import ArgumentError
 from clients.per_record import RecordEngine
@@ -187,7 +187,7 @@ def test_layers_that_share_parameters_are_refused_before_the_first_round(where: 
             example = torch.zeros(1, 8, 8)
             simulation(RecordEngine(Tied(), example, device="cpu"), made, algorithm="deployed")
         else:
-            Trainer(task=made, records=RECORDS, attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+            Trainer(task=made, records=RECORDS, conducts=dict.fromkeys(IDS, Honest()), device="cpu")
 
     start("flat")
     expected = r"task\.update_clipping: expected 'flat' for a model whose layers share parameters"

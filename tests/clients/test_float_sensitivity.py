@@ -17,7 +17,7 @@ from numpy.testing import assert_array_equal
 from torch import Tensor, nn
 
 from clients import models
-from clients.attacks import Honest
+from clients.conduct import Honest
 from clients.datasets import Records
 from clients.datasets.records import example, joined
 from clients.errors import ArgumentError
@@ -206,7 +206,7 @@ def test_a_device_that_never_repeats_is_refused_by_a_client(monkeypatch: pytest.
         dim=engine.dim,
     )
     with pytest.raises(ArgumentError, match=r"client\.device: expected one on which a record's gradient is the same"):
-        Trainer(task=task, records={"a": crafted("mlp", 4)}, attacks={"a": Honest()}, device="cpu")
+        Trainer(task=task, records={"a": crafted("mlp", 4)}, conducts={"a": Honest()}, device="cpu")
 
 
 def test_another_number_of_threads_is_tried_anew() -> None:

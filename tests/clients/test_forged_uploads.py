@@ -10,7 +10,8 @@ import math
 import numpy as np
 import pytest
 
-from clients.attacks import Honest, InconsistentShares, Late, Replay, WrongLength
+from clients.attacks import InconsistentShares, Late, Replay, WrongLength
+from clients.conduct import Honest
 from clients.errors import ArgumentError
 from clients.submission import RoundInvitation, make_submission
 from mpc.prg import Seed

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from clients import models
-from clients.attacks import Honest
+from clients.conduct import Honest
 from clients.errors import ArgumentError
 from clients.per_record import RecordEngine
 from clients.process import Trainer
@@ -174,7 +174,7 @@ def test_a_bound_out_of_its_range_is_refused_before_any_training(engine: RecordE
 
 def test_a_client_process_uploads_the_whole_vector(engine: RecordEngine) -> None:
     made = learning_task()
-    trainer = Trainer(task=made, records=RECORDS, attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+    trainer = Trainer(task=made, records=RECORDS, conducts=dict.fromkeys(IDS, Honest()), device="cpu")
     encoded = trainer.train(IDS[0], models.initial_vector(made))
     assert encoded.shape == (DIM + 1,)
     assert abs(encoded[-1]) * STEP == rule_of(made).unit

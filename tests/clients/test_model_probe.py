@@ -9,7 +9,7 @@ import torch
 from numpy.testing import assert_array_equal
 from torch import nn
 
-from clients.attacks import Honest
+from clients.conduct import Honest
 from clients.datasets import Records
 from clients.errors import ArgumentError, ModelImportError, ModelInputError, RecordMixingLayerError, UnsteadyModelError
 from clients.evaluation import accuracy
@@ -293,7 +293,7 @@ def test_buffers_are_those_of_the_architecture_whatever_the_seed_of_a_task():
         randomness=SeededRandomness(0),
         device="cpu",
     )
-    trainer = Trainer(task=task, records={"a": IMAGES}, attacks={"a": Honest()}, device="cpu")
+    trainer = Trainer(task=task, records={"a": IMAGES}, conducts={"a": Honest()}, device="cpu")
     for engine in (running.federation.engine, trainer._engine):
         assert_array_equal(engine.model_copy().directions, build(name).directions)
     parameters = np.random.default_rng(0).standard_normal(330).astype(np.float32)

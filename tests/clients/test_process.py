@@ -15,7 +15,8 @@ from numpy.testing import assert_array_equal
 from torch import nn
 
 from clients import datasets, models
-from clients.attacks import Honest, LabelFlip
+from clients.attacks import LabelFlip
+from clients.conduct import Honest
 from clients.config import ClientConfig
 from clients.errors import MissingDataError, ModelInputError, ModelRecordError, NonFiniteGradientError, ProtocolError
 from clients.process import Trainer, load_records
@@ -48,7 +49,7 @@ def records():
 
 
 def trainer(**changes):
-    return Trainer(task=task(**changes), records=records(), attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+    return Trainer(task=task(**changes), records=records(), conducts=dict.fromkeys(IDS, Honest()), device="cpu")
 
 
 def together(ours, requests):
@@ -188,7 +189,7 @@ def trainer_of(model, monkeypatch, **changes):
     own["carol"].features[2, 0] = np.eye(8)
     dim = models.parameter_count(model)
     ours = task(dim=dim, client_clip=100.0, **changes)
-    return Trainer(task=ours, records=own, attacks=dict.fromkeys(IDS, Honest()), device="cpu")
+    return Trainer(task=ours, records=own, conducts=dict.fromkeys(IDS, Honest()), device="cpu")
 
 
 def test_a_record_on_which_the_model_raises_adds_zero_in_a_pass_of_its_own(monkeypatch):
@@ -219,7 +220,7 @@ def test_a_process_starts_whatever_its_first_client_s_records_are(monkeypatch):
     own = {"carol": records()["carol"]}
     own["carol"].features[:, 0] = np.eye(8)
     ours = task(dim=models.parameter_count(Solves()))
-    Trainer(task=ours, records=own, attacks={"carol": Honest()}, device="cpu")
+    Trainer(task=ours, records=own, conducts={"carol": Honest()}, device="cpu")
 
 
 def test_per_layer_clipping_is_chosen_by_the_task():
@@ -314,13 +315,13 @@ def test_a_malicious_client_trains_on_the_records_that_its_attack_makes():
     poisoned = Trainer(
         task=task(),
         records=records(),
-        attacks={**dict.fromkeys(IDS, Honest()), "bob": attack},
+        conducts={**dict.fromkeys(IDS, Honest()), "bob": attack},
         device="cpu",
     )
     flipped = Trainer(
         task=task(),
         records={**records(), "bob": attack.on_records(records()["bob"])},
-        attacks=dict.fromkeys(IDS, Honest()),
+        conducts=dict.fromkeys(IDS, Honest()),
         device="cpu",
     )
     assert_array_equal(poisoned.update("bob", START), flipped.update("bob", START))
@@ -333,7 +334,7 @@ def test_records_are_drawn_with_the_generator_that_was_handed_in():
     drawn = Trainer(
         task=task(record_rate=0.5),
         records=records(),
-        attacks=dict.fromkeys(IDS, Honest()),
+        conducts=dict.fromkeys(IDS, Honest()),
         device="cpu",
         random_bytes=bytes,
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.attacks import Honest
+from clients.conduct import Honest
 from clients.config import ClientConfig
 from clients.datasets import DataSource, Records, Split
 from clients.datasets.source import _TEXTS
@@ -105,7 +105,7 @@ def test_a_client_and_a_run_refuse_such_a_data_set_before_they_start() -> None:
 
 
 def trainer(task: Task, records: dict[str, Records]) -> object:
-    return Trainer(task=task, records=records, attacks=dict.fromkeys(records, Honest()), device="cpu")
+    return Trainer(task=task, records=records, conducts=dict.fromkeys(records, Honest()), device="cpu")
 
 
 def simulation(task: Task, records: dict[str, Records]) -> object:

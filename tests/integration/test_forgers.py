@@ -17,12 +17,13 @@ import pytest
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-from clients.attacks import Attack, Honest, InconsistentShares, Late, NotANumber, Replay, WrongLength
+from clients.attacks import InconsistentShares, Late, NotANumber, Replay, WrongLength
+from clients.conduct import Conduct, Honest
 from clients.session import ClientSession
 from mpc.ring import RingArray
 from tests.integration.harness import AGGREGATORS, Pki, asynchronous, running, small_task
 
-ATTACKERS: Final[Mapping[str, Attack]] = {
+ATTACKERS: Final[Mapping[str, Conduct]] = {
     "flips": InconsistentShares(),
     "late": Late(by_s=0.5),
     "long": WrongLength(excess=3),
@@ -40,24 +41,24 @@ def silence(std: float, dim: int) -> RingArray:
 @asynchronous
 async def test_what_is_forged_does_not_count_and_everything_else_does(tmp_path: Path, mode: str) -> None:
     """Each client has a coordinate of its own, so that the model tells whose updates it is made of, and how often."""
-    attacks = {**ATTACKERS, "replays": Replay(), **dict.fromkeys(HONEST, Honest())}
-    names = sorted(attacks)
+    conducts = {**ATTACKERS, "replays": Replay(), **dict.fromkeys(HONEST, Honest())}
+    names = sorted(conducts)
     task = small_task(names, mode=mode, rounds=2, submit_timeout_s=3.0)
     pki = Pki.create(tmp_path / "pki", names)
 
-    def session(client: str, attack: Attack) -> ClientSession:
+    def session(client: str, conduct: Conduct) -> ClientSession:
         def train(parameters: NDArray[np.float32]) -> RingArray:
-            update = np.zeros(task.dim, dtype=np.int64)
-            update[names.index(client)] = 1
-            return attack.on_encoded(update)
+            update = np.zeros(task.dim)
+            update[names.index(client)] = 2.0**-task.frac_bits  # the integer 1
+            return conduct.encode(update, task)
 
         addresses, tls = deployment.addresses, pki.tls(client)
-        return ClientSession(client=client, task=task, addresses=addresses, tls=tls, train=train, attack=attack)
+        return ClientSession(client=client, task=task, addresses=addresses, tls=tls, train=train, conduct=conduct)
 
     with capture_logs() as logs:
         async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
             async with asyncio.timeout(60):
-                await asyncio.gather(*(session(client, attack).run() for client, attack in attacks.items()))
+                await asyncio.gather(*(session(client, conduct).run() for client, conduct in conducts.items()))
                 await deployment.finish()
 
     told = {(entry["client"], entry["reason"]) for entry in logs if entry["event"] == "client.refused"}

@@ -26,7 +26,8 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from clients import models
-from clients.attacks import ATTACKS, Honest
+from clients.attacks import ATTACKS
+from clients.conduct import Honest
 from clients.datasets import Records, digits
 from clients.process import Trainer
 from clients.session import ClientSession
@@ -157,7 +158,7 @@ class Client:
         self._trainer = Trainer(
             task=task,
             records={client: records()[client]},
-            attacks={client: attack},
+            conducts={client: attack},
             device="cpu",
             random_bytes=self._draw,
             noise=lambda step, std, dim: DRAWS.noise(self.round, f"{client}/{step}", std, dim),

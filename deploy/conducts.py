@@ -1,0 +1,32 @@
+"""What each client of a process does: the protocol, or the attack that an experiment's configuration names for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clients.conduct import Conduct, Honest
+from clients.config import ClientConfig
+from deploy.errors import ConfigError
+
+
+def conducts_of(clients: Iterable[str], config: ClientConfig) -> dict[str, Conduct]:
+    """Return the conduct of each client, in order. Import `clients.attacks` only if the configuration names an attack.
+
+    Raises ConfigError if it does and this installation holds no attacks, as in a production image.
+    """
+    return {client: _conduct(client, config.attacks.get(client, "none")) for client in clients}
+
+
+def _conduct(client: str, kind: str) -> Conduct:
+    if kind == "none":
+        return Honest()
+    try:
+        from clients.attacks import ATTACKS
+    except ImportError as error:
+        if error.name != "clients.attacks":  # they are here, and something that they need is not
+            raise
+        raise ConfigError(
+            f"client.attacks.{client}: expected 'none', as this installation holds no attacks (clients.attacks), "
+            f"found {kind!r}"
+        ) from None
+    return ATTACKS[kind]()
