@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import evaluation, models
-from clients.attacks import PixelBackdoor
 from clients.config import AttackName
 from clients.datasets import DataSource
 from clients.errors import MissingDataError
@@ -29,7 +28,7 @@ from dp.task_privacy import task_privacy
 
 AT_MOST: Final = 32
 """Where the search for more attackers stops."""
-_ALONE: Final = (*get_args(AttackName), PixelBackdoor.name)
+_ALONE: Final = (*get_args(AttackName), "pixel-backdoor")
 """Attacks that look at nothing but the attacker's own: further attackers do not change what these send. Beside others
 nothing is certified."""
 
