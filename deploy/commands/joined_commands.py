@@ -58,7 +58,8 @@ class JoinedGroup(TyperGroup):
     """A group of commands that others may join."""
 
     def __init__(self, *, commands: Any = None, **attributes: Any) -> None:
-        super().__init__(commands=Commands({} if commands is None else commands), **attributes)
+        lazily: Any = Commands({} if commands is None else commands)  # typer only reads, but asks for a dict
+        super().__init__(commands=lazily, **attributes)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command, or None. One of the laboratory's that is not there ends the process with code 2."""
