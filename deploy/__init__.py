@@ -3,7 +3,8 @@
 The command line:
 
     cli         the command `precad`
-    commands/   its commands, a module for each kind
+    commands/   its commands, a module for each kind; bench, simulate and experiment join by entry points
+    joined      finds what joins by entry points
     errors      how a process says what ended it
     figures     how numbers about privacy are written
 
@@ -32,10 +33,6 @@ On one machine:
     run_folder  what a run leaves behind
     report      its summary, for people
     spent       its epsilons, each with the adversary
-    simulate    the same task in one process, for many seeds
-    simulation_shown   how far they are, and what came out
-    workers     trainings side by side
-    experiments/   what the papers report, repeated
     reporting/  run folders as one page
     whole_file, whole_folder   one that appears with everything in it, or not at all
 
@@ -46,6 +43,13 @@ Guarantees:
     planning_commands     `precad certify --plan`
     run_evidence          what run folders say for a certificate
     accounting_plots      what `--plot` draws
+
+The laboratory, which nothing of the above imports (tests/test_structure.py has the list):
+
+    simulate    the same task in one process, for many seeds
+    simulation_shown   how far they are, and what came out
+    workers     trainings side by side
+    experiments/   what the papers report, repeated
 
     lock        makes the lock files
 """

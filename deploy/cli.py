@@ -1,7 +1,8 @@
 """The command `precad`.
 
 Figures for programs go to standard output (`--json`), everything for people to standard error. A command imports its
-role's modules when it runs, so that the dealer never waits for PyTorch.
+role's modules when it runs, so that the dealer never waits for PyTorch. The laboratory's commands join by entry points
+(`deploy.joined`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,17 @@ import typer
 
 from deploy.commands import enrolment, guarantees, local, operations, roles, setup
 from deploy.commands.audit import audit_app
-from deploy.commands.bench import bench_app
-from deploy.commands.experiments import experiment_app
 from deploy.commands.export import export, verify_export
+from deploy.commands.joined_commands import JoinedGroup
 from deploy.commands.pki import pki_app
 from deploy.commands.report import report
 from deploy.commands.standard_output import checked
-from deploy.commands.xie_experiments import xie_app
 from deploy.processes import SAFE_PATH
 from protos.task import PROTOCOL_VERSION
 
 app = typer.Typer(
     name="precad",
+    cls=JoinedGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -56,7 +56,7 @@ def precad(
 
 
 for command in (
-    *(local.demo, local.run, local.simulate, roles.client, operations.status, operations.watch),
+    *(local.demo, local.run, roles.client, operations.status, operations.watch),
     *(setup.check, setup.initial_model, enrolment.enrol, guarantees.account, guarantees.certify, report),
     *(export, verify_export),
 ):
@@ -64,9 +64,6 @@ for command in (
 app.add_typer(roles.serve_app, name="serve")
 app.add_typer(pki_app, name="pki")
 app.add_typer(audit_app, name="audit")
-app.add_typer(bench_app, name="bench")
-experiment_app.add_typer(xie_app)
-app.add_typer(experiment_app, name="experiment")
 
 
 def main() -> NoReturn:

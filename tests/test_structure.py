@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from protos.identity import Role
+from tests.deploy.organisations import Organisations
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("mpc", "dp", "protos", "servers", "clients", "deploy", "benchmarks")
@@ -23,6 +29,38 @@ MAY_IMPORT = {
     "benchmarks": {"mpc", "dp", "protos", "servers", "clients", "deploy"},
 }
 GENERATED = ROOT / "protos" / "precad"
+LIGHT = (
+    "deploy.commands.bench",
+    "deploy.commands.experiment_runs",
+    "deploy.commands.experiments",
+    "deploy.commands.simulate",
+    "deploy.commands.xie_experiments",
+)
+LABORATORY = (
+    *LIGHT,
+    "benchmarks",
+    "clients.aggregation",
+    "clients.simulation",
+    "deploy.experiments",
+    "deploy.simulate",
+    "deploy.simulation_shown",
+    "deploy.workers",
+    "deploy.reporting.simulated",
+    "deploy.reporting.replay",
+)
+"""What measures, simulates and repeats papers. It may import everything, and the product imports none of it. The light
+modules hold its commands, which the help imports."""
+PRODUCT_DOORS = (
+    "deploy.cli",
+    "deploy.localhost",
+    "deploy.reporting.write",
+    "deploy.exporting.export",
+    "deploy.certify_commands",
+    "servers.aggregator",
+    "servers.dealer",
+    "clients.process",
+)
+"""Modules that between them import the product."""
 
 
 def modules(package: str) -> list[Path]:
@@ -137,11 +175,157 @@ def test_another_module_with_a_name_like_it_is_none(near):
     assert not crosses_the_wall(near, "servers.operations")
 
 
-def test_only_the_command_line_knows_the_benchmarks():
-    """`precad bench` loads them when it runs; nothing else of a deployment depends on them."""
-    found = [p for p in modules("deploy") if any(name.split(".")[0] == "benchmarks" for name in imported(p))]
+def is_laboratory(name: str) -> bool:
+    """Whether a module, by its full name, measures, simulates or repeats papers."""
+    return any(f"{name}.".startswith(f"{room}.") for room in LABORATORY)
 
-    assert [p.relative_to(ROOT) for p in found] == [Path("deploy/commands/bench.py")]
+
+def through_the_wall(root: Path) -> list[str]:
+    """Every import of the laboratory by the product, wherever in a file."""
+    found = []
+    for path in (p for package in PACKAGES for p in sorted((root / package).rglob("*.py"))):
+        name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        if not is_laboratory(name):
+            named = set(filter(is_laboratory, with_names(path)))
+            found += [
+                f"{path.relative_to(root)} imports {m}" for m in sorted(named) if m.rpartition(".")[0] not in named
+            ]
+    return found
+
+
+def with_names(path: Path) -> set[str]:
+    """Like `imported`, and each name that is imported from a module, since it may be a module, too."""
+    nodes = [
+        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module and not n.level
+    ]
+    return imported(path) | {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+
+
+def without_laboratory(to: Path) -> Path:
+    """The sources below a folder of their own, as an image without the laboratory has them."""
+    for path in (p for package in PACKAGES for p in (ROOT / package).rglob("*") if p.is_file()):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not is_laboratory(name) and "__pycache__" not in path.parts:
+            (to / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, to / path.relative_to(ROOT))
+    shutil.copy(ROOT / "pyproject.toml", to)
+    return to
+
+
+def test_the_product_does_not_know_the_laboratory():
+    """No file outside the laboratory imports one of it, at module level or in a function."""
+    assert all(
+        (ROOT / room.replace(".", "/")).is_dir() or (ROOT / f"{room.replace('.', '/')}.py").is_file()
+        for room in LABORATORY
+    )
+    assert through_the_wall(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "module"),
+    [
+        ("servers/round.py", "import benchmarks.validation", "benchmarks.validation"),
+        ("deploy/check.py", "def late():\n    from deploy import simulate\n", "deploy.simulate"),
+        ("clients/session.py", "from clients.simulation.attackers import StatOpt", "clients.simulation.attackers"),
+        ("dp/ledger.py", "from clients import aggregation as rules", "clients.aggregation"),
+        ("deploy/cli.py", "from deploy.commands.bench import bench_app", "deploy.commands.bench"),
+    ],
+)
+def test_the_wall_to_the_laboratory_refuses_a_planted_import(tmp_path, file, line, module):
+    """The test above would see it."""
+    planted = tmp_path / file
+    planted.parent.mkdir(parents=True)
+    planted.write_text(f"{(ROOT / file).read_text()}\n{line}\n")
+
+    assert through_the_wall(tmp_path) == [f"{file} imports {module}"]
+
+
+def run_in(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`precad` of the sources in that folder."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-P", "-m", "deploy.cli", *arguments]
+    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory):
+    """The product alone."""
+    return without_laboratory(tmp_path_factory.mktemp("product"))
+
+
+def test_precad_without_the_laboratory_lists_no_command_of_it_and_says_so(product):
+    """Help without them, and exit code 2 with what is missing."""
+    shown, refused = run_in(product, "--help"), run_in(product, "simulate", "--rounds", "3")
+
+    assert shown.returncode == 0, shown.stderr
+    assert re.findall(r"^  (run|simulate|client|audit|bench|experiment) ", shown.stdout, re.M) == [
+        "run",
+        "client",
+        "audit",
+    ]
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "precad: precad simulate: expected the laboratory, found none: this installation holds no laboratory\n"
+    )
+
+
+def test_precad_without_the_laboratory_does_the_rest(product, tmp_path):
+    """It checks an organisation's configuration and accounts for a training."""
+    organisations = Organisations.create(tmp_path)
+    organisations.write_configs()
+    checked = run_in(product, "check", str(organisations.config(Role.DEALER)), "--json")
+    assert checked.returncode == 0, checked.stderr
+    assert set(json.loads(checked.stdout)) >= {"task_digest", "dealer"}
+
+    setting = ("--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "50", "--delta", "1e-5")
+    accounted = run_in(product, "account", *setting, "--json")
+    assert accounted.returncode == 0, accounted.stderr
+    assert json.loads(accounted.stdout)["one_server"]["bound"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", PRODUCT_DOORS)
+def test_every_part_of_the_product_starts_without_the_laboratory(product, module):
+    """Importing it needs no file that is not there."""
+    environment = {**os.environ, "PYTHONPATH": str(product)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import {module}; print({module}.__file__)"],
+        cwd=product,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(product)
+
+
+@pytest.mark.slow
+def test_a_report_without_the_laboratory_refuses_a_simulations_folder(product, tmp_path):
+    """It says what would read it."""
+    (tmp_path / "config.toml").touch()
+    (tmp_path / "seed-0.jsonl").touch()
+    refused = run_in(product, "report", str(tmp_path))
+
+    assert refused.returncode == 2, refused.stderr
+    assert "this installation holds no laboratory" in refused.stderr
+
+
+def test_a_servers_command_loads_nothing_of_the_laboratory_and_help_nothing_heavy():
+    """A joined command is imported when it is called or listed; what it needs, when it runs."""
+    code = (
+        "import sys, typer, deploy.cli; main = typer.main.get_command(deploy.cli.app).main\n"
+        "main(['serve', 'dealer', '--help'], standalone_mode=False); print('', *sys.modules, sep='\\n- ')\n"
+        "main(['--help'], standalone_mode=False); print('', *sys.modules, sep='\\n+ ')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    served = re.findall(r"^- (.*)$", done.stdout, re.MULTILINE)
+    helped = re.findall(r"^\+ (.*)$", done.stdout, re.MULTILINE)
+
+    assert "deploy.commands.roles" in served
+    assert [name for name in served if is_laboratory(name)] == []
+    assert {name for name in helped if is_laboratory(name)} == set(LIGHT)
+    assert {"torch", "crypten", "scipy", "numba", "sklearn"}.isdisjoint(helped)
 
 
 def test_only_one_module_names_crypten():

@@ -4,20 +4,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from clients.attacks.a_little_is_enough import ALittleIsEnough
-from clients.attacks.adaptive import MaximalDirection
 from clients.attacks.attack import Attack, Knowledge
 from clients.attacks.distributed_backdoor import DistributedBackdoor
-from clients.attacks.fang_trim import FangTrim
 from clients.attacks.feature_noise import FeatureNoise
 from clients.attacks.forger import Forger
 from clients.attacks.gaussian_features import GaussianFeatures
 from clients.attacks.gradient_noise import GradientNoise
 from clients.attacks.inconsistent_shares import InconsistentShares
-from clients.attacks.inner_product import InnerProductManipulation
 from clients.attacks.label_flip import LabelFlip
 from clients.attacks.late import Late
-from clients.attacks.min_max import MinMax
 from clients.attacks.mirrored_labels import MirroredLabels
 from clients.attacks.no_attack import NoAttack
 from clients.attacks.not_a_number import NotANumber
@@ -28,28 +23,22 @@ from clients.attacks.replay import Replay
 from clients.attacks.scaled_model_replacement import ScaledModelReplacement
 from clients.attacks.semantic_backdoor import SemanticBackdoor
 from clients.attacks.sign_flip import SignFlip
-from clients.attacks.stat_opt import StatOpt
 from clients.attacks.triangle_backdoor import TriangleBackdoor
 from clients.attacks.wrap_around import WrapAround
 from clients.attacks.wrong_length import WrongLength
 
 __all__ = [
     "ATTACKS",
-    "ALittleIsEnough",
     "Attack",
     "DistributedBackdoor",
-    "FangTrim",
     "FeatureNoise",
     "Forger",
     "GaussianFeatures",
     "GradientNoise",
     "InconsistentShares",
-    "InnerProductManipulation",
     "Knowledge",
     "LabelFlip",
     "Late",
-    "MaximalDirection",
-    "MinMax",
     "MirroredLabels",
     "NoAttack",
     "NotANumber",
@@ -60,7 +49,6 @@ __all__ = [
     "ScaledModelReplacement",
     "SemanticBackdoor",
     "SignFlip",
-    "StatOpt",
     "TriangleBackdoor",
     "WrapAround",
     "WrongLength",
@@ -87,12 +75,6 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     DistributedBackdoor,
     SemanticBackdoor,
     PoisonedRecords,
-    ALittleIsEnough,
-    InnerProductManipulation,
-    MinMax,
-    StatOpt,
-    FangTrim,
-    MaximalDirection,
 )
 ATTACKS: Final[Mapping[str, type[Attack]]] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """The attacks by the name that a configuration gives them; each value makes one, with its defaults unless told more."""

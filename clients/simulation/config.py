@@ -16,7 +16,7 @@ class AttackSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Annotated[str, Field(min_length=1)]
-    """A name of `clients.attacks`, or `package.module:Class`."""
+    """A name of `clients.attacks` or `clients.simulation.attackers`, or `package.module:Class`."""
     clients: Annotated[int, Field(ge=1)] | list[str]
     """How many, the last ones in the order of ids; or which."""
     parameters: Parameters = Field(default_factory=dict)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clients import evaluation, models
 from clients.aggregation import RULES, AggregationRule
-from clients.attacks import ATTACKS, Attack
+from clients.attacks import Attack
 from clients.datasets import Records, Split, example_of, joined
 from clients.errors import (
     ArgumentError,
@@ -35,6 +35,7 @@ from clients.model_stack import ModelStack, own_models
 from clients.per_record import RecordEngine
 from clients.record_range import require_range
 from clients.simulation.algorithms import ALGORITHMS, Algorithm
+from clients.simulation.attackers import ATTACKERS
 from clients.simulation.config import AttackSettings, Parameters, SimulationSettings
 from clients.simulation.federation import Federation
 from clients.simulation.guarantee import Guarantee
@@ -258,7 +259,7 @@ def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[
             raise ArgumentError(f"simulation.attack.clients: expected clients of the task, found {unknown[0]!r}")
         if len(set(malicious)) < len(malicious):
             raise ArgumentError(f"simulation.attack.clients: expected each client once, found {malicious}")
-    kind = _registered_or_imported("attack", settings.kind, ATTACKS)
+    kind = _registered_or_imported("attack", settings.kind, ATTACKERS)
     attacks = {}
     for i, client in enumerate(malicious):
         attack = _made("simulation.attack.parameters", kind, settings.parameters)

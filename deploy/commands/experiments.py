@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,8 +19,11 @@ from deploy.commands.common import (
     exit_codes,
     people,
 )
+from deploy.commands.experiment_runs import ExperimentFolder, train
+from deploy.commands.xie_experiments import xie_app
 
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
+experiment_app.add_typer(xie_app)
 
 
 @experiment_app.command("tightness")
@@ -45,9 +47,6 @@ Seeds = Annotated[int | None, typer.Option(help="Trainings of each case; 1 with 
 Rounds = Annotated[int | None, typer.Option(help="In place of the paper's 5000.", min=1)]
 Sigma = Annotated[float, typer.Option(help="Noise multiplier; the paper has 1, 1.5 and 2.")]
 ExperimentQuick = Annotated[bool, typer.Option("--quick", help="Fewer rounds and one seed: minutes on two cores.")]
-ExperimentFolder = Annotated[
-    Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
-]
 
 
 @experiment_app.command("precad-mnist")
@@ -277,29 +276,3 @@ def _size(module: Any, *, quick: bool, seeds: int | None, rounds: int | None) ->
     """How often and how long an experiment of PRECAD's paper trains."""
     usual = module.QUICK_ROUNDS if quick else module.ROUNDS
     return {"seeds": seeds or (1 if quick else 3), "rounds": rounds or usual}
-
-
-def train(
-    module: Any,
-    experiment: Any,
-    name: str,
-    output: Path | None,
-    *,
-    threads: int | None,
-    workers: tuple[int, str | None],
-    as_json: bool,
-) -> None:
-    """Runs an experiment of `deploy.experiments` that trains, and says what came out."""
-    import torch
-
-    from deploy.experiments import runner
-    from deploy.localhost import default_output
-    from deploy.workers import Workers
-
-    runner.require_matplotlib()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    report = module.run(experiment, output or default_output(name), people, Workers.asked_for(*workers))
-    module.print_report(people, report)
-    if as_json:
-        sys.stdout.write(json.dumps(report) + "\n")

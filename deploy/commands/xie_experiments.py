@@ -20,7 +20,7 @@ from deploy.commands.common import (
     exit_codes,
     people,
 )
-from deploy.commands.experiments import ExperimentFolder, train
+from deploy.commands.experiment_runs import ExperimentFolder, train
 
 xie_app = typer.Typer()
 """Commands of `precad experiment`, which takes them in."""

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import evaluation
-from clients.attacks import ATTACKS
 from clients.datasets import Records
+from clients.simulation.attackers import ATTACKERS
 from deploy.certify_commands import Request, cost_bounds
 from deploy.experiments.runner import Case
 from dp.accounting import Label
@@ -50,7 +50,7 @@ class Reached:
 def wanted_by(case: Case, test: Records) -> Records | None:
     """What the attackers of a case aim at, None where there is no such thing."""
     attack = case.config["simulation"].get("attack")
-    return None if attack is None else ATTACKS[attack["kind"]](**attack["parameters"]).success_records(test)
+    return None if attack is None else ATTACKERS[attack["kind"]](**attack["parameters"]).success_records(test)
 
 
 def lower_bounds(

@@ -38,8 +38,9 @@ from clients.aggregation import (
     MultiKrum,
     TrimmedMean,
 )
-from clients.attacks import LabelFlip, StatOpt, TriangleBackdoor
+from clients.attacks import LabelFlip, TriangleBackdoor
 from clients.datasets import Records
+from clients.simulation.attackers import StatOpt
 from deploy import simulate
 from deploy.certify_commands import Request, certify_runs
 from deploy.errors import ConfigError

@@ -9,13 +9,12 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients import evaluation, models
-from clients.config import AttackName
 from clients.datasets import DataSource
 from clients.errors import MissingDataError
 from deploy.certify_commands import Request, certify_runs
@@ -28,9 +27,6 @@ from dp.task_privacy import task_privacy
 
 AT_MOST: Final = 32
 """Where the search for more attackers stops."""
-_ALONE: Final = (*get_args(AttackName), "pixel-backdoor")
-"""Attacks that look at nothing but the attacker's own: further attackers do not change what these send. Beside others
-nothing is certified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +95,8 @@ def uncertified(run: Run) -> str | None:
         return "nothing bounds what an attacker uploads where norms are not checked"
     if run.names_other_code:
         return "its configuration names code of its own, which a report does not run"
-    attack = None if run.settings is None else run.settings.attack
-    if attack is not None and attack.kind not in _ALONE:
-        return f"attackers of kind {attack.kind} act upon what others send, further attackers among them"
+    if run.reacting_attack is not None:
+        return f"attackers of kind {run.reacting_attack} act upon what others send, further attackers among them"
     return None
 
 

@@ -14,7 +14,7 @@ from deploy import config as configuration
 from deploy.config import Deployment
 from deploy.errors import ConfigError
 from deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
-from deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement, Trained
+from deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement, Trained, is_import_path
 from deploy.reporting.settings import shown_configuration
 from deploy.run_folder import RunFolder
 from dp.accounting import Unit, View
@@ -91,7 +91,9 @@ def read_deployed(path: Path) -> Run:
         algorithm=deployment.task.algorithm,
         task=deployment.task,
         client=_client(deployment, path),
-        settings=None,
+        is_simulation=False,
+        is_validated=True,
+        names_other_code=is_import_path(deployment.task.model),
         trainings=(_training(summary, lines),),
         statements=_statements(deployment.task, summary, lines),
         cost=_cost(summary, lines),

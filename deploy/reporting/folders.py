@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from deploy.errors import ConfigError
+from deploy.joined import RUN_READERS, joined
 from deploy.reporting.deployed import read_deployed
-from deploy.reporting.runs import Run
-from deploy.reporting.simulated import read_simulated
+from deploy.reporting.runs import Run, RunReader
 
 MOST_RUNS: Final = 6
 """So many colours can be told apart."""
@@ -42,8 +42,25 @@ def _read(path: Path) -> Run:
     if (path / "metrics.jsonl").is_file():
         return read_deployed(path)
     if any(path.glob("seed-*.jsonl")):
-        return read_simulated(path)
+        return _reader_of_simulations(path).read(path)
     raise ConfigError(f"RUN: expected a finished run, found neither metrics.jsonl nor seed-N.jsonl in {path}")
+
+
+def completed(run: Run) -> Run:
+    """Return a run of `read_folders` with what its reader computes from its files. Raises ConfigError."""
+    return _reader_of_simulations(run.folder).completed(run) if run.is_simulation else run
+
+
+def _reader_of_simulations(path: Path) -> RunReader:
+    """Raises ConfigError where there is no laboratory to read them."""
+    point = joined(RUN_READERS).get("simulation")
+    if point is None:
+        raise ConfigError(
+            f"RUN: expected the folder of precad demo or run, found one of precad simulate: {path}: this installation "
+            "holds no laboratory, which reads those"
+        )
+    reader: RunReader = point.load()
+    return reader
 
 
 def _require_comparable(first: Run, other: Run) -> None:

@@ -29,8 +29,6 @@ def with_epsilon_by_round(run: Run) -> Run:
 
     Raises ConfigError where the summary's epsilons are not those of its configuration and seeds.
     """
-    if not run.is_simulation:
-        return run
     if run.names_other_code:
         return _noted(run, "its configuration names code of its own, which a report does not run")
     try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from clients.config import ClientConfig
-from clients.simulation import SimulationSettings
 from dp.accounting import Unit, View
 from protos.task import Task
 
@@ -16,6 +16,11 @@ AGAINST: Mapping[View, str] = {
     View.CLIENTS_ONLY: "any other clients, no server",
 }
 """The views in the words of simulations, so that both kinds of run have the same."""
+
+
+def is_import_path(name: str) -> bool:
+    """Tell whether a configuration's name is that of a user's own class, as `package.module:Class`."""
+    return ":" in name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +96,15 @@ class Run:
     algorithm: str
     task: Task
     client: ClientConfig
-    settings: SimulationSettings | None
-    """None for a deployment."""
+    is_simulation: bool
+    """Whether its randomness came from seeds."""
+    is_validated: bool
+    """Whether two servers check the norm of every upload."""
+    names_other_code: bool
+    """Whether the configuration names a class or a model by import path. A report imports none: the folder may be
+    anybody's."""
+    reacting_attack: str | None = None
+    """The kind of its attackers, where they act upon what others send. Beside these nothing is certified."""
     trainings: tuple[Trained, ...]
     statements: tuple[Statement, ...]
     cost: Cost | None
@@ -102,24 +114,12 @@ class Run:
     notes: tuple[str, ...] = ()
     """What could not be said, and why."""
 
-    @property
-    def is_simulation(self) -> bool:
-        """Whether its randomness came from seeds."""
-        return self.settings is not None
 
-    @property
-    def is_validated(self) -> bool:
-        """Whether two servers check the norm of every upload."""
-        if self.settings is None or self.algorithm == "deployed":
-            return True
-        return self.algorithm == "precad" and self.settings.validation
+class RunReader(Protocol):
+    """Reads one kind of run folder. The laboratory's readers join by the entry points `precad.run_readers`."""
 
-    @property
-    def names_other_code(self) -> bool:
-        """Whether the configuration names a class or a model by import path. A report imports none: the folder may be
-        anybody's."""
-        names = [self.task.model]
-        if self.settings is not None:
-            names += [self.settings.algorithm, self.settings.aggregation]
-            names += [] if self.settings.attack is None else [self.settings.attack.kind]
-        return any(":" in name for name in names)
+    def read(self, path: Path) -> Run:
+        """Return the run of a folder. Raises ConfigError where files are missing, damaged or contradict each other."""
+
+    def completed(self, run: Run) -> Run:
+        """Return the run with what has to be computed from its files. Raises ConfigError."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from clients.config import ClientConfig
-from clients.simulation import SimulationSettings
 from deploy.config import Deployment
 from protos.task import Task
 
@@ -36,7 +35,7 @@ _NAMED: Final = 8
 
 def shown_configuration(deployment: Deployment) -> dict[str, str]:
     """Field to value. Servers' sections are cut down to what changes a run's cost."""
-    shown = {**_of_task(deployment.task), **({} if deployment.client is None else _of_client(deployment.client))}
+    shown = shown_task(deployment.task) | ({} if deployment.client is None else shown_client(deployment.client))
     for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
         if server is not None:
             values = server.model_dump(include=set(_OF_A_SERVER))
@@ -45,13 +44,13 @@ def shown_configuration(deployment: Deployment) -> dict[str, str]:
     return shown
 
 
-def shown_simulation(task: Task, client: ClientConfig, settings: SimulationSettings) -> dict[str, str]:
-    """The same of a simulation."""
-    values = dict(_leaves("simulation", settings.model_dump()))
-    return {**_of_task(task), **_of_client(client), **{name: _text(value) for name, value in values.items()}}
+def shown_section(path: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Show every field of a section; of a user's own class, without what may be a secret."""
+    return {name: _text(value) for name, value in _leaves(path, values)}
 
 
-def _of_task(task: Task) -> dict[str, str]:
+def shown_task(task: Task) -> dict[str, str]:
+    """Show a task; of its clients, only how many they are and how many records they have."""
     values = task.model_dump(exclude={"clients"})
     sizes = task.clients.values()
     spread = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
@@ -60,7 +59,8 @@ def _of_task(task: Task) -> dict[str, str]:
     return {"task.name": task.name, "task.clients": clients} | {name: _text(value) for name, value in named.items()}
 
 
-def _of_client(client: ClientConfig) -> dict[str, str]:
+def shown_client(client: ClientConfig) -> dict[str, str]:
+    """Show a client's section without its paths; its attackers are counted."""
     values = client.model_dump(exclude={*_PATHS, "attacks"})
     attacks = {name: kind for name, kind in client.attacks.items() if kind != "none"}
     if len(attacks) <= _NAMED:

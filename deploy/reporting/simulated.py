@@ -1,4 +1,4 @@
-"""The folder of `precad simulate`."""
+"""Reads the folder of `precad simulate` for a report. It belongs to the laboratory and joins by an entry point."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from clients.config import ClientConfig
+from clients.attacks import PixelBackdoor
+from clients.config import AttackName, ClientConfig
 from clients.simulation import SimulationSettings
+from clients.simulation.algorithms import Deployed
 from deploy.config import parse_section, read_toml
 from deploy.errors import ConfigError
 from deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
-from deploy.reporting.runs import Round, Run, Statement, Trained
-from deploy.reporting.settings import shown_simulation
+from deploy.reporting.replay import with_epsilon_by_round
+from deploy.reporting.runs import Round, Run, RunReader, Statement, Trained, is_import_path
+from deploy.reporting.settings import shown_client, shown_section, shown_task
 from dp.accounting import Unit
 from protos.task import Task
+
+_ALONE: Final = (*get_args(AttackName), PixelBackdoor.name)
+"""Attacks that look at nothing but the attacker's own: further attackers do not change what these send."""
 
 
 class _Line(Written):
@@ -73,18 +79,36 @@ def read_simulated(path: Path) -> Run:
             raise ConfigError(f"{path}: seeds: expected different ones, found {seed} {n} times")
     if summary.algorithm != settings.algorithm:
         raise ConfigError(f"{path}: algorithm: expected {settings.algorithm!r}, found {summary.algorithm!r}")
+    attack = settings.attack
     return Run(
         folder=path,
         label=path.absolute().name,
         algorithm=settings.algorithm,
         task=task,
         client=client,
-        settings=settings,
+        is_simulation=True,
+        is_validated=_is_validated(settings),
+        names_other_code=any(map(is_import_path, _named(task, settings))),
+        reacting_attack=None if attack is None or attack.kind in _ALONE else attack.kind,
         trainings=tuple(_training(path, seed, task) for seed in summary.seeds),
         statements=_costliest(path, summary.seeds),
         cost=None,
-        configuration=shown_simulation(task, client, settings),
+        configuration={
+            **shown_task(task),
+            **shown_client(client),
+            **shown_section("simulation", settings.model_dump()),
+        },
     )
+
+
+def _is_validated(settings: SimulationSettings) -> bool:
+    return settings.algorithm == Deployed.name or (settings.algorithm == "precad" and settings.validation)
+
+
+def _named(task: Task, settings: SimulationSettings) -> list[str]:
+    """What the configuration names that may be an import path."""
+    attack = [] if settings.attack is None else [settings.attack.kind]
+    return [task.model, settings.algorithm, settings.aggregation, *attack]
 
 
 def _section(path: Path, found: object) -> dict[str, object]:
@@ -147,3 +171,19 @@ def _costliest(path: Path, seeds: Sequence[_Seed]) -> tuple[Statement, ...]:
         )
         for found in largest
     )
+
+
+class _Reader:
+    """The laboratory's `RunReader`."""
+
+    def read(self, path: Path) -> Run:
+        """See RunReader."""
+        return read_simulated(path)
+
+    def completed(self, run: Run) -> Run:
+        """Add epsilon by round, which a simulation does not write down."""
+        return with_epsilon_by_round(run)
+
+
+READER: Final[RunReader] = _Reader()
+"""What the entry point names."""

@@ -11,10 +11,9 @@ from deploy.errors import ConfigError
 from deploy.reporting import page
 from deploy.reporting.certificates import Certificate, certificate_of, with_certificate_note
 from deploy.reporting.charts import Chart, charts_of
-from deploy.reporting.folders import read_folders
+from deploy.reporting.folders import completed, read_folders
 from deploy.reporting.guarantees import sentence
 from deploy.reporting.key_figures import key_figures
-from deploy.reporting.replay import with_epsilon_by_round
 from deploy.reporting.runs import Run
 from deploy.whole_file import write_whole
 
@@ -33,7 +32,7 @@ class Report:
     @classmethod
     def of(cls, paths: Sequence[Path]) -> Report:
         """Raises ConfigError where a folder is not one of a finished run, or the runs cannot be compared."""
-        runs = [with_epsilon_by_round(run) for run in read_folders(paths)]
+        runs = [completed(run) for run in read_folders(paths)]
         certificates = tuple(certificate_of(run) for run in runs)
         noted = tuple(with_certificate_note(run, found) for run, found in zip(runs, certificates, strict=True))
         return cls(runs=noted, certificates=certificates, charts=charts_of(noted, certificates))

@@ -13,17 +13,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from clients.aggregation import Krum
 from clients.attacks import (
     ATTACKS,
-    ALittleIsEnough,
     DistributedBackdoor,
-    FangTrim,
     FeatureNoise,
     GaussianFeatures,
     GradientNoise,
-    InnerProductManipulation,
     Knowledge,
     LabelFlip,
-    MaximalDirection,
-    MinMax,
     MirroredLabels,
     NoAttack,
     NotANumber,
@@ -33,15 +28,23 @@ from clients.attacks import (
     ScaledModelReplacement,
     SemanticBackdoor,
     SignFlip,
-    StatOpt,
     TriangleBackdoor,
     WrapAround,
 )
-from clients.attacks.a_little_is_enough import largest_z
 from clients.attacks.semantic_backdoor import STRIPED_CARS, STRIPED_TEST_CARS
 from clients.config import AttackName
 from clients.datasets import Records, cifar10
 from clients.errors import ArgumentError, NoVictimError
+from clients.simulation.attackers import (
+    ATTACKERS,
+    ALittleIsEnough,
+    FangTrim,
+    InnerProductManipulation,
+    MaximalDirection,
+    MinMax,
+    StatOpt,
+)
+from clients.simulation.attackers.a_little_is_enough import largest_z
 
 SCALE_BITS = 16
 
@@ -64,18 +67,19 @@ def squared_norm_mod_2_64(vector):
 
 
 def test_the_registry_names_attacks_as_they_name_themselves():
-    assert {name: make().name for name, make in ATTACKS.items()} == {name: name for name in ATTACKS}
+    assert {name: make().name for name, make in ATTACKERS.items()} == {name: name for name in ATTACKERS}
 
 
 def test_a_deployment_offers_the_attacks_that_need_only_their_own_data():
     assert set(get_args(AttackName)) == {name for name, kind in ATTACKS.items() if not kind.is_simulated_only}
-    assert not any(kind.is_simulated_only and kind.is_deployed_only for kind in ATTACKS.values())
+    assert not any(kind.is_simulated_only and kind.is_deployed_only for kind in ATTACKERS.values())
+    assert all(kind.is_simulated_only for name, kind in ATTACKERS.items() if name not in ATTACKS)
 
 
-@pytest.mark.parametrize("name", sorted(ATTACKS))
+@pytest.mark.parametrize("name", sorted(ATTACKERS))
 def test_attacks_leave_their_argument_alone_and_keep_shape_and_dtype(name):
     update, encoded = np.linspace(-1, 1, 6), np.arange(-3, 3)
-    attack = ATTACKS[name]()
+    attack = ATTACKERS[name]()
     on_update, on_encoded = attack.on_update(update), attack.on_encoded(encoded)
     assert (on_update.shape, on_update.dtype) == ((6,), np.float64)
     assert (on_encoded.shape, on_encoded.dtype) == ((6,), np.int64)
@@ -438,7 +442,7 @@ def test_fang_trim_lies_beyond_everybody_on_the_wrong_side():
 
 @pytest.mark.parametrize("name", ["alie", "inner-product", "min-max", "adaptive", "stat-opt", "fang-trim"])
 def test_attacks_on_others_stay_within_the_bound_and_need_somebody(name):
-    attack = ATTACKS[name]()
+    attack = ATTACKERS[name]()
     assert np.linalg.norm(attack.craft(knowledge(HONEST, bound=0.1))) <= 0.1
     with pytest.raises(NoVictimError, match=name):
         attack.craft(knowledge(HONEST[:0]))
