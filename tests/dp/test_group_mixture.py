@@ -91,7 +91,7 @@ def test_one_unit_is_the_accountant(q, sigma, T, log10_delta):
     assert ours == pytest.approx(theirs, rel=2e-3, abs=2e-3)
 
 
-@examples(5, 20)
+@examples(3, 20)
 @given(
     K=st.integers(1, 6),
     q=st.floats(0.02, 0.9),
