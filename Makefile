@@ -33,9 +33,10 @@ $(INSTALLED): requirements.lock requirements-cuda.lock requirements-cpu.lock pyp
 demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight clients (two malicious)
 	$(BIN)/precad demo
 
-# Whole files go to one process: what a file's tests share, such as a finished demo, is made once.
+# Whole files go to one process: what a file's tests share, such as a certificate authority, is made once. In the order
+# of their names: by the number of their tests, the files of few long ones would come last and leave a core idle.
 TEST_PROCESSES ?= 2
-PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED)  ## Run the tests (under 10 minutes on 2 cores)
 	$(PYTEST)

@@ -1,10 +1,18 @@
-"""How Hypothesis explores: freely on a developer's machine, the same examples each time where CI is set."""
+"""How Hypothesis explores: freely on a developer's machine, the same examples each time where CI is set.
+
+And how many threads libraries start: one where tests run in several processes, which have a core each. It is said here,
+before NumPy and PyTorch are loaded, and what tests start inherits it.
+"""
 
 from __future__ import annotations
 
 import os
 
 from hypothesis import settings
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 settings.register_profile("precad", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("precad")

@@ -6,7 +6,11 @@ import os
 
 from hypothesis import settings
 
+IS_THOROUGH = bool(os.environ.get("PRECAD_THOROUGH"))
+SMALL_RATE = 0.01 if IS_THOROUGH else 0.1
+"""The least sampling rate that is tried. A grid of losses grows as rates fall, to seconds for one number."""
+
 
 def examples(quick: int, thorough: int) -> settings:
     """Return the settings of a property whose examples take seconds."""
-    return settings(max_examples=thorough if os.environ.get("PRECAD_THOROUGH") else quick, deadline=None)
+    return settings(max_examples=thorough if IS_THOROUGH else quick, deadline=None)

@@ -1,6 +1,7 @@
 """Clipped per-record gradients against a loop over single records with plain autograd."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -31,40 +32,46 @@ def some_records(name, n=N_RECORDS):
     return datasets.digits(side=models.image_side(name)).train.take(np.arange(n))
 
 
-def slow_clipped_gradient_sum(model, records, bound):
-    """Algorithm 2, lines 2 to 6, literally: one record, one backward pass, one norm at a time."""
-    total = np.zeros(models.parameter_count(model))
+def slow_gradients(model, records):
+    """(gradient, norm) of each record: one backward pass and one exact sum of squares at a time."""
+    found = []
     for image, label in zip(records.features, records.labels, strict=True):
         model.zero_grad()
         parameters = list(model.parameters())
         logits = model(torch.from_numpy(image[None]).to(parameters[0].dtype))
         nn.functional.cross_entropy(logits, torch.tensor([label])).backward()
         gradient = np.concatenate([p.grad.numpy().ravel() for p in parameters]).astype(np.float64)
-        norm = math.sqrt(math.fsum(entry * entry for entry in gradient))
-        total += gradient * min(1.0, bound / norm) if norm > 0 else gradient
-    return total
+        found.append((gradient, math.sqrt(math.fsum((gradient * gradient).tolist()))))
+    return found
 
 
-def median_gradient_norm(name, parameters, records):
-    """A bound that clips about half of the records."""
-    model = models.build(name)
-    alone = [
-        clipped_gradient_sum(parameters, records.take(np.array([i])), model=model, record_clip_norm=1e9, device="cpu")
-        for i in range(len(records))
-    ]
-    return float(np.median([np.linalg.norm(gradient) for gradient in alone]))
+@pytest.fixture(scope="module")
+def gradients_of():
+    """`slow_gradients` of some records by a model from seed 5 in a working precision; each is computed once."""
+    return cache(
+        lambda name, dtype: slow_gradients(
+            models.build(name, seed=5).to(torch.from_numpy(np.zeros(1, dtype)).dtype), some_records(name)
+        )
+    )
+
+
+def slow_clipped_sum(gradients, bound):
+    """Algorithm 2, lines 2 to 6, literally."""
+    return sum(gradient * min(1.0, bound / norm) if norm > 0 else gradient for gradient, norm in gradients)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-10)])
 @pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
-def test_equals_the_loop_over_single_records(name, dtype, tolerance, factor):
+def test_equals_the_loop_over_single_records(gradients_of, name, dtype, tolerance, factor):
     """All records clipped, about half of them, none: relative to the norm of the sum, within the working precision."""
     parameters = models.initial_parameters(name, seed=5).astype(dtype)
-    records = some_records(name)
-    bound = factor * median_gradient_norm(name, parameters, records)
-    fast = clipped_gradient_sum(parameters, records, model=models.build(name), record_clip_norm=bound, device="cpu")
-    slow = slow_clipped_gradient_sum(models.build(name, seed=5).to(torch.from_numpy(parameters).dtype), records, bound)
+    gradients = gradients_of(name, dtype)
+    bound = factor * float(np.median([norm for _, norm in gradients]))
+    fast = clipped_gradient_sum(
+        parameters, some_records(name), model=models.build(name), record_clip_norm=bound, device="cpu"
+    )
+    slow = slow_clipped_sum(gradients, bound)
     assert fast.dtype == np.float64
     assert fast.shape == slow.shape
     assert np.linalg.norm(fast - slow) <= tolerance * np.linalg.norm(slow)
@@ -75,7 +82,7 @@ def test_the_unclipped_sum_is_the_loop_s(memory):
     """In one tile, and in one of each record; of none it is zero, and what is not finite is refused."""
     model, records = models.build("cnn", seed=5), some_records("cnn")
     engine = RecordEngine(model, torch.zeros(1, 28, 28), device="cpu", memory_bytes=memory)
-    slow = slow_clipped_gradient_sum(model, records, math.inf)
+    slow = slow_clipped_sum(slow_gradients(model, records), math.inf)
     found = engine.gradient_sum(models.flatten(model), records)
     assert np.linalg.norm(found - slow) <= 1e-6 * np.linalg.norm(slow)
     assert not engine.gradient_sum(models.flatten(model), records.take(np.arange(0))).any()
@@ -338,14 +345,15 @@ def test_all_clients_at_once_equal_the_loop_over_single_records(name, dtype, tol
     model, records, path = made(name)
     clients = [records.take(np.arange(sum(sizes[:i]), sum(sizes[: i + 1]))) for i in range(len(sizes))]
     parameters = models.flatten(model).astype(np.float64 if dtype is torch.float64 else np.float32)
-    bound = 0.5 * float(np.linalg.norm(slow_clipped_gradient_sum(model.double(), records.take(np.arange(1)), 1e9)))
+    ((_, norm),) = slow_gradients(model.double(), records.take(np.arange(1)))
+    bound = 0.5 * norm
     engine = RecordEngine(model.float(), torch.zeros(records.shape), device="cpu", dtype=dtype, memory_bytes=200_000)
     sums = engine.clipped_sums(parameters, clients, RecordClip(bound))
     assert engine.path is path
     assert sums.shape == (4, len(parameters))
     assert_array_equal(sums[1], 0.0)
     for total, own in zip(sums, clients, strict=True):
-        slow = slow_clipped_gradient_sum(model.to(dtype), own, bound)
+        slow = slow_clipped_sum(slow_gradients(model.to(dtype), own), bound)
         assert np.linalg.norm(total - slow) <= tolerance * np.linalg.norm(slow)
 
 

@@ -13,6 +13,7 @@ from dp.certified_prediction import Threat, Training, attacked_bounds
 from protos.task import Task
 
 SETTING = ["--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]
+SLOW = pytest.mark.slow
 ATTACKED = ["-q", ".1", "--sigma", "1.8", "--rounds", "3", "--delta", ".0029"]
 
 
@@ -131,7 +132,7 @@ def test_another_algorithm_is_not_accounted_as_precad(tmp_path, section, algorit
     assert algorithm in said
 
 
-@pytest.mark.parametrize("target", [0.7, 1.0, 3.0])
+@pytest.mark.parametrize("target", [pytest.param(0.7, marks=SLOW), 1.0, pytest.param(3.0, marks=SLOW)])
 def test_the_least_noise_that_is_shown_is_enough(target):
     """Digits that are left out must not leave out noise: the text, typed in again, keeps to the target, both views."""
     shown = precad("account", *SETTING[2:], "--calibrate", target).stderr.replace("\n", " ")

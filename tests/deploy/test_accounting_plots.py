@@ -86,7 +86,7 @@ def test_a_rare_client_costs_in_steps(figures, tmp_path):
 
 def test_realised_rounds_and_the_target_are_drawn(figures, tmp_path):
     """The axis then counts the client's rounds, and the sigma of the target, for discarded draws too, keeps to it."""
-    arguments = ["account", "-q", ".1", "-p", ".05", "--rounds", "100", "--delta", "1e-5"]
+    arguments = ["account", "-q", "1", "-p", ".5", "--rounds", "20", "--delta", "1e-5"]
     precad(*arguments, "--participation", "12", "--calibrate", "2", "--plot", tmp_path / "a.png")
 
     axis = figures[0].axes[0]

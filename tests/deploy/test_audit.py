@@ -1,4 +1,4 @@
-"""`precad audit validation` as its user runs it: a process, its standard output and its exit code."""
+"""`precad audit validation` as its user runs it: its standard output and its exit code, also as a process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deploy.cli import main
+from deploy.processes import SAFE_PATH
 from tests.mpc.gate_costs import ROUNDS
 
 PAIR = [2**32, 3 * 2**32, 0]
@@ -36,6 +38,24 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The command with these arguments; its output as text."""
     command = [sys.executable, "-m", "deploy.cli", "audit", "validation", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same command line in this process, from its arguments to its exit code: an interpreter's start is saved."""
+    monkeypatch.setenv(*next(iter(SAFE_PATH.items())))  # `main` sets it, and it goes again with the test
+
+    def end(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["precad", "audit", "validation", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(sys.argv, ended.value.code or 0, *capfd.readouterr())  # type: ignore[arg-type]
+
+    return end
 
 
 @pytest.fixture
@@ -82,35 +102,40 @@ def test_json_holds_the_verdicts_and_what_they_rest_on(vectors: Path, mode: str,
     }
 
 
-def test_lines_for_people_number_the_vectors(vectors: Path) -> None:
+def test_lines_for_people_number_the_vectors(run_here: Run, vectors: Path) -> None:
     """Without --json one line per vector; bound and fractional bits given together move the threshold."""
-    done = run("--vectors", vectors, "--clip", "0.5", "--frac-bits", 17)
+    done = run_here("--vectors", vectors, "--clip", "0.5", "--frac-bits", 17)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "0\taccept\n1\taccept\n2\taccept\n3\treject\n4\treject\n5\treject\n"
 
 
-def test_a_vector_that_any_run_accepts_counts_as_accepted(tmp_path: Path) -> None:
+def test_a_vector_that_any_run_accepts_counts_as_accepted(run_here: Run, tmp_path: Path) -> None:
     """With one row 2^63 e_1 passes half of the time: 60 runs accept it neither never nor always (2^-59)."""
     np.savez(tmp_path / "x.npz", x=np.array([[-(2**63)]]))
-    done = run("--vectors", tmp_path / "x.npz", "--clip", 1, "--rows", 1, "--seed-count", 60, "--json")
+    done = run_here("--vectors", tmp_path / "x.npz", "--clip", 1, "--rows", 1, "--seed-count", 60, "--json")
     report = json.loads(done.stdout)
     assert report["verdicts"] == ["accept"]
     assert 0 < report["accept_counts"][0] < 60
     assert (report["rows"], report["log2_soundness_error"]) == (1, -1)
 
 
-def refused(*arguments: object) -> str:
+def message_of(done: subprocess.CompletedProcess[str]) -> str:
     """The one line of a command that ends with exit code 2, says nothing on standard output and shows no traceback."""
-    done = run(*arguments)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     return done.stderr
 
 
+@pytest.fixture
+def refused(run_here: Run) -> Callable[..., str]:
+    """`message_of` a command in this process."""
+    return lambda *arguments: message_of(run_here(*arguments))
+
+
 def test_a_missing_file_is_invalid_input(tmp_path: Path) -> None:
     """Exit code 2, and the message names flag and path."""
-    message = refused("--vectors", tmp_path / "none.npz", "--clip", 1)
+    message = message_of(run("--vectors", tmp_path / "none.npz", "--clip", 1))
     assert message.startswith("precad: --vectors: expected a .npz file, found ")
     assert message.endswith("none.npz: No such file or directory\n")
     assert str(tmp_path / "none.npz") in message
@@ -128,7 +153,9 @@ ARCHIVES = {
 
 
 @pytest.mark.parametrize("kind", ARCHIVES)
-def test_an_archive_without_int64_vectors_is_invalid_input(tmp_path: Path, kind: str) -> None:
+def test_an_archive_without_int64_vectors_is_invalid_input(
+    refused: Callable[..., str], tmp_path: Path, kind: str
+) -> None:
     """Exit code 2, and the message says what was expected and what was found; nothing is unpickled."""
     arrays, expected = ARCHIVES[kind]
     np.savez(tmp_path / "x.npz", **arrays)
@@ -181,16 +208,16 @@ DAMAGED: dict[str, Callable[[], bytes]] = {
 }
 
 
-def test_the_archive_that_the_damaged_ones_are_made_from_is_read(tmp_path: Path) -> None:
+def test_the_archive_that_the_damaged_ones_are_made_from_is_read(run_here: Run, tmp_path: Path) -> None:
     """So that what is refused of those is their damage."""
     for data in (INTACT, DEFLATED):
         (tmp_path / "x.npz").write_bytes(data)
-        done = run("--vectors", tmp_path / "x.npz", "--clip", 1, "--gate", "native")
+        done = run_here("--vectors", tmp_path / "x.npz", "--clip", 1, "--gate", "native")
         assert done.stdout == "".join(f"{i}\taccept\n" for i in range(20)), done.stderr
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_archive_is_invalid_input(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_archive_is_invalid_input(refused: Callable[..., str], tmp_path: Path, damage: str) -> None:
     """Exit code 2 and one line that names the flag and what was expected, whatever is wrong with the file."""
     path = tmp_path / "x.npz"
     path.write_bytes(DAMAGED[damage]())
@@ -199,12 +226,12 @@ def test_a_damaged_archive_is_invalid_input(tmp_path: Path, damage: str) -> None
     assert message.count("\n") == 1
 
 
-def test_a_directory_is_invalid_input(tmp_path: Path) -> None:
+def test_a_directory_is_invalid_input(refused: Callable[..., str], tmp_path: Path) -> None:
     """Exit code 2, as for a missing file."""
     assert "expected a .npz file" in refused("--vectors", tmp_path, "--clip", 1)
 
 
-def test_a_file_that_is_no_archive_is_invalid_input(tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_is_invalid_input(refused: Callable[..., str], tmp_path: Path) -> None:
     """A bare .npy array is refused as well."""
     np.save(tmp_path / "x.npy", np.zeros((2, 3), dtype=np.int64))
     assert "expected a .npz file" in refused("--vectors", tmp_path / "x.npy", "--clip", 1)
@@ -231,7 +258,7 @@ def test_a_file_that_is_no_archive_is_invalid_input(tmp_path: Path) -> None:
     ],
 )
 def test_parameters_outside_the_proof_are_invalid_input(
-    vectors: Path, arguments: tuple[str, ...], expected: str
+    refused: Callable[..., str], vectors: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
     """Exit code 2 and the condition that the parameter breaks, before any work."""
     assert expected in refused("--vectors", vectors, *arguments)

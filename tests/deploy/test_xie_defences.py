@@ -92,7 +92,7 @@ def test_defences_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(userdp_certified, "ROWS", {"mnist": replace(userdp_certified.MNIST, local_epochs=1)})
     folder = tmp_path / "run"
-    chosen = ("--dataset", "digits", "--rounds", 1, "--sigma", 0.1, "--attackers", 60, "--attack", "label-flip")
+    chosen = ("--dataset", "digits", "--rounds", 1, "--sigma", 0.3, "--attackers", 60, "--attack", "label-flip")
     arguments = (*chosen, "--rule", "krum", "--seeds", 2, "--rule-seeds", 1, "--output", folder)
     done = defences(*arguments, "--json")
     assert done.exit_code == 0, done.output

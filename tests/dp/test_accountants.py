@@ -18,7 +18,7 @@ from dp.accountants import (
 from dp.accounting import Label, PldAccountant, SampledGaussian, TwoStageSampledGaussian, View
 from dp.calibration import most_rounds, smallest_noise_multiplier
 from dp.errors import UnsupportedEventError
-from tests.examples import examples
+from tests.examples import SMALL_RATE, examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::dp.renyi_accounting.OrderGridWarning")
 
@@ -76,7 +76,9 @@ class TestEveryAccountant:
 
 
 @examples(6, 20)
-@given(q=st.floats(0.005, 0.9), sigma=st.floats(0.6, 6.0), T=st.integers(1, 200), log10_delta=st.floats(-8, -2))
+@given(
+    q=st.floats(SMALL_RATE / 2, 0.9), sigma=st.floats(0.6, 6.0), T=st.integers(1, 200), log10_delta=st.floats(-8, -2)
+)
 def test_rdp_is_above_pld(q, sigma, T, log10_delta):
     """For one stage and for two, at any parameters; a little is left for the grid of the latter."""
     for event in (SampledGaussian(q, sigma), TwoStageSampledGaussian(0.3, q, sigma)):
@@ -85,7 +87,7 @@ def test_rdp_is_above_pld(q, sigma, T, log10_delta):
 
 
 @examples(3, 10)
-@given(w=st.floats(0.01, 0.99), q=st.floats(0.01, 0.9), sigma=st.floats(0.6, 6.0), T=st.integers(1, 100))
+@given(w=st.floats(SMALL_RATE, 0.99), q=st.floats(SMALL_RATE, 0.9), sigma=st.floats(0.6, 6.0), T=st.integers(1, 100))
 def test_two_stages_lie_between_nothing_and_one(w, q, sigma, T):
     """Visible selection helps a record at random, and never as much as sampling with rate w q would."""
     two = pld_eps_sgm(q, sigma, T, 1e-5, visible=w)

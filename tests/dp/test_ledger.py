@@ -211,7 +211,7 @@ def test_an_accountant_without_an_answer_exceeds_every_budget():
 
 def test_the_pld_budget_of_a_training_run():
     """With the real accountant the last round inside the budget is charged and the next is not."""
-    budget = 1.5
+    budget = 0.9
     ledger = open_ledger(None, budgets={View.ONE_SERVER: budget})
     n = 0
     while not ledger.would_exceed(["alice"]):

@@ -14,6 +14,7 @@ from dp.ptr_loss import pld_eps_ptr
 from dp.ptr_privacy import eps_ptr_rounds
 from dp.trimmed_aggregation import Sampling, TrimmedGaussian, TrimmedPtr, clip_to_grid
 from dp.trimmed_sum import squared_norm, trimmed_sum
+from tests.examples import examples
 
 SAMPLING = Sampling(rate=0.1, n_enrolled=1000)
 DIM = 20_000
@@ -133,7 +134,7 @@ def test_long_updates_are_trimmed():
 
 
 @pytest.mark.filterwarnings("ignore::dp.renyi_accounting.OrderGridWarning")
-@settings(max_examples=15, deadline=None)
+@examples(4, 15)
 @given(F=st.integers(0, 60), rounds=st.integers(1, 400), log10_delta=st.floats(-7, -4))
 def test_what_a_round_costs(F, rounds, log10_delta):
     """The smaller of two bounds, whatever F is; more than the Gaussian mechanism of the same noise would."""

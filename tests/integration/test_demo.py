@@ -41,6 +41,7 @@ from dp.monte_carlo import hoeffding_class_bounds
 from protos.precad.v1 import control_pb2
 from protos.task import Task
 from tests.hostile_folder import executed, hostile_folder
+from tests.integration.conftest import DEMO, RecordedDemo
 
 PRECAD = [sys.executable, "-P", "-m", "deploy.cli"]
 """As the installed command: only `python -m` without -P puts the current folder first."""
@@ -70,7 +71,7 @@ PROMISED = {
     "gate": str,
     "mode": str,
 }
-N_CLIENTS, N_ROUNDS, SEED = 4, 6, 1
+N_CLIENTS, N_ROUNDS, SEED = (int(value) for value in DEMO[1::2])
 """With q = 0.9, a client is in none of 6 rounds with probability 1e-6."""
 HONEST, MALICIOUS = {"client-0", "client-1"}, {"client-2", "client-3"}
 
@@ -108,12 +109,9 @@ def precad(folder: Path, *arguments: str, cwd: Path | None = None) -> Finished:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def demo(recorded_demo: RecordedDemo) -> Finished:
     """One small demo for all tests below, run in a folder that is full of modules with precad's names."""
-    folder = tmp_path_factory.mktemp("demo") / "run"
-    here = hostile_folder(folder.parent / "here")
-    flags = ("--clients", str(N_CLIENTS), "--rounds", str(N_ROUNDS), "--seed", str(SEED))
-    return precad(folder, "demo", *flags, cwd=here)
+    return Finished(recorded_demo.folder, 0, recorded_demo.stdout, recorded_demo.stderr)
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------

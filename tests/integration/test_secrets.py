@@ -10,11 +10,8 @@ What counts as failure: one hit; or so few recorded secrets that a hit was impos
 from __future__ import annotations
 
 import base64
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,10 +38,8 @@ from protos.precad.v1 import common_pb2
 from protos.tls_files import TlsMaterial
 from servers import states
 from servers.intake import Intake
+from tests.integration.conftest import RecordedDemo
 from tests.integration.harness import small_task
-
-RECORDER = Path(__file__).parent / "recorder"
-
 
 # -- a run with every secret on record ---------------------------------------------------------------------------------
 
@@ -62,26 +57,14 @@ class RecordedRun:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
-    """A whole demo, recorded."""
-    base = tmp_path_factory.mktemp("secrets")
-    folder, record = base / "run", base / "record"
-    record.mkdir()
-    path = os.pathsep.join([str(RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "deploy.cli", "demo", "--clients", "3", "--rounds", "3", "--json"]
-    done = subprocess.run(
-        [*command, "--output", str(folder)],
-        env={**os.environ, "PYTHONPATH": path, "PRECAD_RECORDER": str(record)},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+def run(recorded_demo: RecordedDemo) -> RecordedRun:
+    """A whole demo."""
+    folder = recorded_demo.folder
     files = [path for path in folder.rglob("*") if path.is_file() and "pki" not in path.relative_to(folder).parts]
     texts = {str(path.relative_to(folder)): path.read_bytes() for path in files}
     return RecordedRun(
-        texts={**texts, "stdout": done.stdout, "stderr": done.stderr},
-        secrets=dict(recorded(path) for path in record.iterdir()),
+        texts={**texts, "stdout": recorded_demo.stdout.encode(), "stderr": recorded_demo.stderr.encode()},
+        secrets=dict(recorded(path) for path in recorded_demo.record.iterdir()),
         keys={line for path in (folder / "pki").rglob("*key*") for line in key_lines(path)},
     )
 
@@ -136,12 +119,12 @@ def found_in(texts: dict[str, bytes], secrets: set[bytes]) -> list[str]:
 
 def test_the_recorder_heard_every_process_that_holds_secrets(run: RecordedRun) -> None:
     """Dealer, both servers and all clients; hundreds of values, or the search below would prove nothing."""
-    roles = ["serve dealer", "--role a", "--role b", "--id client-0", "--id client-1", "--id client-2"]
+    roles = ["serve dealer", "--role a", "--role b", *(f"--id client-{i}" for i in range(4))]
     counts = {role: sum(len(secrets) for command, secrets in run.secrets.items() if role in command) for role in roles}
     assert all(count >= 4 for count in counts.values()), counts
     assert counts["serve dealer"] > 20
     assert len(set[bytes]().union(*run.secrets.values())) > 100
-    assert len(run.keys) >= 2 * (3 + 4 + 1)
+    assert len(run.keys) >= 2 * (4 + 4 + 1)
     dealt = {command: secrets for command, secrets in run.secrets.items() if "serve dealer" in command}
     at_a = {command: secrets for command, secrets in run.secrets.items() if "--role a" in command}
     assert set.intersection(*dealt.values(), *at_a.values()), "the dealer's keys and A's are the same values"

@@ -2,7 +2,8 @@
 
 import math
 from fractions import Fraction
-from itertools import combinations
+from functools import cache
+from itertools import accumulate, combinations
 
 import numpy as np
 import pytest
@@ -172,4 +173,12 @@ def test_a_row_passes_a_spread_vector_with_the_exact_probability(norm_exponent, 
 def _given_signs(dim, edge, n_positive):
     """P(row passes | s) of dim equal coordinates: v / size is Bin(dim, 1/2) minus the number of negative signs."""
     first = dim - n_positive - edge
-    return float(Fraction(sum(math.comb(dim, k) for k in range(max(0, first), max(0, first + 2 * edge))), 2**dim))
+    below = _sums_of_binomials(dim)
+    start, end = (min(max(0, k), dim + 1) for k in (first, first + 2 * edge))
+    return float(Fraction(below[end] - below[start], 2**dim))
+
+
+@cache
+def _sums_of_binomials(n):
+    """Entry k: how many of the subsets of n things have fewer than k, for k = 0, .., n + 1."""
+    return [0, *accumulate(math.comb(n, k) for k in range(n + 1))]

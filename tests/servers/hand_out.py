@@ -1,14 +1,16 @@
 """A server process that hands out mask seeds of one batch, and may be killed on the way, with SIGKILL.
 
-    python -m tests.servers.hand_out STATE_DIR before|burnt|replied|nowhere CLIENT
+    python -m tests.servers.hand_out STATE_DIR before|burnt|replied CLIENT...
 
-The batch is the same in every process: the worst case, in which a restarted server has its old keys again. A line per
-reply: `CLIENT SEED` or `CLIENT refused`. It kills itself at CLIENT's turn: before the tuple is burnt, between the
-burning and the reply, or after the reply.
+One process for each CLIENT, one after the other, forked before anything is opened. The batch is the same in every one:
+the worst case, in which a restarted server has its old keys again. A line per reply: `CLIENT SEED` or `CLIENT refused`.
+It kills itself at CLIENT's turn: before the tuple is burnt, between the burning and the reply, or after the reply. Its
+last line: `exit CODE`.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -48,4 +50,8 @@ def main(state_dir: Path, point: str, victim: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    for name in sys.argv[3:]:
+        process = multiprocessing.get_context("fork").Process(target=main, args=(Path(sys.argv[1]), sys.argv[2], name))
+        process.start()
+        process.join()
+        os.write(1, f"exit {process.exitcode}\n".encode())
