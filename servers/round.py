@@ -8,9 +8,8 @@ function from one state to the next (`servers.states`); everything that computes
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
@@ -22,12 +21,12 @@ from numpy.typing import NDArray
 from dp import rounded_gaussian
 from dp.accounting import View
 from dp.ledger import Ledger
-from mpc import joint_coin, ring, top_bits, validation
+from mpc import joint_coin, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError, VerdictsDifferError
 from mpc.joint_coin import CoinShare
 from mpc.local_step import Engine, Words
-from mpc.opening import norm, open_in_place
+from mpc.opening import open_in_place
 from mpc.prg import Label, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
@@ -38,7 +37,6 @@ from protos.model_update import updated
 from protos.precad.v1 import aggregator_pb2, control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
-from servers.errors import StoreError, TaskRefusedError
 from servers.intake import Intake, RelayedUploads
 from servers.lane import CountedChannel
 from servers.peer import PeerLink
@@ -46,6 +44,7 @@ from servers.sessions import Sessions
 from servers.spool import Payload, Spool
 from servers.states import Aborted, Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.supervision import to_the_end
+from servers.task_state import keep, pay, require_possible_sum
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_source import TupleSource
 
@@ -356,49 +355,6 @@ class RoundRunner:
             yield
         finally:
             self._seconds[name] = time.perf_counter() - start
-
-
-def keep(
-    store: TaskStore,
-    checkpoints: Checkpoints,
-    ledger: Ledger,
-    committed: CommittedRound,
-    parameters: NDArray[np.float32],
-    noisy_sum: RingArray,
-) -> None:
-    """A committed round on disk: the model and the sum that made it, then the word that it is committed.
-
-    Raises StoreError; then the round is not committed here.
-    """
-    checkpoints.save(committed.number, parameters, noisy_sum)
-    digest = hashlib.sha256()
-    for tile in ring.tiles(noisy_sum.size):
-        digest.update(ring.to_bytes(noisy_sum[tile]))
-    store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=ledger.chain)
-
-
-def pay(ledger: Ledger, number: int, chosen: Collection[str]) -> None:
-    """Charges the round, durably. Raises StoreError when the ledger cannot be written, and what `Ledger.charge` raises;
-    then nothing of the round may leave."""
-    try:
-        ledger.charge(number, chosen)
-    except OSError as error:
-        raise StoreError(f"ledger: the charge of round {number} was not recorded: {error.strerror or error}") from error
-
-
-def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> None:
-    """Raise TaskRefusedError unless accepted updates and both servers' noise can add up to this sum, (d,).
-
-    An honest sum is refused with probability below e^-50 (`Task.sum_bound`). Clients are told of the error, so that its
-    text has no figure.
-    """
-    found, most = norm(noisy_sum), task.sum_bound(n_accepted)
-    if not found <= most * (1 + 2.0**-19):
-        log.error("round.impossible_sum", expected_at_most=most, found=found, accepted=n_accepted)
-        raise TaskRefusedError(
-            "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
-            "the other server did not follow the protocol"
-        )
 
 
 def _look_at(task: asyncio.Task[ServerTuples]) -> None:

@@ -5,27 +5,31 @@ Read from disk whenever the servers meet, after a crash and after a lost connect
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Collection
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from dp.accounting import View
 from dp.ledger import Ledger
+from mpc import ring
 from mpc.errors import PeerMismatchError
+from mpc.opening import norm
 from mpc.ring import RingArray
 from protos import convert
 from protos.model_update import updated
 from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.database import Backend
-from servers.errors import SetupError, TaskRefusedError
+from servers.errors import SetupError, StoreError, TaskRefusedError
 from servers.private_files import private_folder
 from servers.resumption import Standing
-from servers.round import keep, pay, require_possible_sum
 from servers.state_dir import (
     open_checkpoints,
     open_ledger,
@@ -35,6 +39,8 @@ from servers.state_dir import (
 )
 from servers.task_store import Attempt, AttemptState, CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -219,3 +225,46 @@ class TaskState:
         self.lost -= {number}
         self.parameters = parameters
         return committed
+
+
+def keep(
+    store: TaskStore,
+    checkpoints: Checkpoints,
+    ledger: Ledger,
+    committed: CommittedRound,
+    parameters: NDArray[np.float32],
+    noisy_sum: RingArray,
+) -> None:
+    """A committed round on disk: the model and the sum that made it, then the word that it is committed.
+
+    Raises StoreError; then the round is not committed here.
+    """
+    checkpoints.save(committed.number, parameters, noisy_sum)
+    digest = hashlib.sha256()
+    for tile in ring.tiles(noisy_sum.size):
+        digest.update(ring.to_bytes(noisy_sum[tile]))
+    store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=ledger.chain)
+
+
+def pay(ledger: Ledger, number: int, chosen: Collection[str]) -> None:
+    """Charges the round, durably. Raises StoreError when the ledger cannot be written, and what `Ledger.charge` raises;
+    then nothing of the round may leave."""
+    try:
+        ledger.charge(number, chosen)
+    except OSError as error:
+        raise StoreError(f"ledger: the charge of round {number} was not recorded: {error.strerror or error}") from error
+
+
+def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> None:
+    """Raise TaskRefusedError unless accepted updates and both servers' noise can add up to this sum, (d,).
+
+    An honest sum is refused with probability below e^-50 (`Task.sum_bound`). Clients are told of the error, so that its
+    text has no figure.
+    """
+    found, most = norm(noisy_sum), task.sum_bound(n_accepted)
+    if not found <= most * (1 + 2.0**-19):
+        log.error("round.impossible_sum", expected_at_most=most, found=found, accepted=n_accepted)
+        raise TaskRefusedError(
+            "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
+            "the other server did not follow the protocol"
+        )

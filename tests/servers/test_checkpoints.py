@@ -14,8 +14,7 @@ from protos import convert
 from protos.identity import Role
 from servers.checkpoints import FILES, Checkpoints
 from servers.errors import SetupError, StoreError
-from servers.round import keep
-from servers.task_state import TaskState
+from servers.task_state import TaskState, keep
 from servers.task_store import CommittedRound
 from tests.integration.harness import small_task
 

@@ -26,10 +26,9 @@ from servers import audit_log
 from servers.database import Database
 from servers.dialects import SQLITE
 from servers.errors import SetupError, StoreError, TaskRefusedError
-from servers.round import pay, require_possible_sum
 from servers.state_dir import ledger_path, open_task_store, store_path
 from servers.task_run import public_reason
-from servers.task_state import TaskState
+from servers.task_state import TaskState, pay, require_possible_sum
 from servers.task_store import AttemptState, TaskStore, migrations
 from tests.integration.harness import small_task
 
