@@ -154,8 +154,8 @@ class Aggregator:
         """What is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
         state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)
-        self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.parameters))
-        self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
+        self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.model.parameters))
+        self._view.task_id, self._view.parameters = state.store.task_id, state.model.parameters
         stack.enter_context(self._view.spool)
         return state
 

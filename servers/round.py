@@ -14,13 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from dp import rounded_gaussian
 from dp.accounting import View
-from dp.ledger import Ledger
 from mpc import joint_coin, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError, VerdictsDifferError
@@ -33,10 +30,7 @@ from mpc.sharing import Mode
 from mpc.top_bits import Gate
 from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
-from protos.model_update import updated
 from protos.precad.v1 import aggregator_pb2, control_pb2
-from protos.task import Task
-from servers.checkpoints import Checkpoints
 from servers.intake import Intake, RelayedUploads
 from servers.lane import CountedChannel
 from servers.peer import PeerLink
@@ -44,8 +38,8 @@ from servers.sessions import Sessions
 from servers.spool import Payload, Spool
 from servers.states import Aborted, Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.supervision import to_the_end
-from servers.task_state import keep, pay, require_possible_sum
-from servers.task_store import CommittedRound, TaskStore
+from servers.task_state import Model, TaskState
+from servers.task_store import CommittedRound
 from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
@@ -60,42 +54,33 @@ NoiseSource: TypeAlias = Callable[[float, int], RingArray]
 class RoundRunner:
     """Runs rounds of one task at one server, from a meeting of the servers until one is lost.
 
-    Owns the model; everything else is handed in.
+    Everything is handed in; the task's state owns the model.
     """
 
     def __init__(
         self,
         *,
-        task: Task,
-        task_id: str,
-        parameters: NDArray[np.float32],
+        state: TaskState,
         link: PeerLink,
         lane: CountedChannel,
         tuples: TupleSource,
         sessions: Sessions,
-        ledger: Ledger,
-        store: TaskStore,
-        checkpoints: Checkpoints,
         gate: Gate,
         engine: Engine,
         spool: Spool,
         mpc_thread: ThreadPoolExecutor,
         noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
-        n_committed: int = 0,
     ) -> None:
-        """parameters: the model after `n_committed` rounds, (d,)."""
-        self.task, self.task_id, self.parameters, self.n_committed = task, task_id, parameters, n_committed
-        self._bound = task.norm_bound
-        self._model_bytes = convert.model_to_bytes(parameters)
-        self.model_digest = convert.sha256(self._model_bytes)
+        """state: of a task that both servers have begun."""
+        self._state, self.task, self.task_id = state, state.task, state.store.task_id
+        self._bound = state.task.norm_bound
         self._link, self._lane, self._tuples = link, lane, tuples
         self._sessions, self._gate, self._engine = sessions, gate, engine
-        self._ledger, self._store, self._checkpoints = ledger, store, checkpoints
         self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
-        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, task.dim)
+        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, state.task.dim)
         self._relayed = RelayedUploads(spool, vector_bytes, self._take_relay)
         link.on_relay = self._relayed.take
         self._ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
@@ -127,7 +112,8 @@ class RoundRunner:
                 await self._draw(state.round)
             chosen, dealing = self._ahead.pop(state.round)
             tuples = await dealing
-        return Collecting(state.round, tuple(chosen), tuples, self._open_intake(state.round, chosen), self._model_bytes)
+        intake = self._open_intake(state.round, chosen)
+        return Collecting(state.round, tuple(chosen), tuples, intake, self._state.model.as_bytes)
 
     async def _draw(self, t: int) -> None:
         """The clients of round t, and a request for their tuples that nobody waits for yet.
@@ -136,7 +122,8 @@ class RoundRunner:
         in the first step, so it costs none.
         """
         ours, theirs = await self._in_mpc_thread(joint_coin.commit, f"{self.task_id}/{t}/selection", self._channel(t))
-        await to_the_end(self._store.reserve, t)  # before, all that has left is a hash of a coin that may be forgotten
+        # before, all that has left is a hash of a coin that may be forgotten
+        await to_the_end(self._state.store.reserve, t)
         chosen = await self._in_mpc_thread(self._draw_clients, t, ours, theirs)
         dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
         dealing.add_done_callback(_look_at)
@@ -145,7 +132,7 @@ class RoundRunner:
     async def _draw_ahead(self, t: int) -> None:
         """After the invitations of round t, so in the same place of both servers' steps. Who is drawn depends on no
         round's outcome, and whether a round takes place depends on nobody who was drawn."""
-        n_left = self.task.rounds - self.n_committed - 1
+        n_left = self.task.rounds - self._state.n_committed - 1
         for coming in range(t + 1, t + min(self.task.batches_ahead, n_left) + 1):
             if coming not in self._ahead:
                 await self._draw(coming)
@@ -169,7 +156,7 @@ class RoundRunner:
             party=self._link.party,
             round=t,
             chosen=chosen,
-            model_digest=self.model_digest,
+            model_digest=self._state.model.digest,
         )
         return self._intake
 
@@ -209,10 +196,10 @@ class RoundRunner:
             round=tuples.shape.round,
             slot=tuples.shape.slot_of(client),
             dim=self.task.dim,
-            model_digest=self.model_digest,
+            model_digest=self._state.model.digest,
             deadline_s=self.task.submit_timeout_s,
             mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
-            n_committed=self.n_committed,
+            n_committed=self._state.n_committed,
         )
 
     async def collect(self, state: Collecting) -> Locked:
@@ -239,9 +226,9 @@ class RoundRunner:
 
     def _pay(self, state: Locked) -> dict[View, float]:
         """Charge the round. Return the bounds that the task has reached with it, largest over clients."""
-        self._store.checking(state.round, chosen=state.chosen, active=state.lock.active)
-        pay(self._ledger, state.round, state.chosen)
-        return {view: self._ledger.statement(view).epsilon for view in View}
+        self._state.store.checking(state.round, chosen=state.chosen, active=state.lock.active)
+        self._state.charge(state.round, state.chosen)
+        return self._state.spent
 
     async def validate(self, state: Charged) -> Validated:
         """Line 4: one bit per client, ||update|| <= C, alike at both servers, and the valid clients' share sum."""
@@ -294,7 +281,7 @@ class RoundRunner:
         return share_sum
 
     def _write_verdicts(self, state: Validated) -> None:
-        self._store.validated(state.round, accepted=state.accepted, rejected=state.rejected)
+        self._state.store.validated(state.round, accepted=state.accepted, rejected=state.rejected)
 
     async def commit(self, state: Opened) -> Committed:
         """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends.
@@ -303,22 +290,17 @@ class RoundRunner:
         digest that we send says that our copy is on disk; so no server begins a round that the other may not know.
         """
         with self._phase("commit"):
-            await self._in_mpc_thread(require_possible_sum, state.noisy_sum, self.task, len(state.accepted))
-            parameters = await self._in_mpc_thread(updated, self.parameters, state.noisy_sum, self.task)
-            model_bytes = convert.model_to_bytes(parameters)
-            digest = convert.sha256(model_bytes)
-            await to_the_end(self._keep, state, parameters, digest)
-            peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", digest)
-            if peers != digest:
-                raise PeerMismatchError("model after the round", ours=digest.hex(), peers=peers.hex())
-            self.parameters, self._model_bytes, self.model_digest = parameters, model_bytes, digest
-            self.n_committed += 1
-        return Committed(state.round, state.chosen, state.accepted, state.rejected, parameters, digest)
+            model = await self._in_mpc_thread(self._state.model_after, state.noisy_sum, len(state.accepted))
+            await to_the_end(self._keep, state, model)
+            peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", model.digest)
+            if peers != model.digest:
+                raise PeerMismatchError("model after the round", ours=model.digest.hex(), peers=peers.hex())
+        return Committed(state.round, state.chosen, state.accepted, state.rejected, model.parameters, model.digest)
 
-    def _keep(self, state: Opened, parameters: NDArray[np.float32], digest: bytes) -> None:
+    def _keep(self, state: Opened, model: Model) -> None:
         epsilons = (self._epsilons[View.ONE_SERVER], self._epsilons[View.CLIENTS_ONLY])
-        committed = CommittedRound(state.round, state.chosen, state.accepted, state.rejected, digest, *epsilons)
-        keep(self._store, self._checkpoints, self._ledger, committed, parameters, state.noisy_sum)
+        committed = CommittedRound(state.round, state.chosen, state.accepted, state.rejected, model.digest, *epsilons)
+        self._state.commit(committed, model, state.noisy_sum)
 
     def _record(self, state: Committed, bytes_by_link: dict[str, int]) -> control_pb2.RoundRecord:
         return control_pb2.RoundRecord(

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from dp.errors import DpError
 from mpc.errors import ChannelClosedError, MpcError
@@ -216,20 +214,14 @@ class TaskRun:
         return goodbye.reason
 
     def _runner(self, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
-        self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.parameters
+        self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.model.parameters
         self.view.relay = meeting.link.relay if self.party == 0 else None
         return RoundRunner(
-            task=self.task,
-            task_id=meeting.agreement.task_id,
-            parameters=self.state.parameters,
-            n_committed=len(self.state.committed),
+            state=self.state,
             link=meeting.link,
             lane=meeting.lane,
             tuples=tuples,
             sessions=self.view.sessions,
-            ledger=self.state.ledger,
-            store=self.state.store,
-            checkpoints=self.state.checkpoints,
             gate=self.gate,
             engine=self.engine,
             spool=self.view.spool,
@@ -241,7 +233,7 @@ class TaskRun:
     async def _show_taken_over(self) -> None:
         """A round that the other server had committed and we had not, to operators."""
         for round in self.state.committed[len(self.view.records) :]:
-            await self._publish(self.state.store.task_id, self.state.parameters, record_of(round))
+            await self._publish(record_of(round))
 
     def _tuple_source(self, task_id: str) -> TupleSource:
         _, dealer_address = self.addresses
@@ -263,14 +255,14 @@ class TaskRun:
         patience.ends()
         for t in itertools.count(next_round):
             self.drain.between_rounds()
-            if runner.n_committed >= self.task.rounds:
+            if self.state.n_committed >= self.task.rounds:
                 break
             if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients), t):
-                return f"the privacy budget is spent after {runner.n_committed} rounds"
+                return f"the privacy budget is spent after {self.state.n_committed} rounds"
             self.view.bytes_uploaded, patience.n_clients = 0, len(self.view.sessions.connected)
             record = await runner.run_round(t)
             record.bytes_by_link["from_clients"] = self.view.bytes_uploaded
-            await self._publish(runner.task_id, runner.parameters, record)
+            await self._publish(record)
         return f"{self.task.rounds} rounds done"
 
     async def _leave(
@@ -312,15 +304,15 @@ class TaskRun:
             expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"
             raise TooFewClientsError(expected, sessions.describe_absent())
 
-    async def _publish(self, task_id: str, parameters: NDArray[np.float32], record: control_pb2.RoundRecord) -> None:
+    async def _publish(self, record: control_pb2.RoundRecord) -> None:
         """Shows the new model and the round's record to operators, and writes both down for them."""
-        self.view.parameters = parameters
+        parameters = self.view.parameters = self.state.model.parameters
         self.view.records.append(record)
         await to_the_end(write_round, self.config.state_dir, record, parameters)
         self.view.telemetry.committed(record)
         log.info(
             "round.committed",
-            task=task_id,
+            task=self.state.store.task_id,
             round=record.round,
             chosen=len(record.chosen),
             accepted=len(record.accepted),

@@ -37,8 +37,8 @@ from servers.peer import PeerLink, Send
 from servers.round import NoiseSource, RoundRunner
 from servers.sessions import Sessions
 from servers.spool import Spool
-from servers.state_dir import open_checkpoints, open_ledger, open_task_store
 from servers.states import Collecting, RoundState
+from servers.task_state import TaskState
 from tests.integration.pki import AGGREGATORS, Pki
 
 SCENARIO_TIMEOUT_S = 120.0
@@ -177,20 +177,16 @@ class ServerInProcess:
         folder: Path,
     ) -> None:
         self.task, self.link, self.tuples, self.sessions = task, link, tuples, Sessions(task.clients)
-        folder.mkdir()
+        self.state = TaskState.open(contextlib.ExitStack(), folder, task, np.zeros(task.dim, dtype=np.float32))
+        self.state.store.begin("in-process", AGGREGATORS[link.party])
         self.states: list[RoundState] = []
         noises = iter(noise)
         self.runner = RoundRunner(
-            task=task,
-            task_id="in-process",
-            parameters=np.zeros(task.dim, dtype=np.float32),
+            state=self.state,
             link=link,
             lane=lane,
             tuples=tuples,  # type: ignore[arg-type] # has what the runner calls
             sessions=self.sessions,
-            ledger=open_ledger(folder, task),
-            store=open_task_store(folder, task, bytes(4 * task.dim)),
-            checkpoints=open_checkpoints(folder, task),
             gate=make_gate("crypten"),
             engine=engines.CPU,
             spool=Spool(

@@ -184,7 +184,7 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
     while True:
         from_a, from_b = [(await queue.get()).invitation for queue in queues]
         invitation = agree(from_a, from_b, task)
-        encoded = trainer.train_round(invitation.round, servers[0].runner.parameters)
+        encoded = trainer.train_round(invitation.round, servers[0].state.model.parameters)
         submission = make_submission(encoded, invitation, task=task, client=client)
         for party in submission.servers:
             intake, payload, salt = servers[party].intake, submission.payloads[party], submission.salt_to(party)
