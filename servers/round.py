@@ -10,45 +10,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import structlog
 
-from dp import rounded_gaussian
 from dp.accounting import View
 from mpc import joint_coin, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError, VerdictsDifferError
 from mpc.joint_coin import CoinShare
-from mpc.local_step import Engine, Words
+from mpc.local_step import Words
 from mpc.opening import open_in_place
 from mpc.prg import Label, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
-from mpc.top_bits import Gate
 from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
 from protos.precad.v1 import aggregator_pb2, control_pb2
+from servers.equipment import Compute, Links
 from servers.intake import Intake, RelayedUploads
-from servers.lane import CountedChannel
-from servers.peer import PeerLink
-from servers.sessions import Sessions
 from servers.spool import Payload, Spool
 from servers.states import Aborted, Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.supervision import to_the_end
 from servers.task_state import Model, TaskState
 from servers.task_store import CommittedRound
-from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S", bound=RoundState)
-
-NoiseSource: TypeAlias = Callable[[float, int], RingArray]
-"""(standard deviation in units of 2^-f, d) to one server's noise on the integer grid."""
 
 
 class RoundRunner:
@@ -59,30 +50,22 @@ class RoundRunner:
 
     def __init__(
         self,
-        *,
         state: TaskState,
-        link: PeerLink,
-        lane: CountedChannel,
-        tuples: TupleSource,
-        sessions: Sessions,
-        gate: Gate,
-        engine: Engine,
+        links: Links,
+        compute: Compute,
         spool: Spool,
-        mpc_thread: ThreadPoolExecutor,
-        noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
-        """state: of a task that both servers have begun."""
+        """state: of a task that both servers have begun. spool: for the vectors that server A relays."""
         self._state, self.task, self.task_id = state, state.task, state.store.task_id
         self._bound = state.task.norm_bound
-        self._link, self._lane, self._tuples = link, lane, tuples
-        self._sessions, self._gate, self._engine = sessions, gate, engine
-        self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
+        self._link, self._lane, self._tuples, self._sessions = links.peer, links.lane, links.tuples, links.sessions
+        self._compute, self._on_state = compute, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
         vector_bytes = convert.upload_bytes(Mode.MASKED, 0, state.task.dim)
         self._relayed = RelayedUploads(spool, vector_bytes, self._take_relay)
-        link.on_relay = self._relayed.take
+        self._link.on_relay = self._relayed.take
         self._ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
@@ -145,7 +128,7 @@ class RoundRunner:
         self._relayed.close()
         if self._intake is not None:
             self._intake.close()
-            self._thread.submit(self._intake.forget)  # after the step that may still read them
+            self._compute.thread.submit(self._intake.forget)  # after the step that may still read them
             self._enter(Aborted(self._intake.round, "the servers lost one another"))
             self._intake = None
 
@@ -174,7 +157,7 @@ class RoundRunner:
         return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
 
     def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
-        blocks = top_bits.blocks(self._gate, len(chosen), self._bound.low_bits)
+        blocks = top_bits.blocks(self._compute.gate, len(chosen), self._bound.low_bits)
         return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, blocks)
 
     async def _invite(self, tuples: ServerTuples, chosen: tuple[str, ...], intake: Intake) -> frozenset[str]:
@@ -241,14 +224,14 @@ class RoundRunner:
 
     def _validate(self, state: Charged) -> validation.Validated:
         channel = self._channel(state.round)
-        active, intake = state.lock.active, state.intake
+        active, intake, compute = state.lock.active, state.intake, self._compute
         uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
         if self.task.wire_mode is Mode.MASKED:
             revealed = validation.reveal(state.lock, uploads, state.tuples, channel)
         else:
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, state.tuples, channel, rooms)
-        checked = validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
+        checked = validation.validate(revealed, state.tuples, self._bound, compute.gate, channel, compute.engine)
         try:
             validation.compare_verdicts(checked, channel)
         except VerdictsDifferError as error:
@@ -277,7 +260,7 @@ class RoundRunner:
         if not self.task.may_release(n_accepted):
             share_sum[:] = 0
         if self.task.noise_std_on_grid > 0:
-            share_sum += self._noise(self.task.noise_std_on_grid, self.task.dim)
+            share_sum += self._compute.noise(self.task.noise_std_on_grid, self.task.dim)
         return share_sum
 
     def _write_verdicts(self, state: Validated) -> None:
@@ -324,7 +307,7 @@ class RoundRunner:
         return self._link.bytes_sent + self._lane.bytes_sent
 
     async def _in_mpc_thread(self, function: Callable[..., T], *args: object) -> T:
-        return await self._loop.run_in_executor(self._thread, function, *args)
+        return await self._loop.run_in_executor(self._compute.thread, function, *args)
 
     def _enter(self, state: S) -> S:
         self._on_state(state)

@@ -15,7 +15,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,9 +24,7 @@ import structlog
 
 from dp.errors import DpError
 from mpc.errors import ChannelClosedError, MpcError
-from mpc.local_step import Engine
 from mpc.sharing import Party
-from mpc.top_bits import Gate
 from protos.identity import Role
 from protos.precad.v1 import common_pb2, control_pb2
 from protos.task import Task
@@ -36,10 +33,11 @@ from protos.transport import dial
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
+from servers.equipment import Compute, Links
 from servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TooFewClientsError
 from servers.meeting import Meeting, level, meet
 from servers.peer import PeerLink
-from servers.round import NoiseSource, RoundRunner
+from servers.round import RoundRunner
 from servers.servicers import PeerServicer, TaskView
 from servers.state_dir import record_of, write_round
 from servers.states import RoundState
@@ -107,11 +105,8 @@ class TaskRun:
     """What the services, and operators, may see of all this."""
     peer_servicer: PeerServicer
     credentials: Credentials
-    gate: Gate
-    engine: Engine
-    mpc_thread: ThreadPoolExecutor
+    compute: Compute
     drain: Drain
-    noise: NoiseSource
     on_state: Callable[[RoundState], None]
     notify: Callable[[], Awaitable[None]]
     """Wakes those who watch: there is a new record."""
@@ -169,7 +164,7 @@ class TaskRun:
     async def _settle(self) -> None:
         """Take in what the round in flight left on disk, and show operators what was lost with it."""
         # in the MPC thread, so behind what it still writes down of what was given up
-        await asyncio.get_running_loop().run_in_executor(self.mpc_thread, self.state.refresh)
+        await asyncio.get_running_loop().run_in_executor(self.compute.thread, self.state.refresh)
         self._show_lost()
 
     def _show_lost(self) -> None:
@@ -191,7 +186,7 @@ class TaskRun:
         guards = (asyncio.create_task(_stays(link)), asyncio.create_task(tuples.run()))
         goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
         try:
-            level_now = asyncio.get_running_loop().run_in_executor(self.mpc_thread, level, self.state, meeting)
+            level_now = asyncio.get_running_loop().run_in_executor(self.compute.thread, level, self.state, meeting)
             await first_error_or_result(_awaited(level_now), guards)
             self.state.agreed_round = meeting.agreement.next_round
             await self._show_taken_over()
@@ -216,19 +211,8 @@ class TaskRun:
     def _runner(self, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
         self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.model.parameters
         self.view.relay = meeting.link.relay if self.party == 0 else None
-        return RoundRunner(
-            state=self.state,
-            link=meeting.link,
-            lane=meeting.lane,
-            tuples=tuples,
-            sessions=self.view.sessions,
-            gate=self.gate,
-            engine=self.engine,
-            spool=self.view.spool,
-            mpc_thread=self.mpc_thread,
-            noise=self.noise,
-            on_state=self.on_state,
-        )
+        links = Links(meeting.link, meeting.lane, tuples, self.view.sessions)
+        return RoundRunner(self.state, links, self.compute, self.view.spool, self.on_state)
 
     async def _show_taken_over(self) -> None:
         """A round that the other server had committed and we had not, to operators."""

@@ -32,9 +32,10 @@ from protos.tls_files import TlsFiles
 from protos.transport import CHANNEL_OPTIONS, dial
 from servers.aggregator import Aggregator
 from servers.dealer import Dealer
+from servers.equipment import Compute, Links, NoiseSource
 from servers.intake import Intake
 from servers.peer import PeerLink, Send
-from servers.round import NoiseSource, RoundRunner
+from servers.round import RoundRunner
 from servers.sessions import Sessions
 from servers.spool import Spool
 from servers.states import Collecting, RoundState
@@ -181,21 +182,12 @@ class ServerInProcess:
         self.state.store.begin("in-process", AGGREGATORS[link.party])
         self.states: list[RoundState] = []
         noises = iter(noise)
-        self.runner = RoundRunner(
-            state=self.state,
-            link=link,
-            lane=lane,
-            tuples=tuples,  # type: ignore[arg-type] # has what the runner calls
-            sessions=self.sessions,
-            gate=make_gate("crypten"),
-            engine=engines.CPU,
-            spool=Spool(
-                folder / "uploads.spool", slot_bytes=8 * task.dim, memory_bytes=1 << 30, max_memory_upload=1 << 30
-            ),
-            mpc_thread=ThreadPoolExecutor(1),
-            noise=lambda std, dim: next(noises),
-            on_state=self.states.append,
+        links = Links(link, lane, tuples, self.sessions)  # type: ignore[arg-type] # tuples have what the runner calls
+        compute = Compute(make_gate("crypten"), engines.CPU, ThreadPoolExecutor(1), lambda std, dim: next(noises))
+        spool = Spool(
+            folder / "uploads.spool", slot_bytes=8 * task.dim, memory_bytes=1 << 30, max_memory_upload=1 << 30
         )
+        self.runner = RoundRunner(self.state, links, compute, spool, self.states.append)
 
     @property
     def intake(self) -> Intake:
