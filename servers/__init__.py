@@ -33,6 +33,7 @@ What is on disk:
 
     task_state    everything durable of one task at one aggregator
     task_store    who it is, how far it came, which round numbers are used up
+    round_record  a committed round as operators get it: a message, a line of rounds.jsonl
     audit_log     what it did, in a chain
     checkpoints   the last models, and the noisy sums that made them
     tuple_ledger  which tuples are used up, on disk before they are

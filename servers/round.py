@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -27,13 +28,13 @@ from mpc.ring import RingArray
 from mpc.sharing import Mode
 from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
-from protos.precad.v1 import aggregator_pb2, control_pb2
+from protos.precad.v1 import aggregator_pb2
 from servers.equipment import Compute, Links
 from servers.intake import Intake, RelayedUploads
 from servers.spool import Payload, Spool
 from servers.states import Aborted, Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.supervision import to_the_end
-from servers.task_state import Model, TaskState
+from servers.task_state import TaskState
 from servers.task_store import CommittedRound
 
 log = structlog.get_logger(__name__)
@@ -70,7 +71,7 @@ class RoundRunner:
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
 
-    async def run_round(self, t: int) -> control_pb2.RoundRecord:
+    async def run_round(self, t: int) -> CommittedRound:
         """One round, from the draw of its clients to the new model. Raises whatever ends the task."""
         self._seconds, sent_before, dealt_before = {}, self._bytes_sent, self._tuples.bytes_received
         collecting = await self.select(self._enter(Selecting(t)))
@@ -83,7 +84,7 @@ class RoundRunner:
             "to_peer": self._bytes_sent - sent_before,
             "from_dealer": self._tuples.bytes_received - dealt_before,
         }
-        return self._record(self._enter(committed), bytes_by_link)
+        return replace(self._enter(committed).record, seconds=self._seconds, bytes_by_link=bytes_by_link)
 
     async def select(self, state: Selecting) -> Collecting:
         """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples.
@@ -274,30 +275,20 @@ class RoundRunner:
         """
         with self._phase("commit"):
             model = await self._in_mpc_thread(self._state.model_after, state.noisy_sum, len(state.accepted))
-            await to_the_end(self._keep, state, model)
+            record = CommittedRound(
+                number=state.round,
+                chosen=state.chosen,
+                accepted=state.accepted,
+                rejected=state.rejected,
+                model_digest=model.digest,
+                epsilon_one_server=self._epsilons[View.ONE_SERVER],
+                epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
+            )
+            await to_the_end(self._state.commit, record, model, state.noisy_sum)
             peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", model.digest)
             if peers != model.digest:
                 raise PeerMismatchError("model after the round", ours=model.digest.hex(), peers=peers.hex())
-        return Committed(state.round, state.chosen, state.accepted, state.rejected, model.parameters, model.digest)
-
-    def _keep(self, state: Opened, model: Model) -> None:
-        epsilons = (self._epsilons[View.ONE_SERVER], self._epsilons[View.CLIENTS_ONLY])
-        committed = CommittedRound(state.round, state.chosen, state.accepted, state.rejected, model.digest, *epsilons)
-        self._state.commit(committed, model, state.noisy_sum)
-
-    def _record(self, state: Committed, bytes_by_link: dict[str, int]) -> control_pb2.RoundRecord:
-        return control_pb2.RoundRecord(
-            round=state.round,
-            chosen=state.chosen,
-            accepted=state.accepted,
-            rejected=state.rejected,
-            missing=state.missing,
-            model_digest=state.model_digest,
-            seconds=self._seconds,
-            bytes_by_link=bytes_by_link,
-            epsilon_one_server=self._epsilons[View.ONE_SERVER],
-            epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
-        )
+        return Committed(record, model.parameters)
 
     def _channel(self, t: int) -> Channel:
         return Prefixed(self._lane, f"{self.task_id}/{t}")

@@ -16,7 +16,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
@@ -26,7 +26,7 @@ from dp.errors import DpError
 from mpc.errors import ChannelClosedError, MpcError
 from mpc.sharing import Party
 from protos.identity import Role
-from protos.precad.v1 import common_pb2, control_pb2
+from protos.precad.v1 import common_pb2
 from protos.task import Task
 from protos.task_fields import hello_to
 from protos.transport import dial
@@ -39,10 +39,11 @@ from servers.meeting import Meeting, level, meet
 from servers.peer import PeerLink
 from servers.round import RoundRunner
 from servers.servicers import PeerServicer, TaskView
-from servers.state_dir import record_of, write_round
+from servers.state_dir import write_round
 from servers.states import RoundState
 from servers.supervision import first_error_or_result, to_the_end
 from servers.task_state import TaskState
+from servers.task_store import CommittedRound
 from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
@@ -217,7 +218,7 @@ class TaskRun:
     async def _show_taken_over(self) -> None:
         """A round that the other server had committed and we had not, to operators."""
         for round in self.state.committed[len(self.view.records) :]:
-            await self._publish(record_of(round))
+            await self._publish(round)
 
     def _tuple_source(self, task_id: str) -> TupleSource:
         _, dealer_address = self.addresses
@@ -245,8 +246,8 @@ class TaskRun:
                 return f"the privacy budget is spent after {self.state.n_committed} rounds"
             self.view.bytes_uploaded, patience.n_clients = 0, len(self.view.sessions.connected)
             record = await runner.run_round(t)
-            record.bytes_by_link["from_clients"] = self.view.bytes_uploaded
-            await self._publish(record)
+            bytes_by_link = {**record.bytes_by_link, "from_clients": self.view.bytes_uploaded}
+            await self._publish(replace(record, bytes_by_link=bytes_by_link))
         return f"{self.task.rounds} rounds done"
 
     async def _leave(
@@ -288,7 +289,7 @@ class TaskRun:
             expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"
             raise TooFewClientsError(expected, sessions.describe_absent())
 
-    async def _publish(self, record: control_pb2.RoundRecord) -> None:
+    async def _publish(self, record: CommittedRound) -> None:
         """Shows the new model and the round's record to operators, and writes both down for them."""
         parameters = self.view.parameters = self.state.model.parameters
         self.view.records.append(record)
@@ -297,7 +298,7 @@ class TaskRun:
         log.info(
             "round.committed",
             task=self.state.store.task_id,
-            round=record.round,
+            round=record.number,
             chosen=len(record.chosen),
             accepted=len(record.accepted),
             rejected=list(record.rejected),

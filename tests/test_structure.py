@@ -51,7 +51,7 @@ def test_imports_point_one_way(package):
 
 
 STORAGE = (
-    *("task_state", "task_store", "state_dir", "rehearsal", "resumption", "checkpoints", "audit_log"),
+    *("task_state", "task_store", "round_record", "state_dir", "rehearsal", "resumption", "checkpoints", "audit_log"),
     *("tuple_ledger", "deal_ledger", "private_files"),
     *("database", "database_copy", "dialects", "postgres", "replicas", "sqlite_file"),
 )
