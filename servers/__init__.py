@@ -4,6 +4,7 @@ In reading order:
 
     round         Algorithm 1 at one aggregator: the state machine of one round, and the heart of the project
     states        what each state of a round knows
+    equipment     its links, and what computes: handed down from the process to the round
     intake        one round's uploads: what is accepted, what is refused and why
     spool         where uploads lie: in memory while there is room, else in a file
     memory        what a budget of memory leaves for uploads
@@ -32,6 +33,7 @@ What is on disk:
 
     task_state    everything durable of one task at one aggregator
     task_store    who it is, how far it came, which round numbers are used up
+    round_record  a committed round as operators get it: a message, a line of rounds.jsonl
     audit_log     what it did, in a chain
     checkpoints   the last models, and the noisy sums that made them
     tuple_ledger  which tuples are used up, on disk before they are

@@ -35,6 +35,7 @@ from servers.config import AggregatorConfig
 from servers.control import ControlServicer
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
+from servers.equipment import Compute, NoiseSource
 from servers.errors import Limit, TaskUnfulfilledError
 from servers.operations import logs
 from servers.operations.health import add_health
@@ -43,7 +44,6 @@ from servers.operations.snapshot import AggregatorSnapshots
 from servers.operations.telemetry import Telemetry
 from servers.replicas import lead, while_leading
 from servers.revocation import Revocations
-from servers.round import NoiseSource
 from servers.servicers import AggregatorServicer, PeerServicer, TaskView
 from servers.sessions import Sessions
 from servers.spool import Spool
@@ -140,11 +140,8 @@ class Aggregator:
                 view=self._view,
                 peer_servicer=peer_servicer,
                 credentials=credentials,
-                gate=gate,
-                engine=engine,
-                mpc_thread=mpc_thread,
+                compute=Compute(gate, engine, mpc_thread, self._noise),
                 drain=self._drain,
-                noise=self._noise,
                 on_state=self._note_state,
                 notify=self._control.notify,
             )
@@ -154,8 +151,8 @@ class Aggregator:
         """What is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
         state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)
-        self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.parameters))
-        self._view.task_id, self._view.parameters = state.store.task_id, state.parameters
+        self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.model.parameters))
+        self._view.task_id, self._view.parameters = state.store.task_id, state.model.parameters
         stack.enter_context(self._view.spool)
         return state
 

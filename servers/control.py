@@ -10,6 +10,7 @@ from protos import convert
 from protos.identity import Role, require_role
 from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc
 from servers.calls import Context, refusing
+from servers.round_record import to_message
 from servers.servicers import TaskView
 
 STATUS_INTERVAL_S = 0.25
@@ -67,7 +68,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                     if request.with_models and n_seen == len(self._view.records):
                         for event in self._model_events():
                             yield event
-                    yield control_pb2.ControlEvent(round=record)
+                    yield control_pb2.ControlEvent(round=to_message(record))
                 if (status := self.status()) != last:
                     last = status
                     yield control_pb2.ControlEvent(status=status)

@@ -8,102 +8,70 @@ function from one state to the next (`servers.states`); everything that computes
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
-from dp import rounded_gaussian
 from dp.accounting import View
-from dp.ledger import Ledger
-from mpc import joint_coin, ring, top_bits, validation
+from mpc import joint_coin, top_bits, validation
 from mpc.channel import Channel, Prefixed
 from mpc.errors import PeerMismatchError, VerdictsDifferError
 from mpc.joint_coin import CoinShare
-from mpc.local_step import Engine, Words
-from mpc.opening import norm, open_in_place
+from mpc.local_step import Words
+from mpc.opening import open_in_place
 from mpc.prg import Label, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
-from mpc.top_bits import Gate
 from mpc.tuples import BatchShape, ServerTuples
 from protos import convert
-from protos.model_update import updated
-from protos.precad.v1 import aggregator_pb2, control_pb2
-from protos.task import Task
-from servers.checkpoints import Checkpoints
-from servers.errors import StoreError, TaskRefusedError
+from protos.precad.v1 import aggregator_pb2
+from servers.equipment import Compute, Links
 from servers.intake import Intake, RelayedUploads
-from servers.lane import CountedChannel
-from servers.peer import PeerLink
-from servers.sessions import Sessions
 from servers.spool import Payload, Spool
 from servers.states import Aborted, Charged, Collecting, Committed, Locked, Opened, RoundState, Selecting, Validated
 from servers.supervision import to_the_end
-from servers.task_store import CommittedRound, TaskStore
-from servers.tuple_source import TupleSource
+from servers.task_state import TaskState
+from servers.task_store import CommittedRound
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S", bound=RoundState)
 
-NoiseSource: TypeAlias = Callable[[float, int], RingArray]
-"""(standard deviation in units of 2^-f, d) to one server's noise on the integer grid."""
-
 
 class RoundRunner:
     """Runs rounds of one task at one server, from a meeting of the servers until one is lost.
 
-    Owns the model; everything else is handed in.
+    Everything is handed in; the task's state owns the model.
     """
 
     def __init__(
         self,
-        *,
-        task: Task,
-        task_id: str,
-        parameters: NDArray[np.float32],
-        link: PeerLink,
-        lane: CountedChannel,
-        tuples: TupleSource,
-        sessions: Sessions,
-        ledger: Ledger,
-        store: TaskStore,
-        checkpoints: Checkpoints,
-        gate: Gate,
-        engine: Engine,
+        state: TaskState,
+        links: Links,
+        compute: Compute,
         spool: Spool,
-        mpc_thread: ThreadPoolExecutor,
-        noise: NoiseSource = rounded_gaussian.sample,
         on_state: Callable[[RoundState], None] = lambda state: None,
-        n_committed: int = 0,
     ) -> None:
-        """parameters: the model after `n_committed` rounds, (d,)."""
-        self.task, self.task_id, self.parameters, self.n_committed = task, task_id, parameters, n_committed
-        self._bound = task.norm_bound
-        self._model_bytes = convert.model_to_bytes(parameters)
-        self.model_digest = convert.sha256(self._model_bytes)
-        self._link, self._lane, self._tuples = link, lane, tuples
-        self._sessions, self._gate, self._engine = sessions, gate, engine
-        self._ledger, self._store, self._checkpoints = ledger, store, checkpoints
-        self._thread, self._noise, self._on_state = mpc_thread, noise, on_state
+        """state: of a task that both servers have begun. spool: for the vectors that server A relays."""
+        self._state, self.task, self.task_id = state, state.task, state.store.task_id
+        self._bound = state.task.norm_bound
+        self._link, self._lane, self._tuples, self._sessions = links.peer, links.lane, links.tuples, links.sessions
+        self._compute, self._on_state = compute, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
-        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, task.dim)
+        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, state.task.dim)
         self._relayed = RelayedUploads(spool, vector_bytes, self._take_relay)
-        link.on_relay = self._relayed.take
+        self._link.on_relay = self._relayed.take
         self._ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
         self._seconds: dict[str, float] = {}
         self._epsilons: dict[View, float] = {}
 
-    async def run_round(self, t: int) -> control_pb2.RoundRecord:
+    async def run_round(self, t: int) -> CommittedRound:
         """One round, from the draw of its clients to the new model. Raises whatever ends the task."""
         self._seconds, sent_before, dealt_before = {}, self._bytes_sent, self._tuples.bytes_received
         collecting = await self.select(self._enter(Selecting(t)))
@@ -116,7 +84,7 @@ class RoundRunner:
             "to_peer": self._bytes_sent - sent_before,
             "from_dealer": self._tuples.bytes_received - dealt_before,
         }
-        return self._record(self._enter(committed), bytes_by_link)
+        return replace(self._enter(committed).record, seconds=self._seconds, bytes_by_link=bytes_by_link)
 
     async def select(self, state: Selecting) -> Collecting:
         """Line 2: a joint coin draws each enrolled client with probability q; the dealer gives their tuples.
@@ -128,7 +96,8 @@ class RoundRunner:
                 await self._draw(state.round)
             chosen, dealing = self._ahead.pop(state.round)
             tuples = await dealing
-        return Collecting(state.round, tuple(chosen), tuples, self._open_intake(state.round, chosen), self._model_bytes)
+        intake = self._open_intake(state.round, chosen)
+        return Collecting(state.round, tuple(chosen), tuples, intake, self._state.model.as_bytes)
 
     async def _draw(self, t: int) -> None:
         """The clients of round t, and a request for their tuples that nobody waits for yet.
@@ -137,7 +106,8 @@ class RoundRunner:
         in the first step, so it costs none.
         """
         ours, theirs = await self._in_mpc_thread(joint_coin.commit, f"{self.task_id}/{t}/selection", self._channel(t))
-        await to_the_end(self._store.reserve, t)  # before, all that has left is a hash of a coin that may be forgotten
+        # before, all that has left is a hash of a coin that may be forgotten
+        await to_the_end(self._state.store.reserve, t)
         chosen = await self._in_mpc_thread(self._draw_clients, t, ours, theirs)
         dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
         dealing.add_done_callback(_look_at)
@@ -146,7 +116,7 @@ class RoundRunner:
     async def _draw_ahead(self, t: int) -> None:
         """After the invitations of round t, so in the same place of both servers' steps. Who is drawn depends on no
         round's outcome, and whether a round takes place depends on nobody who was drawn."""
-        n_left = self.task.rounds - self.n_committed - 1
+        n_left = self.task.rounds - self._state.n_committed - 1
         for coming in range(t + 1, t + min(self.task.batches_ahead, n_left) + 1):
             if coming not in self._ahead:
                 await self._draw(coming)
@@ -159,7 +129,7 @@ class RoundRunner:
         self._relayed.close()
         if self._intake is not None:
             self._intake.close()
-            self._thread.submit(self._intake.forget)  # after the step that may still read them
+            self._compute.thread.submit(self._intake.forget)  # after the step that may still read them
             self._enter(Aborted(self._intake.round, "the servers lost one another"))
             self._intake = None
 
@@ -170,7 +140,7 @@ class RoundRunner:
             party=self._link.party,
             round=t,
             chosen=chosen,
-            model_digest=self.model_digest,
+            model_digest=self._state.model.digest,
         )
         return self._intake
 
@@ -188,7 +158,7 @@ class RoundRunner:
         return joint_coin.select_poisson(coin, label, sorted(self.task.clients), self.task.client_rate)
 
     def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
-        blocks = top_bits.blocks(self._gate, len(chosen), self._bound.low_bits)
+        blocks = top_bits.blocks(self._compute.gate, len(chosen), self._bound.low_bits)
         return BatchShape(self.task_id, t, tuple(chosen), self.task.dim, blocks)
 
     async def _invite(self, tuples: ServerTuples, chosen: tuple[str, ...], intake: Intake) -> frozenset[str]:
@@ -210,10 +180,10 @@ class RoundRunner:
             round=tuples.shape.round,
             slot=tuples.shape.slot_of(client),
             dim=self.task.dim,
-            model_digest=self.model_digest,
+            model_digest=self._state.model.digest,
             deadline_s=self.task.submit_timeout_s,
             mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
-            n_committed=self.n_committed,
+            n_committed=self._state.n_committed,
             peer_mask_seed_digest=b"" if mask_seed is None else tuples.peer_mask_seed_digest(client),
         )
 
@@ -241,9 +211,9 @@ class RoundRunner:
 
     def _pay(self, state: Locked) -> dict[View, float]:
         """Charge the round. Return the bounds that the task has reached with it, largest over clients."""
-        self._store.checking(state.round, chosen=state.chosen, active=state.lock.active)
-        pay(self._ledger, state.round, state.chosen)
-        return {view: self._ledger.statement(view).epsilon for view in View}
+        self._state.store.checking(state.round, chosen=state.chosen, active=state.lock.active)
+        self._state.charge(state.round, state.chosen)
+        return self._state.spent
 
     async def validate(self, state: Charged) -> Validated:
         """Line 4: one bit per client, ||update|| <= C, alike at both servers, and the valid clients' share sum."""
@@ -256,14 +226,14 @@ class RoundRunner:
 
     def _validate(self, state: Charged) -> validation.Validated:
         channel = self._channel(state.round)
-        active, intake = state.lock.active, state.intake
+        active, intake, compute = state.lock.active, state.intake, self._compute
         uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
         if self.task.wire_mode is Mode.MASKED:
             revealed = validation.reveal(state.lock, uploads, state.tuples, channel)
         else:
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, state.tuples, channel, rooms)
-        checked = validation.validate(revealed, state.tuples, self._bound, self._gate, channel, self._engine)
+        checked = validation.validate(revealed, state.tuples, self._bound, compute.gate, channel, compute.engine)
         try:
             validation.compare_verdicts(checked, channel)
         except VerdictsDifferError as error:
@@ -292,11 +262,11 @@ class RoundRunner:
         if not self.task.may_release(n_accepted):
             share_sum[:] = 0
         if self.task.noise_std_on_grid > 0:
-            share_sum += self._noise(self.task.noise_std_on_grid, self.task.dim)
+            share_sum += self._compute.noise(self.task.noise_std_on_grid, self.task.dim)
         return share_sum
 
     def _write_verdicts(self, state: Validated) -> None:
-        self._store.validated(state.round, accepted=state.accepted, rejected=state.rejected)
+        self._state.store.validated(state.round, accepted=state.accepted, rejected=state.rejected)
 
     async def commit(self, state: Opened) -> Committed:
         """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends.
@@ -305,36 +275,21 @@ class RoundRunner:
         digest that we send says that our copy is on disk; so no server begins a round that the other may not know.
         """
         with self._phase("commit"):
-            await self._in_mpc_thread(require_possible_sum, state.noisy_sum, self.task, len(state.accepted))
-            parameters = await self._in_mpc_thread(updated, self.parameters, state.noisy_sum, self.task)
-            model_bytes = convert.model_to_bytes(parameters)
-            digest = convert.sha256(model_bytes)
-            await to_the_end(self._keep, state, parameters, digest)
-            peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", digest)
-            if peers != digest:
-                raise PeerMismatchError("model after the round", ours=digest.hex(), peers=peers.hex())
-            self.parameters, self._model_bytes, self.model_digest = parameters, model_bytes, digest
-            self.n_committed += 1
-        return Committed(state.round, state.chosen, state.accepted, state.rejected, parameters, digest)
-
-    def _keep(self, state: Opened, parameters: NDArray[np.float32], digest: bytes) -> None:
-        epsilons = (self._epsilons[View.ONE_SERVER], self._epsilons[View.CLIENTS_ONLY])
-        committed = CommittedRound(state.round, state.chosen, state.accepted, state.rejected, digest, *epsilons)
-        keep(self._store, self._checkpoints, self._ledger, committed, parameters, state.noisy_sum)
-
-    def _record(self, state: Committed, bytes_by_link: dict[str, int]) -> control_pb2.RoundRecord:
-        return control_pb2.RoundRecord(
-            round=state.round,
-            chosen=state.chosen,
-            accepted=state.accepted,
-            rejected=state.rejected,
-            missing=state.missing,
-            model_digest=state.model_digest,
-            seconds=self._seconds,
-            bytes_by_link=bytes_by_link,
-            epsilon_one_server=self._epsilons[View.ONE_SERVER],
-            epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
-        )
+            model = await self._in_mpc_thread(self._state.model_after, state.noisy_sum, len(state.accepted))
+            record = CommittedRound(
+                number=state.round,
+                chosen=state.chosen,
+                accepted=state.accepted,
+                rejected=state.rejected,
+                model_digest=model.digest,
+                epsilon_one_server=self._epsilons[View.ONE_SERVER],
+                epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
+            )
+            await to_the_end(self._state.commit, record, model, state.noisy_sum)
+            peers = await self._in_mpc_thread(self._channel(state.round).exchange, "model", model.digest)
+            if peers != model.digest:
+                raise PeerMismatchError("model after the round", ours=model.digest.hex(), peers=peers.hex())
+        return Committed(record, model.parameters)
 
     def _channel(self, t: int) -> Channel:
         return Prefixed(self._lane, f"{self.task_id}/{t}")
@@ -344,7 +299,7 @@ class RoundRunner:
         return self._link.bytes_sent + self._lane.bytes_sent
 
     async def _in_mpc_thread(self, function: Callable[..., T], *args: object) -> T:
-        return await self._loop.run_in_executor(self._thread, function, *args)
+        return await self._loop.run_in_executor(self._compute.thread, function, *args)
 
     def _enter(self, state: S) -> S:
         self._on_state(state)
@@ -357,49 +312,6 @@ class RoundRunner:
             yield
         finally:
             self._seconds[name] = time.perf_counter() - start
-
-
-def keep(
-    store: TaskStore,
-    checkpoints: Checkpoints,
-    ledger: Ledger,
-    committed: CommittedRound,
-    parameters: NDArray[np.float32],
-    noisy_sum: RingArray,
-) -> None:
-    """A committed round on disk: the model and the sum that made it, then the word that it is committed.
-
-    Raises StoreError; then the round is not committed here.
-    """
-    checkpoints.save(committed.number, parameters, noisy_sum)
-    digest = hashlib.sha256()
-    for tile in ring.tiles(noisy_sum.size):
-        digest.update(ring.to_bytes(noisy_sum[tile]))
-    store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=ledger.chain)
-
-
-def pay(ledger: Ledger, number: int, chosen: Collection[str]) -> None:
-    """Charges the round, durably. Raises StoreError when the ledger cannot be written, and what `Ledger.charge` raises;
-    then nothing of the round may leave."""
-    try:
-        ledger.charge(number, chosen)
-    except OSError as error:
-        raise StoreError(f"ledger: the charge of round {number} was not recorded: {error.strerror or error}") from error
-
-
-def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> None:
-    """Raise TaskRefusedError unless accepted updates and both servers' noise can add up to this sum, (d,).
-
-    An honest sum is refused with probability below e^-50 (`Task.sum_bound`). Clients are told of the error, so that its
-    text has no figure.
-    """
-    found, most = norm(noisy_sum), task.sum_bound(n_accepted)
-    if not found <= most * (1 + 2.0**-19):
-        log.error("round.impossible_sum", expected_at_most=most, found=found, accepted=n_accepted)
-        raise TaskRefusedError(
-            "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
-            "the other server did not follow the protocol"
-        )
 
 
 def _look_at(task: asyncio.Task[ServerTuples]) -> None:

@@ -30,7 +30,6 @@ from protos.precad.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
     common_pb2,
-    control_pb2,
     peer_pb2,
     peer_pb2_grpc,
 )
@@ -56,6 +55,7 @@ from servers.peer import PeerLink
 from servers.revocation import Revocations
 from servers.sessions import Sessions, events_of
 from servers.spool import Payload, Spool
+from servers.task_store import CommittedRound
 from servers.transfers import Place, Transfers
 
 log = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ class TaskView:
     round: int = 0
     parameters: NDArray[np.float32] | None = None
     intake: Intake | None = None
-    records: list[control_pb2.RoundRecord] = field(default_factory=list)
+    records: list[CommittedRound] = field(default_factory=list)
     bytes_uploaded: int = 0
     """By clients to this server, in the round in progress."""
     ended: common_pb2.Goodbye | None = None

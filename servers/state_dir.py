@@ -19,18 +19,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from google.protobuf.json_format import MessageToJson, Parse, ParseError
 from numpy.typing import NDArray
 
 from dp.ledger import Ledger
 from dp.task_privacy import budgets_of, task_privacy
 from protos import convert
-from protos.precad.v1 import control_pb2
 from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.database import Backend
 from servers.errors import SetupError, StoreError
 from servers.private_files import private, require_unshared
+from servers.round_record import from_line, to_line
 from servers.task_store import CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
 
@@ -154,7 +153,7 @@ def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
     return parameters
 
 
-def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: NDArray[np.float32]) -> None:
+def write_round(state_dir: Path, record: CommittedRound, parameters: NDArray[np.float32]) -> None:
     """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs.
 
     Raises StoreError; the round is committed all the same, and the next start writes both.
@@ -162,16 +161,16 @@ def write_round(state_dir: Path, record: control_pb2.RoundRecord, parameters: ND
     try:
         _write_model(state_dir, parameters)
         with open(state_dir / "rounds.jsonl", "a", opener=private) as lines:
-            lines.write(_line(record))
+            lines.write(to_line(record))
     except OSError as error:
         raise StoreError(
-            f"record of round {record.round}, which is committed: not written: {error.strerror}"
+            f"record of round {record.number}, which is committed: not written: {error.strerror}"
         ) from error
 
 
 def restore_records(
     state_dir: Path, committed: Sequence[CommittedRound], parameters: NDArray[np.float32]
-) -> list[control_pb2.RoundRecord]:
+) -> list[CommittedRound]:
     """The records of all committed rounds; rounds.jsonl is made to hold exactly these, and model.npy the last model.
 
     A record that a crash kept from being written has no timings and no bytes. Raises SetupError.
@@ -184,17 +183,17 @@ def restore_records(
 
 def _restore_records(
     state_dir: Path, committed: Sequence[CommittedRound], parameters: NDArray[np.float32]
-) -> list[control_pb2.RoundRecord]:
+) -> list[CommittedRound]:
     if committed:
         _write_model(state_dir, parameters)
     path = state_dir / "rounds.jsonl"
     written = path.read_bytes() if path.exists() else b""
-    known = {record.round: record for line in written.splitlines() if (record := _parsed(line)) is not None}
-    records = [known.get(round.number, record_of(round)) for round in committed]
-    if written != "".join(map(_line, records)).encode():
+    known = {record.number: record for line in written.splitlines() if (record := from_line(line)) is not None}
+    records = [known.get(round.number, round) for round in committed]
+    if written != "".join(map(to_line, records)).encode():
         temporary = path.with_suffix(".tmp")
         with open(temporary, "w", opener=private) as lines:
-            lines.writelines(map(_line, records))
+            lines.writelines(map(to_line, records))
         temporary.replace(path)
     return records
 
@@ -204,30 +203,3 @@ def _write_model(state_dir: Path, parameters: NDArray[np.float32]) -> None:
     with open(temporary, "wb", opener=private) as file:
         np.save(file, parameters)
     temporary.replace(state_dir / "model.npy")
-
-
-def record_of(round: CommittedRound) -> control_pb2.RoundRecord:
-    """What is known of a round for certain."""
-    seen = {*round.accepted, *round.rejected}
-    return control_pb2.RoundRecord(
-        round=round.number,
-        chosen=round.chosen,
-        accepted=round.accepted,
-        rejected=round.rejected,
-        missing=[client for client in round.chosen if client not in seen],
-        model_digest=round.model_digest,
-        epsilon_one_server=round.epsilon_one_server,
-        epsilon_clients_only=round.epsilon_clients_only,
-    )
-
-
-def _line(record: control_pb2.RoundRecord) -> str:
-    return MessageToJson(record, preserving_proto_field_name=True, indent=None) + "\n"
-
-
-def _parsed(line: bytes) -> control_pb2.RoundRecord | None:
-    """None for what a crash left of a line."""
-    try:
-        return Parse(line, control_pb2.RoundRecord())
-    except (ParseError, UnicodeDecodeError):
-        return None

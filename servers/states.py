@@ -18,6 +18,7 @@ from mpc import validation
 from mpc.ring import RingArray
 from mpc.tuples import ServerTuples
 from servers.intake import Intake
+from servers.task_store import CommittedRound
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +92,13 @@ class Opened:
 class Committed:
     """Both servers hold the same new model."""
 
-    round: int
-    chosen: tuple[str, ...]
-    accepted: tuple[str, ...]
-    rejected: tuple[str, ...]
+    record: CommittedRound
     parameters: NDArray[np.float32]
-    model_digest: bytes
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Chosen clients whose upload was not complete and equal at both servers."""
-        seen = {*self.accepted, *self.rejected}
-        return tuple(client for client in self.chosen if client not in seen)
+    def round(self) -> int:
+        """Its number."""
+        return self.record.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,38 +15,35 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from dp.errors import DpError
 from mpc.errors import ChannelClosedError, MpcError
-from mpc.local_step import Engine
 from mpc.sharing import Party
-from mpc.top_bits import Gate
 from protos.identity import Role
-from protos.precad.v1 import common_pb2, control_pb2
+from protos.precad.v1 import common_pb2
 from protos.task import Task
 from protos.task_fields import hello_to
 from protos.transport import dial
 from servers.config import AggregatorConfig
 from servers.credentials import ROLES, Credentials
 from servers.drain import Drain
+from servers.equipment import Compute, Links
 from servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TooFewClientsError
 from servers.meeting import Meeting, level, meet
 from servers.peer import PeerLink
-from servers.round import NoiseSource, RoundRunner
+from servers.round import RoundRunner
 from servers.servicers import PeerServicer, TaskView
-from servers.state_dir import record_of, write_round
+from servers.state_dir import write_round
 from servers.states import RoundState
 from servers.supervision import first_error_or_result, to_the_end
 from servers.task_state import TaskState
+from servers.task_store import CommittedRound
 from servers.tuple_source import TupleSource
 
 log = structlog.get_logger(__name__)
@@ -109,11 +106,8 @@ class TaskRun:
     """What the services, and operators, may see of all this."""
     peer_servicer: PeerServicer
     credentials: Credentials
-    gate: Gate
-    engine: Engine
-    mpc_thread: ThreadPoolExecutor
+    compute: Compute
     drain: Drain
-    noise: NoiseSource
     on_state: Callable[[RoundState], None]
     notify: Callable[[], Awaitable[None]]
     """Wakes those who watch: there is a new record."""
@@ -171,7 +165,7 @@ class TaskRun:
     async def _settle(self) -> None:
         """Take in what the round in flight left on disk, and show operators what was lost with it."""
         # in the MPC thread, so behind what it still writes down of what was given up
-        await asyncio.get_running_loop().run_in_executor(self.mpc_thread, self.state.refresh)
+        await asyncio.get_running_loop().run_in_executor(self.compute.thread, self.state.refresh)
         self._show_lost()
 
     def _show_lost(self) -> None:
@@ -193,7 +187,7 @@ class TaskRun:
         guards = (asyncio.create_task(_stays(link)), asyncio.create_task(tuples.run()))
         goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
         try:
-            level_now = asyncio.get_running_loop().run_in_executor(self.mpc_thread, level, self.state, meeting)
+            level_now = asyncio.get_running_loop().run_in_executor(self.compute.thread, level, self.state, meeting)
             await first_error_or_result(_awaited(level_now), guards)
             self.state.agreed_round = meeting.agreement.next_round
             await self._show_taken_over()
@@ -216,32 +210,15 @@ class TaskRun:
         return goodbye.reason
 
     def _runner(self, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
-        self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.parameters
+        self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.model.parameters
         self.view.relay = meeting.link.relay if self.party == 0 else None
-        return RoundRunner(
-            task=self.task,
-            task_id=meeting.agreement.task_id,
-            parameters=self.state.parameters,
-            n_committed=len(self.state.committed),
-            link=meeting.link,
-            lane=meeting.lane,
-            tuples=tuples,
-            sessions=self.view.sessions,
-            ledger=self.state.ledger,
-            store=self.state.store,
-            checkpoints=self.state.checkpoints,
-            gate=self.gate,
-            engine=self.engine,
-            spool=self.view.spool,
-            mpc_thread=self.mpc_thread,
-            noise=self.noise,
-            on_state=self.on_state,
-        )
+        links = Links(meeting.link, meeting.lane, tuples, self.view.sessions)
+        return RoundRunner(self.state, links, self.compute, self.view.spool, self.on_state)
 
     async def _show_taken_over(self) -> None:
         """A round that the other server had committed and we had not, to operators."""
         for round in self.state.committed[len(self.view.records) :]:
-            await self._publish(self.state.store.task_id, self.state.parameters, record_of(round))
+            await self._publish(round)
 
     def _tuple_source(self, task_id: str) -> TupleSource:
         _, dealer_address = self.addresses
@@ -263,14 +240,14 @@ class TaskRun:
         patience.ends()
         for t in itertools.count(next_round):
             self.drain.between_rounds()
-            if runner.n_committed >= self.task.rounds:
+            if self.state.n_committed >= self.task.rounds:
                 break
             if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients), t):
-                return f"the privacy budget is spent after {runner.n_committed} rounds"
+                return f"the privacy budget is spent after {self.state.n_committed} rounds"
             self.view.bytes_uploaded, patience.n_clients = 0, len(self.view.sessions.connected)
             record = await runner.run_round(t)
-            record.bytes_by_link["from_clients"] = self.view.bytes_uploaded
-            await self._publish(runner.task_id, runner.parameters, record)
+            bytes_by_link = {**record.bytes_by_link, "from_clients": self.view.bytes_uploaded}
+            await self._publish(replace(record, bytes_by_link=bytes_by_link))
         return f"{self.task.rounds} rounds done"
 
     async def _leave(
@@ -312,16 +289,16 @@ class TaskRun:
             expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"
             raise TooFewClientsError(expected, sessions.describe_absent())
 
-    async def _publish(self, task_id: str, parameters: NDArray[np.float32], record: control_pb2.RoundRecord) -> None:
+    async def _publish(self, record: CommittedRound) -> None:
         """Shows the new model and the round's record to operators, and writes both down for them."""
-        self.view.parameters = parameters
+        parameters = self.view.parameters = self.state.model.parameters
         self.view.records.append(record)
         await to_the_end(write_round, self.config.state_dir, record, parameters)
         self.view.telemetry.committed(record)
         log.info(
             "round.committed",
-            task=task_id,
-            round=record.round,
+            task=self.state.store.task_id,
+            round=record.number,
             chosen=len(record.chosen),
             accepted=len(record.accepted),
             rejected=list(record.rejected),

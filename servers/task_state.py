@@ -5,27 +5,31 @@ Read from disk whenever the servers meet, after a crash and after a lost connect
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Collection
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from dp.accounting import View
 from dp.ledger import Ledger
+from mpc import ring
 from mpc.errors import PeerMismatchError
+from mpc.opening import norm
 from mpc.ring import RingArray
 from protos import convert
 from protos.model_update import updated
 from protos.task import Task
 from servers.checkpoints import Checkpoints
 from servers.database import Backend
-from servers.errors import SetupError, TaskRefusedError
+from servers.errors import SetupError, StoreError, TaskRefusedError
 from servers.private_files import private_folder
 from servers.resumption import Standing
-from servers.round import keep, pay, require_possible_sum
 from servers.state_dir import (
     open_checkpoints,
     open_ledger,
@@ -36,10 +40,27 @@ from servers.state_dir import (
 from servers.task_store import Attempt, AttemptState, CommittedRound, TaskStore
 from servers.tuple_ledger import TupleLedger
 
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Model:
+    """The model between two rounds, with its bytes, which clients download, and their digest."""
+
+    parameters: NDArray[np.float32]
+    as_bytes: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, parameters: NDArray[np.float32]) -> Self:
+        """parameters: (d,)."""
+        as_bytes = convert.model_to_bytes(parameters)
+        return cls(parameters, as_bytes, convert.sha256(as_bytes))
+
 
 @dataclass(slots=True)
 class TaskState:
-    """Open until the stack that it was opened on is closed."""
+    """Owns the model and every release so far. Open until the stack that it was opened on is closed."""
 
     task: Task
     initial: NDArray[np.float32]
@@ -49,8 +70,8 @@ class TaskState:
     checkpoints: Checkpoints
     committed: list[CommittedRound]
     """Every release so far."""
-    parameters: NDArray[np.float32]
-    """The model after them, (d,)."""
+    model: Model
+    """The one after them."""
     lost: frozenset[int] = frozenset()
     """Numbers that were used up and not committed."""
     unknown: list[Attempt] = field(default_factory=list)
@@ -72,10 +93,11 @@ class TaskState:
         at_store, at_burns = backends or (None, None)
         require_usable(state_dir, has_database=backends is not None)
         private_folder(state_dir)
-        store = stack.enter_context(open_task_store(state_dir, task, convert.model_to_bytes(initial), at_store))
+        model = Model.of(initial)
+        store = stack.enter_context(open_task_store(state_dir, task, model.as_bytes, at_store))
         ledger = stack.enter_context(open_ledger(state_dir, task))
         burns = stack.enter_context(open_tuple_ledger(state_dir, at_burns))
-        state = cls(task, initial, store, ledger, burns, open_checkpoints(state_dir, task), [], initial)
+        state = cls(task, initial, store, ledger, burns, open_checkpoints(state_dir, task), [], model)
         state.refresh()
         return state
 
@@ -95,11 +117,20 @@ class TaskState:
             raise SetupError(f"state_dir: the ledger holds round {min(foreign)}, of which nothing else is known here")
         if uncharged := {round.number for round in self.committed} - self.ledger.rounds:
             raise SetupError(f"state_dir: round {min(uncharged)} was released, and the ledger does not hold it")
-        self.parameters = self.initial
-        if self.committed:
-            self.parameters = self.checkpoints.model(self.committed[-1].number)
-            if convert.sha256(convert.model_to_bytes(self.parameters)) != self.committed[-1].model_digest:
-                raise SetupError(f"state_dir: the checkpoint of round {self.committed[-1].number} is another model")
+        last = self.committed[-1] if self.committed else None
+        self.model = Model.of(self.initial if last is None else self.checkpoints.model(last.number))
+        if last is not None and self.model.digest != last.model_digest:
+            raise SetupError(f"state_dir: the checkpoint of round {last.number} is another model")
+
+    @property
+    def n_committed(self) -> int:
+        """How many releases there were."""
+        return len(self.committed)
+
+    @property
+    def spent(self) -> dict[View, float]:
+        """The bounds that the task has reached, largest over clients."""
+        return {view: self.ledger.statement(view).epsilon for view in View}
 
     @property
     def standing(self) -> Standing:
@@ -108,7 +139,7 @@ class TaskState:
         before, last = [initial, initial, *(round.model_digest for round in self.committed)][-2:]
         return Standing(
             task_id=self.store.task_id,
-            n_committed=len(self.committed),
+            n_committed=self.n_committed,
             last_round=self.committed[-1].number if self.committed else 0,
             next_round=self.store.next_round,
             model_digest=last,
@@ -118,7 +149,7 @@ class TaskState:
     @property
     def why_over(self) -> str | None:
         """Why no round will follow; None when one may."""
-        n = len(self.committed)
+        n = self.n_committed
         if n >= self.task.rounds:
             return f"{n} rounds done"
         if self.ledger.would_exceed(tuple(self.task.clients), max(self.agreed_round, self.store.next_round)):
@@ -184,7 +215,38 @@ class TaskState:
                 raise PeerMismatchError(field, ours=counts[0], peers=counts[1])
         for number in sorted(theirs.keys() - self.ledger.rounds):
             self.store.charged_by_peer(number, theirs[number])
-            pay(self.ledger, number, theirs[number])
+            self.charge(number, theirs[number])
+
+    def charge(self, number: int, chosen: Collection[str]) -> None:
+        """Charge the round, durably. Raise StoreError when the ledger cannot be written, and what `Ledger.charge`
+        raises; then nothing of the round may leave."""
+        try:
+            self.ledger.charge(number, chosen)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"ledger: the charge of round {number} was not recorded: {reason}") from error
+
+    def model_after(self, noisy_sum: RingArray, n_accepted: int) -> Model:
+        """Return the model that this sum, (d,), of so many accepted updates makes. Changes nothing.
+
+        Raises TaskRefusedError for a sum that no round of this task has.
+        """
+        require_possible_sum(noisy_sum, self.task, n_accepted)
+        return Model.of(updated(self.model.parameters, noisy_sum, self.task))
+
+    def commit(self, committed: CommittedRound, model: Model, noisy_sum: RingArray) -> None:
+        """Write the model and the sum that made it, then the word that the round is committed; then take it in.
+
+        Raises StoreError; then the round is not committed here.
+        """
+        self.checkpoints.save(committed.number, model.parameters, noisy_sum)
+        digest = hashlib.sha256()
+        for tile in ring.tiles(noisy_sum.size):
+            digest.update(ring.to_bytes(noisy_sum[tile]))
+        self.store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=self.ledger.chain)
+        self.committed.append(committed)
+        self.lost -= {committed.number}
+        self.model = model
 
     def attempt(self, number: int) -> Attempt:
         """Return the round that the other server has committed and we have not. Raises PeerMismatchError.
@@ -205,17 +267,27 @@ class TaskState:
         Raises PeerMismatchError, TaskRefusedError.
         """
         attempt = self.attempt(number)
-        require_possible_sum(noisy_sum, self.task, len(attempt.accepted))
-        parameters = updated(self.parameters, noisy_sum, self.task)
-        digest = convert.sha256(convert.model_to_bytes(parameters))
-        if digest != model_digest:
+        model, spent = self.model_after(noisy_sum, len(attempt.accepted)), self.spent
+        if model.digest != model_digest:
             raise PeerMismatchError(
-                f"model after round {number}", ours=digest.hex()[:16], peers=model_digest.hex()[:16]
+                f"model after round {number}", ours=model.digest.hex()[:16], peers=model_digest.hex()[:16]
             )
-        epsilons = (self.ledger.statement(View.ONE_SERVER).epsilon, self.ledger.statement(View.CLIENTS_ONLY).epsilon)
-        committed = CommittedRound(number, attempt.chosen, attempt.accepted, attempt.rejected, digest, *epsilons)
-        keep(self.store, self.checkpoints, self.ledger, committed, parameters, noisy_sum)
-        self.committed.append(committed)
-        self.lost -= {number}
-        self.parameters = parameters
+        epsilons = (spent[View.ONE_SERVER], spent[View.CLIENTS_ONLY])
+        committed = CommittedRound(number, attempt.chosen, attempt.accepted, attempt.rejected, model.digest, *epsilons)
+        self.commit(committed, model, noisy_sum)
         return committed
+
+
+def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> None:
+    """Raise TaskRefusedError unless accepted updates and both servers' noise can add up to this sum, (d,).
+
+    An honest sum is refused with probability below e^-50 (`Task.sum_bound`). Clients are told of the error, so that its
+    text has no figure.
+    """
+    found, most = norm(noisy_sum), task.sum_bound(n_accepted)
+    if not found <= most * (1 + 2.0**-19):
+        log.error("round.impossible_sum", expected_at_most=most, found=found, accepted=n_accepted)
+        raise TaskRefusedError(
+            "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
+            "the other server did not follow the protocol"
+        )

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def migrations(sql: Dialect) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRound:
-    """A release, as both servers know it."""
+    """A finished round: its release, as both servers know it, and what it cost this server."""
 
     number: int
     chosen: tuple[str, ...]
@@ -88,6 +88,16 @@ class CommittedRound:
     """Of the model after it."""
     epsilon_one_server: float
     epsilon_clients_only: float
+    seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """By phase. The store has no place for them: they are empty where a crash came before rounds.jsonl had them."""
+    bytes_by_link: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """As this server counts them; empty in the same cases."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Chosen clients whose upload was not complete and equal at both servers."""
+        seen = {*self.accepted, *self.rejected}
+        return tuple(client for client in self.chosen if client not in seen)
 
 
 class AttemptState(enum.StrEnum):

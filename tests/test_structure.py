@@ -69,13 +69,13 @@ def modules(package: str) -> list[Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in it, by full name."""
+    """Every module that a file imports, wherever in it, by full name; with every name that it takes from one."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
-            names.add(node.module)
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
 
@@ -86,6 +86,45 @@ def test_imports_point_one_way(package):
         ours = {name.split(".")[0] for name in imported(path)} & set(PACKAGES)
 
         assert ours - {package} <= MAY_IMPORT[package], f"{path.relative_to(ROOT)} imports {ours}"
+
+
+STORAGE = (
+    *("task_state", "task_store", "round_record", "state_dir", "rehearsal", "resumption", "checkpoints", "audit_log"),
+    *("tuple_ledger", "deal_ledger", "private_files"),
+    *("database", "database_copy", "dialects", "postgres", "replicas", "sqlite_file"),
+)
+BELOW_STORAGE = ("errors", "supervision")
+"""Modules of servers that storage may use."""
+
+
+def beyond_storage(path: Path) -> set[str]:
+    """Return the modules of servers that a file imports and that neither are storage nor lie below it."""
+    there = {p.stem for p in (ROOT / "servers").iterdir()} - {"__init__", "__pycache__"}
+    found = {name.split(".")[1] for name in imported(path) if name.startswith("servers.")}
+    return (found & there) - {*STORAGE, *BELOW_STORAGE}
+
+
+@pytest.mark.parametrize("module", [*STORAGE, *BELOW_STORAGE])
+def test_storage_knows_no_round(module):
+    """What is on disk knows nothing of a round's states, uploads and sessions, nor of links and services."""
+    assert beyond_storage(ROOT / "servers" / f"{module}.py") == set()
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [
+        ("from servers.round import RoundRunner", "round"),
+        ("from servers import intake", "intake"),
+        ("def late():\n    import servers.states", "states"),
+        ("from servers.operations.telemetry import Telemetry", "operations"),
+    ],
+)
+def test_a_round_that_is_planted_in_storage_is_found(planted, found, tmp_path):
+    """However it is written, and wherever in the file."""
+    source = ROOT / "servers" / "task_state.py"
+    (tmp_path / source.name).write_text(f"{source.read_text()}\n\n{planted}\n")
+
+    assert beyond_storage(tmp_path / source.name) == {found}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

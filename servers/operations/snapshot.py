@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from dp.accounting import View
-from protos.precad.v1 import control_pb2
 from servers.operations.status import (
     INCOMPLETE,
     MAX_DETAILED,
@@ -33,6 +32,7 @@ from servers.operations.status import (
 )
 from servers.operations.telemetry import Flight, RoundNotes, Telemetry
 from servers.servicers import TaskView
+from servers.task_store import CommittedRound
 
 N_AGGREGATORS = 2
 VERSION = importlib.metadata.version("precad")
@@ -112,7 +112,7 @@ class AggregatorSnapshots:
     def _epsilons(self) -> tuple[Epsilon, ...]:
         task, last = self._view.task, self._view.records[-1] if self._view.records else None
         spent = epsilon_of(last) if last is not None else dict.fromkeys(View, 0.0)
-        return epsilons_of(task, spent, 0 if last is None else last.round + 1)
+        return epsilons_of(task, spent, 0 if last is None else last.number + 1)
 
     def _queues(self) -> tuple[Queue, ...]:
         view = self._view
@@ -129,14 +129,14 @@ class AggregatorSnapshots:
         oldest_detailed = len(records) - MAX_DETAILED
         return tuple(self._round(record, is_detailed=index >= oldest_detailed) for index, record in enumerate(records))
 
-    def _round(self, record: control_pb2.RoundRecord, *, is_detailed: bool) -> RoundSummary:
-        notes = self._telemetry.notes.get(record.round, RoundNotes())
+    def _round(self, record: CommittedRound, *, is_detailed: bool) -> RoundSummary:
+        notes = self._telemetry.notes.get(record.number, RoundNotes())
         verdicts: dict[Verdict, Iterable[str]] = {verdict: getattr(record, verdict) for verdict in VERDICTS}
         return summary_of(
             record,
             committed_at=notes.committed_at,
             outcomes=outcomes(verdicts, notes) if is_detailed else (),
-            epsilon_client=client_epsilon(self._view.task, record.round + 1),
+            epsilon_client=client_epsilon(self._view.task, record.number + 1),
         )
 
 
@@ -166,7 +166,7 @@ def _common(telemetry: Telemetry) -> dict[str, Any]:
 
 
 def summary_of(
-    record: control_pb2.RoundRecord,
+    record: CommittedRound,
     *,
     committed_at: float | None = None,
     outcomes: tuple[ClientOutcome, ...] = (),
@@ -174,7 +174,7 @@ def summary_of(
 ) -> RoundSummary:
     """A record as the status shows it."""
     return RoundSummary(
-        round=record.round,
+        round=record.number,
         n_chosen=len(record.chosen),
         n_accepted=len(record.accepted),
         n_rejected=len(record.rejected),
@@ -189,7 +189,7 @@ def summary_of(
     )
 
 
-def epsilon_of(record: control_pb2.RoundRecord) -> dict[View, float]:
+def epsilon_of(record: CommittedRound) -> dict[View, float]:
     """The bounds that a record states."""
     return {View.ONE_SERVER: record.epsilon_one_server, View.CLIENTS_ONLY: record.epsilon_clients_only}
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 import prometheus_client as prometheus
 
 from protos.identity import Role
-from protos.precad.v1 import control_pb2
 from servers.errors import Limit, RefusalReason, SubmissionRefusedError
 from servers.operations.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
 from servers.states import Collecting, RoundState, Selecting, Validated
-from servers.task_store import Attempt
+from servers.task_store import Attempt, CommittedRound
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper ends of the histograms' buckets."""
@@ -110,10 +109,10 @@ class Telemetry:
             case Validated() if self.flight is not None:
                 self.flight.accepted, self.flight.rejected = state.accepted, state.rejected
 
-    def committed(self, record: control_pb2.RoundRecord) -> None:
+    def committed(self, record: CommittedRound) -> None:
         """A round has been committed at this server, and what it made is on disk: it is no longer in flight."""
         self.flight = None
-        self.note(record.round).committed_at = time.time()
+        self.note(record.number).committed_at = time.time()
         self._count.committed(record)
 
     @contextmanager
@@ -183,7 +182,7 @@ class _Counters:
         for phase in PHASES:
             self.phase_seconds.labels(phase)
 
-    def committed(self, record: control_pb2.RoundRecord) -> None:
+    def committed(self, record: CommittedRound) -> None:
         self.rounds.inc()
         for verdict in VERDICTS:
             self.uploads.labels(verdict).inc(len(getattr(record, verdict)))

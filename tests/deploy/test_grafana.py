@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import deploy
 from dp.accounting import View
 from protos.identity import Role
-from protos.precad.v1 import control_pb2
 from servers.operations.metrics import StatusCollector, expose
 from servers.operations.status import PHASES, Epsilon, LiveRound, Queue, RoundSummary, Status
 from servers.operations.telemetry import LINKS, Telemetry
+from servers.task_store import CommittedRound
 
 FOLDER = Path(deploy.__file__).parent / "grafana"
 ADDED_BY_PROMETHEUS = {"instance", "job", "le"}
@@ -34,7 +34,7 @@ Known = dict[str, dict[str, set[str]]]
 def known() -> Known:
     """What an aggregator exposes in the middle of a round, and a dealer."""
     aggregator, dealer = Telemetry(Role.AGGREGATOR_A), Telemetry(Role.DEALER)
-    record = control_pb2.RoundRecord(chosen=["alice"], accepted=["alice"], seconds=dict.fromkeys(PHASES, 0.1))
+    record = CommittedRound(0, ("alice",), ("alice",), (), b"", 1.0, 1.0, seconds=dict.fromkeys(PHASES, 0.1))
     aggregator.committed(record)
     aggregator.call_refused("Join", "PERMISSION_DENIED")
     dealer.batch_dealt(Role.AGGREGATOR_A)

@@ -29,7 +29,7 @@ from mpc.joint_coin import CoinShare
 from protos.identity import Role
 from servers import audit_log
 from servers import dealer as dealer_module
-from servers import round as round_module
+from servers import task_state as task_state_module
 from servers.round import RoundRunner
 from servers.state_dir import store_path
 from servers.task_store import TaskStore
@@ -174,7 +174,7 @@ def a_late_charge(patch: pytest.MonkeyPatch) -> None:
 
     def later(self: RoundRunner, state: Any) -> Any:
         locked[id(self)] = state
-        self._store.checking(state.round, chosen=state.chosen, active=state.lock.active)
+        self._state.store.checking(state.round, chosen=state.chosen, active=state.lock.active)
         return dict.fromkeys(View, 0.0)
 
     def verdicts(self: RoundRunner, state: Any) -> None:
@@ -244,7 +244,7 @@ def the_same_noise_again(patch: pytest.MonkeyPatch) -> None:
 
 def two_models(patch: pytest.MonkeyPatch) -> None:
     """One server computes another one, and neither looks at the other's digest."""
-    commit, updated = RoundRunner.commit, round_module.updated
+    commit, updated = RoundRunner.commit, task_state_module.updated
 
     async def unnoticed(self: RoundRunner, state: Any) -> Any:
         class Echo:
@@ -266,7 +266,7 @@ def two_models(patch: pytest.MonkeyPatch) -> None:
         return updated(parameters, noisy_sum, task) + np.float32(len(calls) % 2)
 
     patch.setattr(RoundRunner, "commit", unnoticed)
-    patch.setattr(round_module, "updated", differs)
+    patch.setattr(task_state_module, "updated", differs)
 
 
 def the_same_batch_again(patch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from mpc.tuples import FIELD_PRIME, ServerTuples
 from protos.identity import Role
 from protos.precad.v1 import aggregator_pb2
 from servers import task_run
+from servers.equipment import Links
 from servers.lane import HEADER, _Incoming
 from servers.round import RoundRunner
 from servers.task_state import TaskState
@@ -147,8 +148,8 @@ def deviating_b(
     runner = type("Deviating", (DeviatingRunner,), ways)
     honest_limit = TaskState.require_rounds_left
 
-    def made(**arguments: Any) -> RoundRunner:
-        return (runner if arguments["link"].party == 1 else RoundRunner)(**arguments)
+    def made(state: TaskState, links: Links, *others: Any) -> RoundRunner:
+        return (runner if links.peer.party == 1 else RoundRunner)(state, links, *others)
 
     def limit(state: TaskState) -> None:
         if Role.AGGREGATOR_B not in state.store.where:

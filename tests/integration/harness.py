@@ -32,13 +32,14 @@ from protos.tls_files import TlsFiles
 from protos.transport import CHANNEL_OPTIONS, dial
 from servers.aggregator import Aggregator
 from servers.dealer import Dealer
+from servers.equipment import Compute, Links, NoiseSource
 from servers.intake import Intake
 from servers.peer import PeerLink, Send
-from servers.round import NoiseSource, RoundRunner
+from servers.round import RoundRunner
 from servers.sessions import Sessions
 from servers.spool import Spool
-from servers.state_dir import open_checkpoints, open_ledger, open_task_store
 from servers.states import Collecting, RoundState
+from servers.task_state import TaskState
 from tests.integration.pki import AGGREGATORS, Pki
 
 SCENARIO_TIMEOUT_S = 120.0
@@ -177,29 +178,16 @@ class ServerInProcess:
         folder: Path,
     ) -> None:
         self.task, self.link, self.tuples, self.sessions = task, link, tuples, Sessions(task.clients)
-        folder.mkdir()
+        self.state = TaskState.open(contextlib.ExitStack(), folder, task, np.zeros(task.dim, dtype=np.float32))
+        self.state.store.begin("in-process", AGGREGATORS[link.party])
         self.states: list[RoundState] = []
         noises = iter(noise)
-        self.runner = RoundRunner(
-            task=task,
-            task_id="in-process",
-            parameters=np.zeros(task.dim, dtype=np.float32),
-            link=link,
-            lane=lane,
-            tuples=tuples,  # type: ignore[arg-type] # has what the runner calls
-            sessions=self.sessions,
-            ledger=open_ledger(folder, task),
-            store=open_task_store(folder, task, bytes(4 * task.dim)),
-            checkpoints=open_checkpoints(folder, task),
-            gate=make_gate("crypten"),
-            engine=engines.CPU,
-            spool=Spool(
-                folder / "uploads.spool", slot_bytes=8 * task.dim, memory_bytes=1 << 30, max_memory_upload=1 << 30
-            ),
-            mpc_thread=ThreadPoolExecutor(1),
-            noise=lambda std, dim: next(noises),
-            on_state=self.states.append,
+        links = Links(link, lane, tuples, self.sessions)  # type: ignore[arg-type] # tuples have what the runner calls
+        compute = Compute(make_gate("crypten"), engines.CPU, ThreadPoolExecutor(1), lambda std, dim: next(noises))
+        spool = Spool(
+            folder / "uploads.spool", slot_bytes=8 * task.dim, memory_bytes=1 << 30, max_memory_upload=1 << 30
         )
+        self.runner = RoundRunner(self.state, links, compute, spool, self.states.append)
 
     @property
     def intake(self) -> Intake:

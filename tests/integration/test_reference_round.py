@@ -224,8 +224,8 @@ async def test_two_round_runners_equal_the_reference(mode: str, client_rate: flo
     expected = reference_rounds(task, noise, chosen)
     for server in servers:
         assert_array_equal([s.noisy_sum for s in server.of_kind(Opened)], [r.noisy_sum for r in expected])
-        assert [list(s.accepted) for s in server.of_kind(Committed)] == [r.accepted for r in expected]
-        assert [list(s.rejected) for s in server.of_kind(Committed)] == [r.rejected for r in expected]
+        assert [list(s.record.accepted) for s in server.of_kind(Committed)] == [r.accepted for r in expected]
+        assert [list(s.record.rejected) for s in server.of_kind(Committed)] == [r.rejected for r in expected]
         assert_array_equal([s.parameters for s in server.of_kind(Committed)], [r.parameters for r in expected])
 
 

@@ -185,7 +185,7 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
     while True:
         from_a, from_b = [(await queue.get()).invitation for queue in queues]
         invitation = agree(from_a, from_b, task)
-        encoded = trainer.train_round(invitation.round, servers[0].runner.parameters)
+        encoded = trainer.train_round(invitation.round, servers[0].state.model.parameters)
         submission = make_submission(encoded, invitation, task=task, client=client)
         for party in submission.servers:
             intake, payload, salt = servers[party].intake, submission.payloads[party], submission.salt_to(party)
@@ -218,15 +218,14 @@ async def test_a_simulation_gives_the_bytes_of_two_round_runners(algorithm: str,
 
     chosen = {state.round: state.chosen for state in servers[0].of_kind(Collecting)}
     committed = servers[0].of_kind(Committed)
-    expected = committed[-1].parameters.tobytes(), [sorted(state.rejected) for state in committed]
+    expected = committed[-1].parameters.tobytes(), [sorted(state.record.rejected) for state in committed]
     assert simulated(task, chosen, "cleartext") == expected
     assert simulated(task, chosen, "mpc") == expected
     models_found = [bytes(4 * task.dim), *(state.parameters.tobytes() for state in committed)]
     has_moved = [before != after for before, after in itertools.pairwise(models_found)]
     has_noise = task.noise_std_on_grid > 0
-    assert has_moved == [
-        has_noise or (state.accepted != () and task.may_release(len(state.accepted))) for state in committed
-    ]
+    accepted = [state.record.accepted for state in committed]
+    assert has_moved == [has_noise or (clients != () and task.may_release(len(clients))) for clients in accepted]
     assert [last.epsilon_one_server, last.epsilon_clients_only] == simulated_epsilons(task, chosen)
 
 

@@ -14,8 +14,7 @@ from protos import convert
 from protos.identity import Role
 from servers.checkpoints import FILES, Checkpoints
 from servers.errors import SetupError, StoreError
-from servers.round import keep
-from servers.task_state import TaskState
+from servers.task_state import Model, TaskState
 from servers.task_store import CommittedRound
 from tests.integration.harness import small_task
 
@@ -124,7 +123,7 @@ def test_deaths_between_checkpoint_and_commit_never_cost_the_last_release(tmp_pa
     for _ in range(2 * FILES):
         with ExitStack() as stack:
             state = TaskState.open(stack, tmp_path, task, initial)
-            assert_array_equal(state.parameters, MODEL + np.float32(last))
+            assert_array_equal(state.model.parameters, MODEL + np.float32(last))
             assert_array_equal(state.checkpoints.noisy_sum(last), SUM)
             number += 1
             state.checkpoints.save(number, MODEL - np.float32(number), SUM)
@@ -138,4 +137,4 @@ def store_round(state: TaskState, number: int, model: NDArray[np.float32]) -> No
     state.ledger.charge(number, ("alice",))
     digest = convert.sha256(convert.model_to_bytes(model))
     committed = CommittedRound(number, ("alice",), ("alice",), (), digest, 0.5, 0.25)
-    keep(state.store, state.checkpoints, state.ledger, committed, model, SUM)
+    state.commit(committed, Model.of(model), SUM)

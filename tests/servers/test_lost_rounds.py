@@ -26,10 +26,9 @@ from servers import audit_log
 from servers.database import Database
 from servers.dialects import SQLITE
 from servers.errors import SetupError, StoreError, TaskRefusedError
-from servers.round import pay, require_possible_sum
 from servers.state_dir import ledger_path, open_task_store, store_path
 from servers.task_run import public_reason
-from servers.task_state import TaskState
+from servers.task_state import TaskState, require_possible_sum
 from servers.task_store import AttemptState, TaskStore, migrations
 from tests.integration.harness import small_task
 
@@ -116,7 +115,7 @@ def test_a_charge_whose_fsync_fails_does_not_keep_the_server_from_starting(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fails)
             with pytest.raises(StoreError, match="charge of round 0"):
-                pay(state.ledger, 0, ("alice", "bob"))
+                state.charge(0, ("alice", "bob"))
         state.refresh()  # as the end of the task does
     if is_lost:
         lines = ledger_path(tmp_path).read_bytes().splitlines(keepends=True)
@@ -157,7 +156,7 @@ def validated(state: TaskState, number: int) -> None:
     """Up to the verdicts, with its charge."""
     state.store.reserve(number)
     state.store.checking(number, chosen=("alice",), active=("alice",))
-    pay(state.ledger, number, ("alice",))
+    state.charge(number, ("alice",))
     state.store.validated(number, accepted=("alice",), rejected=())
     state.refresh()
 
@@ -165,7 +164,7 @@ def validated(state: TaskState, number: int) -> None:
 def sum_and_digest(state: TaskState) -> tuple[NDArray[np.int64], bytes]:
     """A possible sum, and of the model that it makes."""
     noisy_sum = np.ones(TASK.dim, dtype=np.int64)
-    return noisy_sum, convert.sha256(convert.model_to_bytes(updated(state.parameters, noisy_sum, TASK)))
+    return noisy_sum, convert.sha256(convert.model_to_bytes(updated(state.model.parameters, noisy_sum, TASK)))
 
 
 def test_only_the_last_round_with_verdicts_is_taken_over_and_none_before_a_release(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from mpc.prg import Seed
 from mpc.ring import RingArray
 from mpc.tuples import BatchShape, ServerTuples
 from protos.task import Task
-from servers import round as round_steps
 from servers.errors import PeerUnreachableError
 from servers.spool import MemoryPayload
 from servers.states import Collecting
+from servers.task_state import TaskState
 from servers.task_store import TaskStore
 from tests.integration.harness import (
     AGGREGATORS,
@@ -184,7 +184,7 @@ async def test_a_batch_that_fails_ahead_ends_the_round_that_needs_it(
 
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(TaskStore, "reserve"), (TaskStore, "validated"), (round_steps, "pay"), (round_steps, "keep")],
+    [(TaskStore, "reserve"), (TaskStore, "validated"), (TaskState, "charge"), (TaskState, "commit")],
     ids=["number", "verdicts", "charge", "model"],
 )
 @asynchronous

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from servers.state_dir import (
     load_initial_model,
     open_ledger,
     open_task_store,
-    record_of,
     require_usable,
     restore_records,
     store_path,
@@ -141,13 +141,12 @@ def test_a_damaged_record_is_written_again_from_what_is_known(damage: bytes, tmp
     """What a crash of the system left in place of the last line; the line before it keeps its timings."""
     model = np.zeros(4, dtype=np.float32)
     committed = [CommittedRound(t, ("ada", "bob"), ("ada",), ("bob",), b"d" * 32, 1.0, 2.0) for t in (0, 1)]
-    first = record_of(committed[0])
-    first.seconds["collect"] = 1.5
+    first = replace(committed[0], seconds={"collect": 1.5})
     write_round(tmp_path, first, model)
     with (tmp_path / "rounds.jsonl").open("ab") as file:
         file.write(damage)
     for _ in range(2):
-        assert restore_records(tmp_path, committed, model) == [first, record_of(committed[1])]
+        assert restore_records(tmp_path, committed, model) == [first, committed[1]]
 
 
 def test_a_folder_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
