@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import BernoulliNB
 
 from clients import datasets
@@ -60,6 +61,15 @@ def test_the_split_is_stratified_and_always_the_same(split):
     share = np.bincount(split.train.labels) + np.bincount(split.test.labels)
     assert np.all(np.abs(np.bincount(split.test.labels) - share * 360 / 1797) < 1)
     assert_array_equal(datasets.digits().test.labels, split.test.labels)
+
+
+def test_the_split_is_scikit_learn_s_own(split):
+    """The committed rows are what `train_test_split` gives with seed 0, in its order."""
+    pixels, labels = load_digits(return_X_y=True)
+    train, test = train_test_split(np.arange(len(labels)), test_size=360, stratify=labels, random_state=0)
+    for records, chosen in ((split.train, train), (split.test, test)):
+        assert_array_equal(records.features.reshape(-1, 64), (pixels[chosen] / 16).astype(np.float32))
+        assert_array_equal(records.labels, labels[chosen])
 
 
 def test_enlarged_digits_keep_range_mean_and_labels(split):
