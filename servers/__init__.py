@@ -12,6 +12,7 @@ In reading order:
     peer          the link between A and B: hello, relays, goodbye
     lane          the connection beside it on which MPC's steps go back and forth
     lane_opening, lane_listener, waiting_room   how it opens, at A and at B, where strangers connect as well
+    step_limits   how long a step may take, and how much of it a peer may send
     tuple_source  the link from an aggregator to the dealer
     aggregator    the process: what it holds open, and what it tells clients and operators
     task_run      the task in it: meeting, registration, rounds, end; again after every loss
