@@ -6,13 +6,12 @@ from pathlib import Path
 
 import grpc
 
-from protos.identity import Role
+from protos.identity import AGGREGATORS
 from protos.precad.v1 import aggregator_pb2
 from protos.tls_files import Pins, TlsFiles, TlsMaterial, renewable, renewable_pins
 from protos.transport import dial
 from protos.undecoded import stub_of_bytes
 
-AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 _SERVICE = aggregator_pb2.DESCRIPTOR.services_by_name["Aggregator"]
 
 

@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 
 from clients.conduct import Conduct, Honest
 from clients.errors import ProtocolError, ServerBusyError, ServerUnreachableError, TaskEndedError, TaskRefusedError
-from clients.links import AGGREGATORS, Links
+from clients.links import Links
 from clients.patience import Patience, retry_after_s, until_admitted
 from clients.submission import RoundInvitation, Submission, agree, make_submission
 from clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
 from mpc.errors import MalformedMessageError
 from mpc.ring import RingArray
 from protos import convert
+from protos.identity import AGGREGATORS
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from protos.task import Task
 from protos.task_fields import hello_to

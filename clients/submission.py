@@ -13,13 +13,13 @@ import os
 from dataclasses import dataclass, field
 
 from clients.errors import ProtocolError
-from clients.links import AGGREGATORS
 from mpc import ring, sharing
 from mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
 from mpc.ring import RingArray
 from mpc.sharing import Mode
 from mpc.tuples import DIGEST_BYTES, mask_seed_digest
 from protos import convert
+from protos.identity import AGGREGATORS
 from protos.precad.v1 import aggregator_pb2, common_pb2
 from protos.task import Task
 

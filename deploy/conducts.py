@@ -26,7 +26,7 @@ def _conduct(client: str, kind: str) -> Conduct:
         if error.name != "clients.attacks":  # they are here, and something that they need is not
             raise
         raise ConfigError(
-            f"client.attacks.{client}: expected 'none', as this installation holds no attacks (clients.attacks), "
-            f"found {kind!r}"
+            f"client.attacks.{client}: expected 'none', as this installation holds no attacks "
+            f"(clients.attacks), found {kind!r}"
         ) from None
     return ATTACKS[kind]()

@@ -65,6 +65,10 @@ class Role(enum.StrEnum):
         return f"{self}.precad"
 
 
+AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+"""By party: A is 0, B is 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A role and who holds it. There are many clients; of every other role there is one, named like the role."""

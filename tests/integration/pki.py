@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from deploy.pki import create_authority, issue
-from protos.identity import Identity, Role
+from protos.identity import AGGREGATORS, Identity, Role
 from protos.tls_files import TlsFiles
 from servers.config import AggregatorConfig, DealerConfig
-
-AGGREGATORS = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 
 
 @dataclass(frozen=True)
