@@ -25,7 +25,7 @@ $(INSTALLED): requirements.lock requirements-cuda.lock requirements-cpu.lock pyp
 	  $(PIP) install --no-deps --require-hashes -r requirements-cpu.lock 2> /dev/null \
 	    || echo "no CPU build of torch on this index: taking the default one"; fi
 	$(PIP) install --no-deps --require-hashes -r requirements.lock
-	if $(BIN)/python deploy/lock.py --torch-needs-cuda; then \
+	if $(BIN)/python deploy/hosts/lock.py --torch-needs-cuda; then \
 	  $(PIP) install --no-deps --require-hashes -r requirements-cuda.lock; fi
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -50,10 +50,10 @@ bench: $(INSTALLED)  ## Measure the norm check beside its peers (two minutes; `m
 peers: $(PEERS)/.installed  ## Make the virtual environment of the benchmarks' peers (SPU, OpenDP, Opacus)
 
 # Their requirements conflict with our lock file, so they get an environment of their own; Opacus runs on our torch.
-$(PEERS)/.installed: benchmarks/peers.txt requirements-cpu.lock requirements-cuda.lock
+$(PEERS)/.installed: lab/bench/peers.txt requirements-cpu.lock requirements-cuda.lock
 	@test -n "$(PYTHON)" || { echo "the peers need Python 3.11: make peers PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r benchmarks/peers.txt
+	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r lab/bench/peers.txt
 	if command -v nvidia-smi > /dev/null || ! $(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install \
 	    --no-deps --require-hashes -r requirements-cpu.lock 2> /dev/null; then \
 	  $(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps torch==2.13.0 \
@@ -74,11 +74,11 @@ format: $(INSTALLED)  ## Format the code
 	$(BIN)/ruff format .
 
 protos: $(INSTALLED)  ## Generate the gRPC stubs from protos/precad/v1
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/precad/v1/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. precad/protos/precad/v1/*.proto
 
 lock: $(INSTALLED)  ## Resolve the lock files anew from pyproject.toml
 	$(PIP) install uv
-	$(BIN)/python deploy/lock.py
+	$(BIN)/python deploy/hosts/lock.py
 
 clean:  ## Remove the virtual environments and caches (runs/ stays)
 	rm -rf $(VENV) $(PEERS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

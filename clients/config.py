@@ -11,9 +11,9 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
-from protos.config_path import ConfigPath
-from protos.tls_files import TlsFiles
+from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
+from precad.protos.config_path import ConfigPath
+from precad.protos.tls.files import TlsFiles
 
 DatasetName: TypeAlias = Literal[
     "digits",
@@ -45,7 +45,7 @@ AttackName: TypeAlias = Literal[
     "feature-noise",
     "gaussian-features",
 ]
-"""Those of `clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
+"""Those of `precad.clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
 
 
@@ -96,7 +96,7 @@ class ClientConfig(BaseModel):
     """m: how often a client uploads for one model while no round is committed. Asked once more, it ends (exit code 3):
     a server that deviates learns a bit of every upload of a round that it then loses."""
     attacks: dict[str, AttackName] = Field(default_factory=dict)
-    """Experiments only: clients that misbehave, and how (`clients.attacks`)."""
+    """Experiments only: clients that misbehave, and how (`precad.clients.attacks`)."""
 
     @model_validator(mode="after")
     def _pins_both_or_none(self) -> Self:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mpc import fixed_point
-from mpc.ring import RingArray
-from protos.task import Task
+from precad.mpc import fixed_point
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
 
 
 def encode_update(update: NDArray[np.float64], task: Task) -> RingArray:

@@ -15,21 +15,28 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-from clients import models
-from clients.bit_exactness import made_up_records
-from clients.conduct import Conduct
-from clients.config import ClientConfig
-from clients.datasets import DataSource, Records, example_of
-from clients.errors import ArgumentError, ClientError, ModelRecordError, StoppedError
-from clients.model_probe import EXHAUSTED
-from clients.per_record import RecordEngine
-from clients.record_range import require_range
-from clients.round_update import Participant, StepNoise, record_clip, require_runnable, round_updates, secure_noise
-from clients.session import ClientSession, ModelCache
-from clients.upload_limit import UploadLimit, require_writable
-from mpc.prg import RandomBytes
-from mpc.ring import RingArray
-from protos.task import Task
+from precad.clients.config import ClientConfig
+from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, StoppedError
+from precad.clients.gradients.bit_exactness import made_up_records
+from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.probe import EXHAUSTED
+from precad.clients.gradients.record_range import require_range
+from precad.clients.models import networks
+from precad.clients.records import DataSource, Records, example_of
+from precad.clients.training.conduct import Conduct
+from precad.clients.training.round_update import (
+    Participant,
+    StepNoise,
+    record_clip,
+    require_runnable,
+    round_updates,
+    secure_noise,
+)
+from precad.clients.upload.session import ClientSession, ModelCache
+from precad.clients.upload_limit import UploadLimit, require_writable
+from precad.mpc.prg import RandomBytes
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
 
 _SPARE_THREADS = 4
 log = structlog.get_logger(__name__)
@@ -62,13 +69,14 @@ class Trainer:
         random_bytes: RandomBytes = os.urandom,
         noise: StepNoise = secure_noise,
     ) -> None:
-        """`conducts`: one for each client (`clients.conduct`). `random_bytes` draws the records of a round, client by
-        client; `noise` is what clients add by themselves, where the algorithm wants it. Fixed streams in tests.
+        """`conducts`: one for each client (`precad.clients.training.conduct`). `random_bytes` draws the records of a
+        round, client by client; `noise` is what clients add by themselves, where the algorithm wants it. Fixed streams
+        in tests.
 
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
         self._task, self._conducts, self._random_bytes, self._noise = task, conducts, random_bytes, noise
         self._records = {client: conducts[client].on_records(own) for client, own in records.items()}
-        model = models.build(task.model)
+        model = networks.build(task.model)
         some = next(iter(records.values()))
         memory = None if memory_mb is None else memory_mb * 2**20
         self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)
@@ -79,7 +87,7 @@ class Trainer:
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()
         # the first pass loads kernels and costs a second: not in the first round
-        self._engine.clipped_sums(models.flatten(model), [_made_up(some)], record_clip(task))
+        self._engine.clipped_sums(networks.flatten(model), [_made_up(some)], record_clip(task))
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
@@ -164,9 +172,9 @@ def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     must be exact would tell of a record whether it is there.
     """
     source = DataSource.of(config)
-    split = source.load(side=models.image_side(task.model))
-    some, model = split.train, models.build(task.model)
-    models.require_fit(model, some.shape, is_text=some.is_text, n_logits=split.n_logits)
+    split = source.load(side=networks.image_side(task.model))
+    some, model = split.train, networks.build(task.model)
+    networks.require_fit(model, some.shape, is_text=some.is_text, n_logits=split.n_logits)
     require_range(model, {f"client.dataset {config.dataset}, training half": some})
     found = source.records_of(split, list(task.clients), clients)
     for client, records in found.items():

@@ -12,16 +12,16 @@ import hmac
 import os
 from dataclasses import dataclass, field
 
-from clients.errors import ProtocolError
-from mpc import ring, sharing
-from mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
-from mpc.ring import RingArray
-from mpc.sharing import Mode
-from mpc.tuples import DIGEST_BYTES, mask_seed_digest
-from protos import convert
-from protos.identity import AGGREGATORS
-from protos.precad.v1 import aggregator_pb2, common_pb2
-from protos.task import Task
+from precad.clients.errors import ProtocolError
+from precad.mpc import ring, sharing
+from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Mode
+from precad.mpc.tuples.held import DIGEST_BYTES, mask_seed_digest
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import AGGREGATORS
 
 
 @dataclass(frozen=True, slots=True)

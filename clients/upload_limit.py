@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from clients.errors import StateFileError, UploadLimitError
+from precad.clients.errors import StateFileError, UploadLimitError
 
 DEFAULT_UPLOADS_PER_MODEL: Final = 3
 _LINE: Final = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}")

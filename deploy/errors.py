@@ -14,13 +14,13 @@ unreachable; 130 interrupted; 1 anything else.
 
 from __future__ import annotations
 
-from clients import errors as client_errors
-from deploy.pki import PkiError
-from dp.errors import DpError
-from mpc.errors import ChannelClosedError, EngineUnavailableError, GateUnavailableError, MpcError, ParameterError
-from protos.identity import IdentityError
-from protos.tls_files import TransportError
-from servers import errors as server_errors
+from precad.clients import errors as client_errors
+from precad.deploy.authority.pki import PkiError
+from precad.dp.errors import DpError
+from precad.mpc.errors import ChannelClosedError, EngineUnavailableError, GateUnavailableError, MpcError, ParameterError
+from precad.protos.tls.files import TransportError
+from precad.protos.tls.identity import IdentityError
+from precad.servers import errors as server_errors
 
 SUCCESS, FAILURE, INVALID_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 

@@ -7,7 +7,7 @@ import math
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
-from dp.accounting import Label
+from precad.dp.accountants.pld import Label
 
 
 def to_json(report: dict[str, Any]) -> str:

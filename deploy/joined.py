@@ -16,7 +16,7 @@ from typing import Final
 COMMANDS: Final = "precad.commands"
 """The group of commands: each a `typer.Typer`, or a function with typer's annotations."""
 RUN_READERS: Final = "precad.run_readers"
-"""The group of readers: each a `deploy.reporting.runs.RunReader`."""
+"""The group of readers: each a `precad.deploy.reporting.runs.RunReader`."""
 
 _PROJECT: Final = "precad"
 _CHECKOUT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"

@@ -23,8 +23,8 @@ from typing import Any
 
 import tomli_w
 
-from deploy.errors import ConfigError
-from deploy.whole_file import write_whole
+from precad.deploy.errors import ConfigError
+from precad.deploy.files.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a run's files say of its epsilons, each with the adversary that it names (`dp.task_cost`)."""
+"""What a run's files say of its epsilons, each with the adversary that it names (`precad.dp.accountants.task_cost`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy.figures import plain
-from dp.accounting import Conduct, View
-from dp.ledger import Level
-from dp.task_cost import TaskCost
-from protos.task import Task
-from servers.state_dir import open_ledger
+from precad.deploy.figures import plain
+from precad.dp.accountants.pld import Conduct, View
+from precad.dp.accountants.task_cost import TaskCost
+from precad.dp.ledger import Level
+from precad.protos.task.task import Task
+from precad.servers.store.folder import open_ledger
 
 Written = dict[str, float | str | int | None]
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
-from dp.accounting import (
+from precad.dp.accountants.pld import (
     Conduct,
     Event,
     Label,
@@ -43,11 +43,11 @@ from dp.accounting import (
     Unit,
     View,
 )
-from dp.checks import require_count, require_delta, require_positive
-from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
-from dp.ledger_lines import charge_of, require_same, seal, sorted_ids, unseal
-from dp.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
-from dp.task_cost import TaskCost
+from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
+from precad.dp.accountants.task_cost import TaskCost
+from precad.dp.checks import require_count, require_delta, require_positive
+from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
+from precad.dp.ledger_lines import charge_of, require_same, seal, sorted_ids, unseal
 
 _FORMAT: Final = 1
 _FIRST_CHAIN: Final = ""
@@ -60,10 +60,11 @@ class Ledger:
     """Realised participation of every client, and what it amounts to. For one thread of one process.
 
     A statement says against whom it holds. Against an adversary that may discard draws it counts the most rounds that
-    there can be, else the rounds that were charged (`dp.task_cost`).
+    there can be, else the rounds that were charged (`precad.dp.accountants.task_cost`).
 
     path      the file, created if missing; None keeps the ledger in memory, for simulations and tests.
-    events    what one round is to each view, see `dp.task_privacy`; None: epsilon is infinite after it. Fixed for the
+    events    what one round is to each view, see `precad.dp.task_privacy`; None: epsilon is infinite after it. Fixed
+    for the
               life of the file.
     delta     of every statement. Fixed for the life of the file.
     budgets   the largest epsilon any client may reach, by view or level; one without is accounted, not limited.

@@ -1,4 +1,4 @@
-"""The lines of a ledger's file (`dp.ledger`): how one is written, and what is refused when it is read."""
+"""The lines of a ledger's file (`precad.dp.ledger`): how one is written, and what is refused when it is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from dp.checks import require_count
+from precad.dp.checks import require_count
 
 
 def charge_of(fields: dict[str, Any], earlier: Collection[int]) -> tuple[int, list[str]]:

@@ -9,8 +9,8 @@ non-private       nobody adds anything                         a record       no
 
 The first multiplier is against one server with any clients, the second against clients only; one alone holds for both.
 Each is of a round that the client takes part in, and a record's counts what rounding adds to its sensitivity
-(`dp.accounting.effective_noise_multiplier`); a whole client's update is rounded toward zero and then checked, so C
-bounds it as it is.
+(`precad.dp.accountants.pld.effective_noise_multiplier`); a whole client's update is rounded toward zero and then
+checked, so C bounds it as it is.
 
 For a whole client no round is amplified by the draw of clients, in `user-dp-fedavg` as in the level that `precad` has
 beside its records. Servers know who was drawn. So may clients: an invitation names the place of its client among those
@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from dp.accounting import (
+from precad.dp.accountants.pld import (
     Event,
     PldAccountant,
     SampledGaussian,
@@ -36,12 +36,12 @@ from dp.accounting import (
     effective_noise_multiplier,
     round_event,
 )
-from dp.precad_client import client_noise_multiplier
-from dp.task_cost import Level, TaskCost
+from precad.dp.accountants.precad_client import client_noise_multiplier
+from precad.dp.accountants.task_cost import Level, TaskCost
 
 
 class PublicParameters(Protocol):
-    """What of a task its privacy depends on; `protos.task.Task` is one."""
+    """What of a task its privacy depends on; `precad.protos.task.task.Task` is one."""
 
     @property
     def algorithm(self) -> str: ...
@@ -207,7 +207,7 @@ def _distributed_dp(task: PublicParameters) -> TaskPrivacy:
     """The draws of tau clients add up to N(0, (sigma R)^2); servers hold shares and open the sum alone.
 
     tau draws rounded to the grid add up to what one rounded draw is, up to terms of order tau exp(-(pi std)^2) in its
-    law with std >= 8 steps: below 1e-260. Our derivation, as in `dp.accounting.round_event`.
+    law with std >= 8 steps: below 1e-260. Our derivation, as in `precad.dp.accountants.pld.round_event`.
     """
     note = (
         f"if of the uploads of every released round at least {task.non_colluding} are of clients that follow the "

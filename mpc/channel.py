@@ -8,7 +8,7 @@ pieces, `exchange_pieces`; it is one step all the same.
 What a step can need is known before it: the peer's payload is at most as long as ours, or as the step says
 (`at_most`). A peer that announces more is refused before memory is taken for it.
 
-`servers.lane` implements it over TLS; `memory_pair` is its in-process twin for tests and simulation.
+`precad.servers.links.lane` implements it over TLS; `memory_pair` is its in-process twin for tests and simulation.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
-from mpc.sharing import Party
+from precad.mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
+from precad.mpc.sharing import Party
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from mpc.errors import NotFiniteError, OverflowsRingError, ParameterError
-from mpc.ring import RingArray
+from precad.mpc.errors import NotFiniteError, OverflowsRingError, ParameterError
+from precad.mpc.ring import RingArray
 
 DEFAULT_FRAC_BITS = 16
 MAX_FRAC_BITS = 40

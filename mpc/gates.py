@@ -2,7 +2,7 @@
 
 `crypten` runs CrypTen's circuit and is the default, the paper's choice. `native` is ours: stateless, without torch, in
 two rounds instead of seven and a fifth of the traffic. Their carries are equal bit for bit, and what follows them is
-common to both (`mpc.top_bits`).
+common to both (`precad.mpc.gate.top_bits`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from mpc.carry_gate import CarryGate
-from mpc.comparison import CryptenGate, require_crypten
-from mpc.top_bits import Gate
+from precad.mpc.crypten.crypten_gate import CryptenGate, require_crypten
+from precad.mpc.gate.native_gate import CarryGate
+from precad.mpc.gate.top_bits import Gate
 
 GATES: Mapping[str, Callable[[], Gate]] = MappingProxyType({CryptenGate.name: CryptenGate, CarryGate.name: CarryGate})
 

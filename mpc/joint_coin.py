@@ -16,14 +16,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from mpc import prg
-from mpc.channel import Channel
-from mpc.errors import CommitmentError, MalformedMessageError, ParameterError
-from mpc.prg import Label, Purpose, RandomBytes, Seed
+from precad.mpc import prg
+from precad.mpc.channel import Channel
+from precad.mpc.errors import CommitmentError, MalformedMessageError, ParameterError
+from precad.mpc.prg import Label, Purpose, RandomBytes, Seed
 
 COIN_BYTES = 32
 REVEAL = "coin/reveal"
-"""The step's label; in `mpc.validation` more than the coin may go with it."""
+"""The step's label; in `precad.mpc.validation` more than the coin may go with it."""
 
 
 def digest(*parts: bytes) -> bytes:

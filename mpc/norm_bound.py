@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from mpc.errors import ParameterError
-from mpc.fixed_point import DEFAULT_FRAC_BITS, check_frac_bits
-from mpc.ring import MODULUS
+from precad.mpc.errors import ParameterError
+from precad.mpc.fixed_point import DEFAULT_FRAC_BITS, check_frac_bits
+from precad.mpc.ring import MODULUS
 
 WINDOW_BITS = 29
 WINDOW = 1 << WINDOW_BITS
@@ -89,7 +89,7 @@ class NormBound:
     @property
     def log2_soundness_error(self) -> float:
         """log2 of the probability that a longer or wrapping vector is accepted: 2^-k for the rows, and a collision of
-        the hash that compares the servers' bits (`mpc.equality`)."""
+        the hash that compares the servers' bits (`precad.mpc.gate.equality`)."""
         return math.log2(2.0**-self.n_rows + (self.words_per_client + 1) * 2.0**-127)
 
     @property

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mpc import ring
-from mpc.channel import PIECE_BYTES, Channel
-from mpc.ring import RingArray
+from precad.mpc import ring
+from precad.mpc.channel import PIECE_BYTES, Channel
+from precad.mpc.ring import RingArray
 
 PIECE_WORDS = PIECE_BYTES // ring.WORD_BYTES
 

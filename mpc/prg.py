@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from mpc.errors import ParameterError
-from mpc.ring import RingArray
+from precad.mpc.errors import ParameterError
+from precad.mpc.ring import RingArray
 
 VERSION = b"precad/v1"
 SEED_BYTES = 16

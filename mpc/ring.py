@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpc.errors import MalformedMessageError
+from precad.mpc.errors import MalformedMessageError
 
 MODULUS = 1 << 64
 WORD_BYTES, WORD_BITS = 8, 64

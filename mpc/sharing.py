@@ -18,10 +18,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from mpc import prg, ring
-from mpc.errors import ParameterError
-from mpc.prg import Label, Purpose, RandomBytes, Seed, Stream
-from mpc.ring import RingArray
+from precad.mpc import prg, ring
+from precad.mpc.errors import ParameterError
+from precad.mpc.prg import Label, Purpose, RandomBytes, Seed, Stream
+from precad.mpc.ring import RingArray
 
 Party: TypeAlias = Literal[0, 1]
 """0 is aggregation server A, 1 is B."""

@@ -22,12 +22,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpc import equality, joint_coin, opening, ring, top_bits
-from mpc.channel import Channel, exchange_alike
-from mpc.engines import CPU
-from mpc.errors import MalformedMessageError, VerdictsDifferError
-from mpc.joint_coin import COIN_BYTES, CoinShare
-from mpc.local_step import (
+from precad.mpc import joint_coin, opening, ring
+from precad.mpc.channel import Channel, exchange_alike
+from precad.mpc.errors import MalformedMessageError, VerdictsDifferError
+from precad.mpc.gate import equality, top_bits
+from precad.mpc.gate.top_bits import Gate
+from precad.mpc.joint_coin import COIN_BYTES, CoinShare
+from precad.mpc.local.engines import CPU
+from precad.mpc.local.rows import RowStreams
+from precad.mpc.local.step import (
     Engine,
     LocalSums,
     Masked,
@@ -38,13 +41,11 @@ from mpc.local_step import (
     read_tile,
     require_length,
 )
-from mpc.norm_bound import WINDOW, NormBound
-from mpc.prg import RandomBytes, Seed
-from mpc.projection import RowStreams
-from mpc.ring import RingArray
-from mpc.sharing import Party
-from mpc.top_bits import Gate
-from mpc.tuples import BatchShape, ServerTuples
+from precad.mpc.norm_bound import WINDOW, NormBound
+from precad.mpc.prg import RandomBytes, Seed
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Party
+from precad.mpc.tuples.held import BatchShape, ServerTuples
 
 BINDING_BYTES = 32
 

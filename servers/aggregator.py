@@ -1,6 +1,6 @@
 """The process of one aggregator: what it holds open, and what it tells clients and operators.
 
-    files, lead, port, state, services -> the task (`servers.task_run`) -> goodbye
+    files, lead, port, state, services -> the task (`precad.servers.task.run`) -> goodbye
 
 A process that is started again in its folder goes on with the task.
 """
@@ -19,43 +19,44 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from dp import rounded_gaussian
-from mpc import compiled, engines
-from mpc.gates import make_gate
-from mpc.local_step import Engine
-from mpc.ring import WORD_BYTES
-from mpc.sharing import Party
-from protos.model_update import has_diverged
-from protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2_grpc, peer_pb2_grpc
-from protos.task import Task
-from protos.transport import bind_server, stop_server
-from servers import memory
-from servers.admission import Admission, reserve_descriptors
-from servers.config import AggregatorConfig
-from servers.control import ControlServicer
-from servers.credentials import ROLES, Credentials
-from servers.drain import Drain
-from servers.equipment import Compute, NoiseSource
-from servers.errors import Limit, TaskUnfulfilledError
-from servers.operations import logs
-from servers.operations.health import add_health
-from servers.operations.port import operations_port
-from servers.operations.snapshot import AggregatorSnapshots
-from servers.operations.telemetry import Telemetry
-from servers.replicas import lead, while_leading
-from servers.revocation import Revocations
-from servers.servicers import AggregatorServicer, PeerServicer, TaskView
-from servers.sessions import Sessions
-from servers.spool import Spool
-from servers.state_dir import load_initial_model, restore_records, spool_path
-from servers.states import Aborted, Collecting, RoundState, Selecting
-from servers.supervision import until_stopped
-from servers.task_run import LINGER_S, TaskRun, public_reason
-from servers.task_state import TaskState
-from servers.transfers import Transfers
+from precad.dp.noise import rounded_gaussian
+from precad.mpc.gates import make_gate
+from precad.mpc.kernels import loading
+from precad.mpc.local import engines
+from precad.mpc.local.step import Engine
+from precad.mpc.ring import WORD_BYTES
+from precad.mpc.sharing import Party
+from precad.protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2_grpc, peer_pb2_grpc
+from precad.protos.task.model_update import has_diverged
+from precad.protos.task.task import Task
+from precad.protos.tls.transport import bind_server, stop_server
+from precad.servers.config import AggregatorConfig
+from precad.servers.database.replicas import lead, while_leading
+from precad.servers.door.admission import Admission, reserve_descriptors
+from precad.servers.door.health import add_health
+from precad.servers.door.operator import ControlServicer
+from precad.servers.door.revocation import Revocations
+from precad.servers.door.servicers import AggregatorServicer, PeerServicer, TaskView
+from precad.servers.door.transfers import Transfers
+from precad.servers.errors import Limit, TaskUnfulfilledError
+from precad.servers.links.credentials import ROLES, Credentials
+from precad.servers.operations.port import operations_port
+from precad.servers.operations.snapshot import AggregatorSnapshots
+from precad.servers.rounds import memory
+from precad.servers.rounds.equipment import Compute, NoiseSource
+from precad.servers.rounds.sessions import Sessions
+from precad.servers.rounds.states import Aborted, Collecting, RoundState, Selecting
+from precad.servers.rounds.uploads import Spool
+from precad.servers.store.folder import load_initial_model, restore_records, spool_path
+from precad.servers.store.state import TaskState
+from precad.servers.supervision import until_stopped
+from precad.servers.task.drain import Drain
+from precad.servers.task.run import LINGER_S, TaskRun, public_reason
+from precad.servers.telemetry import logs
+from precad.servers.telemetry.events import Telemetry
 
 if TYPE_CHECKING:
-    from servers.postgres import Session
+    from precad.servers.database.postgres import Session
 
 log = structlog.get_logger(__name__)
 
@@ -254,5 +255,5 @@ def _ready_engine(name: str, n_threads: int) -> Engine:
     """Compiled, or with its context on the device, and with what follows it. Raises EngineUnavailableError."""
     engine = engines.make_engine(name, n_threads=n_threads)
     engine.warm_up()
-    compiled.warm_up()
+    loading.warm_up()
     return engine

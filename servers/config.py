@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from protos.config_path import ConfigPath
-from protos.identity import Role
-from protos.tls_files import TlsFiles, TransportError
-from protos.transport import split_address
+from precad.protos.config_path import ConfigPath
+from precad.protos.tls.files import TlsFiles, TransportError
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import split_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Patience = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
@@ -61,9 +61,9 @@ class ServerConfig(BaseModel):
     authority: ConfigPath
     """The authority's certificate (PEM)."""
     database_url: Annotated[SecretStr, Field(min_length=1)] | None = None
-    """postgresql://... of a database for several replicas of this server (`servers.replicas`; needs precad[postgres]).
-    Without one it is in the environment, in PRECAD_DATABASE_URL; without both, there are files of SQLite in
-    `state_dir`."""
+    """postgresql://... of a database for several replicas of this server (`precad.servers.database.replicas`; needs
+    precad[postgres]). Without one it is in the environment, in PRECAD_DATABASE_URL; without both, there are files of
+    SQLite in `state_dir`."""
     connect_timeout_s: Seconds = 60.0
     """How long to try to reach the other servers at the start."""
     reconnect_timeout_s: Patience = 600.0
@@ -131,8 +131,8 @@ class AggregatorConfig(ServerConfig):
     """Where the ledgers, the state of the task and the models are written, and uploads that memory has no room for. One
     that holds this task is gone on with, one of another task is refused."""
     revoked: ConfigPath | None = None
-    """File of clients' certificates that are no longer accepted: a SHA-256 fingerprint a line (`servers.revocation`).
-    It may change while the server runs."""
+    """File of clients' certificates that are no longer accepted: a SHA-256 fingerprint a line
+    (`precad.servers.door.revocation`). It may change while the server runs."""
     memory_budget_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     """Resident memory that this server may take, in MiB. What the model needs comes first (24 bytes a parameter and
     768 MiB); uploads that do not fit into the rest wait in a file of `state_dir`."""
@@ -152,15 +152,16 @@ class AggregatorConfig(ServerConfig):
     transfer_grace_s: Seconds = 10.0
     """How old a transfer is before it is judged by its speed."""
     engine: Literal["cpu", "cuda"] = "cpu"
-    """Where the check computes what grows with the model (`mpc.engines`). `cuda` needs a GPU and is refused without."""
+    """Where the check computes what grows with the model (`precad.mpc.local.engines`). `cuda` needs a GPU and is
+    refused without."""
     check_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """How many cores the engine `cpu` may use for it. The result is the same integers. Each core beyond the first costs
     16 KiB per enrolled client of the budget."""
 
     step_timeout_s: Patience = 600.0
     """How long the other server may take over its part of a step, before the round is given up as if it had hung up.
-    More where it may be at work (`servers.step_limits`): 8 n d bytes at 8 MiB/s, the step's own bytes at 1 Mbit/s, and
-    the time for uploads, dealer and clients. 0: for ever."""
+    More where it may be at work (`precad.servers.links.step_limits`): 8 n d bytes at 8 MiB/s, the step's own bytes at
+    1 Mbit/s, and the time for uploads, dealer and clients. 0: for ever."""
     lane_listen: Annotated[str, Field(min_length=1)] | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
 

@@ -1,9 +1,9 @@
 """The dealer's process: deals one batch of correlated randomness per round to both aggregators, and to nobody else.
 
 A batch is made when the first server asks for it, from fresh seeds of the operating system; the other server must ask
-for the same shape, each part leaves once, which is on disk before it does (`servers.deal_ledger`), and no seed is kept
-afterwards. An aggregator that is lost may come back; the servers then go on with a round that nothing was dealt for.
-The process needs neither CrypTen nor torch.
+for the same shape, each part leaves once, which is on disk before it does (`precad.servers.store.dealt_parts`), and no
+seed is kept afterwards. An aggregator that is lost may come back; the servers then go on with a round that nothing was
+dealt for. The process needs neither CrypTen nor torch.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from mpc.dealer import deal
-from mpc.errors import MalformedMessageError, PeerMismatchError
-from mpc.sharing import Party
-from mpc.tuples import BatchShape, Dealt
-from protos import convert
-from protos.identity import Role, require_pinned, require_role
-from protos.last_good import Source
-from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
-from protos.task import Task
-from protos.tls_files import Pins, renewable_pins
-from protos.transport import bind_server, stop_server
-from servers.admission import Admission
-from servers.calls import Context, refusing
-from servers.config import DealerConfig, require_own_role
-from servers.deal_ledger import DealLedger
-from servers.drain import Drain
-from servers.errors import PeerUnreachableError, StoreError
-from servers.operations import logs
-from servers.operations.health import add_health
-from servers.operations.port import operations_port
-from servers.operations.snapshot import of_dealer
-from servers.operations.status import Status
-from servers.operations.telemetry import Telemetry
-from servers.private_files import private_folder
-from servers.replicas import lead, while_leading
-from servers.resumption import MAX_ROUND
-from servers.servicers import check_hello
-from servers.supervision import until_stopped
+from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.mpc.sharing import Party
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, Dealt
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
+from precad.protos.task.task import Task
+from precad.protos.tls.files import Pins, renewable_pins
+from precad.protos.tls.identity import Role, require_pinned, require_role
+from precad.protos.tls.renewable import Source
+from precad.protos.tls.transport import bind_server, stop_server
+from precad.servers.config import DealerConfig, require_own_role
+from precad.servers.database.replicas import lead, while_leading
+from precad.servers.door.admission import Admission
+from precad.servers.door.calls import Context, refusing
+from precad.servers.door.health import add_health
+from precad.servers.door.servicers import check_hello
+from precad.servers.errors import PeerUnreachableError, StoreError
+from precad.servers.operations.port import operations_port
+from precad.servers.operations.snapshot import of_dealer
+from precad.servers.private_files import private_folder
+from precad.servers.store.dealt_parts import DealLedger
+from precad.servers.store.standing import MAX_ROUND
+from precad.servers.supervision import until_stopped
+from precad.servers.task.drain import Drain
+from precad.servers.telemetry import logs
+from precad.servers.telemetry.events import Telemetry
+from precad.servers.telemetry.status import Status
 
 log = structlog.get_logger(__name__)
 

@@ -31,8 +31,8 @@ import enum
 import grpc
 from google.protobuf.message import DecodeError
 
-from mpc.errors import MalformedMessageError, ParameterError, PeerMismatchError
-from protos.identity import IdentityError, PinRefusedError, RoleRefusedError
+from precad.mpc.errors import MalformedMessageError, ParameterError, PeerMismatchError
+from precad.protos.tls.identity import IdentityError, PinRefusedError, RoleRefusedError
 
 
 class ServerError(Exception):

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from servers.errors import SetupError
+from precad.servers.errors import SetupError
 
 _OTHERS: Final = 0o077
 """Everybody but the owner."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from servers.errors import ServerError, StoppedError, TaskRefusedError
+from precad.servers.errors import ServerError, StoppedError, TaskRefusedError
 
 T = TypeVar("T")
 

@@ -7,12 +7,17 @@ before NumPy and PyTorch are loaded, and what tests start inherits it.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from hypothesis import settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+# Processes that tests start find the checkout too, however pytest was started.
+ROOT = Path(__file__).resolve().parent.parent
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 settings.register_profile("precad", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("precad")

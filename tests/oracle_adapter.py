@@ -12,25 +12,21 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from dp import (
-    accountants,
-    attack_inefficacy,
-    certified_prediction,
-    fixed_point_sensitivity,
+from precad.dp.accountants import (
     gaussian_dp,
     group_mixture,
     group_privacy,
-    loss_bounds,
-    monte_carlo,
     precad_client,
-    precad_record,
-    ptr_privacy,
     renyi,
     renyi_accounting,
     renyi_amplification,
     renyi_conversion,
-    trimmed_sum,
+    side_by_side,
 )
+from precad.dp.certificates import attack_inefficacy, expected_loss, monte_carlo, prediction
+from precad.dp.noise import grid_sensitivity
+from precad.dp.published import precad_record
+from precad.dp.trimmed import ptr_privacy, trimmed_sum
 
 
 def renamed(function: Callable[..., Any], **theirs: str) -> Callable[..., Any]:
@@ -46,8 +42,8 @@ def with_threat(function: Callable[..., Any], group: str) -> Callable[..., Any]:
     """`function` with an argument `threat`: to replace k units is to go the group distance 2 k."""
 
     def call(threat: str = "add", **arguments: Any) -> Any:
-        threat = certified_prediction.Threat(threat)
-        if threat is certified_prediction.Threat.REPLACE:
+        threat = prediction.Threat(threat)
+        if threat is prediction.Threat.REPLACE:
             arguments[group] *= 2
         return function(**arguments)
 
@@ -82,18 +78,18 @@ CALLS: dict[str, Callable[..., Any]] = {
     # section 5
     "client_noise_multiplier": precad_client.client_noise_multiplier,
     "client_level_mu": precad_client.client_level_mu,
-    "precad_theorem2_bounds": with_threat(loss_bounds.precad_theorem2_bounds, "K"),
-    "gdp_robust_bounds": loss_bounds.gdp_robust_bounds,
+    "precad_theorem2_bounds": with_threat(expected_loss.precad_theorem2_bounds, "K"),
+    "gdp_robust_bounds": expected_loss.gdp_robust_bounds,
     "group_mixture_delta": group_mixture.group_mixture_delta,
     # section 6
-    "fixed_point_record_sensitivity": fixed_point_sensitivity.fixed_point_record_sensitivity,
-    "fixed_point_client_bound": fixed_point_sensitivity.fixed_point_client_bound,
-    "clipped_effective_sigma": fixed_point_sensitivity.clipped_effective_sigma,
+    "fixed_point_record_sensitivity": grid_sensitivity.fixed_point_record_sensitivity,
+    "fixed_point_client_bound": grid_sensitivity.fixed_point_client_bound,
+    "clipped_effective_sigma": grid_sensitivity.clipped_effective_sigma,
     # section 7
     "group_dp": with_threat(renamed(group_privacy.group_dp, eps="epsilon"), "k"),
-    "xie_condition_one": renamed(certified_prediction.xie_condition_one, eps="epsilon"),
-    "xie_certified_K": renamed(certified_prediction.xie_certified_k, eps="epsilon"),
-    "certified_integer": certified_prediction.certified_integer,
+    "xie_condition_one": renamed(prediction.xie_condition_one, eps="epsilon"),
+    "xie_certified_K": renamed(prediction.xie_certified_k, eps="epsilon"),
+    "certified_integer": prediction.certified_integer,
     # section 8
     "xie_attack_inefficacy_bounds": with_threat(
         renamed(attack_inefficacy.xie_attack_inefficacy_bounds, eps="epsilon"), "k"
@@ -116,7 +112,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "rdp_to_eps_optimal": renyi_conversion.rdp_to_eps_optimal,
     "eps_sgm_rdp": renyi_accounting.eps_sgm_rdp,
     # section 11
-    "pld_eps_sgm": accountants.pld_eps_sgm,
+    "pld_eps_sgm": side_by_side.pld_eps_sgm,
     # section 12
     "ptr_threshold": ptr_privacy.ptr_threshold,
     "tsum_safety_margin": trimmed_sum.tsum_safety_margin,

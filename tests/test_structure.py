@@ -1,410 +1,530 @@
-"""The promises that the layout makes: who imports whom, what is generated, and that the README's map is true."""
+"""The promises that the layout makes: which room may import which, three walls, what is generated, and true maps."""
 
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from protos.identity import Role
-from tests.deploy.organisations import Organisations
-
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("mpc", "dp", "protos", "servers", "clients", "deploy", "benchmarks")
-MAY_IMPORT = {
-    "mpc": set(),
-    "dp": set(),
-    "protos": {"mpc"},
-    "servers": {"mpc", "dp", "protos"},
-    "clients": {"mpc", "dp", "protos"},
-    "deploy": {"mpc", "dp", "protos", "servers", "clients", "benchmarks"},
-    "benchmarks": {"mpc", "dp", "protos", "servers", "clients", "deploy"},
-}
-GENERATED = ROOT / "protos" / "precad"
-LIGHT = (
-    "deploy.commands.bench",
-    "deploy.commands.experiment_runs",
-    "deploy.commands.experiments",
-    "deploy.commands.simulate",
-    "deploy.commands.xie_experiments",
+PACKAGES = ("mpc", "dp", "protos", "servers", "clients", "deploy", "lab")
+"""From the ground up: a package imports those before it, where the rows below allow it."""
+GENERATED = "protos/precad/"
+
+
+class Room(NamedTuple):
+    """A folder without its subfolders. `mpc^` is what stands in `mpc` above its subfolders: the files that it names."""
+
+    name: str
+    may_import: str
+    """Other packages, each as a whole; after the bar, rooms of the same package (`.` is the package's own folder)."""
+    sentence: str
+    files: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Its path from the root."""
+        return self.name.rstrip("^")
+
+    @property
+    def package(self) -> str:
+        """The folder at the root that it is in."""
+        return self.folder.split("/")[0]
+
+    @property
+    def allowed(self) -> set[str]:
+        """Return the packages and, by their full names, the rooms that it may import."""
+        packages, _, rooms = self.may_import.partition("|")
+        here = {self.package if name == "." else f"{self.package}/{name}" for name in rooms.split()}
+        return {*packages.split(), *here}
+
+
+ROOMS = (
+    Room(
+        "mpc", "", "Two-party computation over Z_2^64: everything that happens to a share, and nothing about the wire."
+    ),
+    Room("mpc/tuples", "| .", "Correlated randomness: dealt, held, and burnt before use."),
+    Room("mpc/local", "| .", "Everything that one server computes from vectors of length d."),
+    Room("mpc/kernels", "| tuples local", "The compiled loops: the only folder that imports Numba."),
+    Room("mpc/gate", "| . tuples kernels", "From shares of words to one opened bit per client."),
+    Room(
+        "mpc/crypten",
+        "| . tuples gate",
+        "CrypTen's carry circuit as a comparison gate: the only folder that imports CrypTen.",
+    ),
+    Room(
+        "mpc^",
+        "| . tuples local gate crypten",
+        "The check from its first to its last step, and the gates by name.",
+        "validation gates",
+    ),
+    Room("dp", "", "Differential privacy of a PRECAD round: noise, accounting and the record of what was spent."),
+    Room("dp/noise", "| .", "Exact noise on the integers, and what the grid does to sensitivities."),
+    Room("dp/accountants", "| .", "What a training costs: accountants, and what they are made of."),
+    Room("dp/trimmed", "| . noise accountants", "Trimmed sums, and propose-test-release on them."),
+    Room("dp/certificates", "| . accountants", "What predictions and losses withstand when clients attack."),
+    Room("dp/published", "| . accountants", "Formulas as printed in the papers, for comparison alone."),
+    Room(
+        "dp^",
+        "| . accountants",
+        "What servers use: the ledger, and what a task's round is to those whom it protects.",
+        "ledger task_privacy",
+    ),
+    Room(
+        "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."
+    ),
+    Room("protos/tls", "", "Mutual TLS: who is at the other end, and with which files."),
+    Room("protos/task", "mpc | tls", "A task's public parameters, and the one step that an opened sum takes."),
+    Room("protos/messages", "mpc | task", "Messages to values and back."),
+    Room("servers", "mpc protos", "The servers: two aggregators from one program, and the dealer."),
+    Room("servers/database", "dp protos | .", "Durable tables: one door, with SQLite or PostgreSQL behind it."),
+    Room("servers/links", "mpc protos | .", "The connections that a server opens: to its peer and to the dealer."),
+    Room("servers/store", "mpc dp protos | . database", "Everything durable of one task at one server."),
+    Room("servers/rounds", "mpc dp protos | . links store", "Algorithm 1: one round from its selection to its commit."),
+    Room(
+        "servers/telemetry", "dp protos | . store rounds", "What a server reports of itself: events, status, log lines."
+    ),
+    Room(
+        "servers/door",
+        "mpc protos | . links store rounds telemetry",
+        "gRPC in, values out: who may come in, and what a call that goes wrong is told.",
+    ),
+    Room(
+        "servers/operations",
+        "dp protos | . store telemetry door",
+        "The operations port of a server: what an operator may look at, and nothing that changes anything.",
+    ),
+    Room("servers/task", "mpc dp protos | . links store rounds door", "One task from the servers' meeting to its end."),
+    Room(
+        "servers^",
+        "mpc dp protos | . database links store rounds telemetry door operations task",
+        "The two programs: they open, hand over and close.",
+        "aggregator dealer",
+    ),
+    Room(
+        "clients",
+        "mpc protos",
+        "The client of PRECAD: trains on its own records and uploads one clipped, secret-shared update per round.",
+    ),
+    Room(
+        "clients/records",
+        "| .",
+        "Labelled records, where they come from, and how an experiment spreads them over clients.",
+    ),
+    Room(
+        "clients/models",
+        "protos | . records",
+        "The models that clients train, and the flat vector that stands for one.",
+    ),
+    Room("clients/gradients", "| . records models", "Gradients of single records, clipped and summed."),
+    Room("clients/training", "mpc dp protos | . records models gradients", "Algorithm 2 up to the clipped update."),
+    Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),
+    Room("clients^", "mpc protos | . records models gradients training upload", "The client's process.", "process"),
+    Room(
+        "clients/attacks",
+        "mpc protos | . records training",
+        "Malicious clients for experiments: what they do instead of following the protocol. One class a file.",
+    ),
+    Room("clients/attacks/records", "| . records attacks", "Attackers that change the records that they train on."),
+    Room(
+        "clients/attacks/backdoors", "| . records attacks attacks/records", "Attackers that teach the model a backdoor."
+    ),
+    Room("clients/attacks/updates", "mpc protos | . training attacks", "Attackers that change their update."),
+    Room(
+        "clients/attacks/uploads", "mpc protos | . attacks", "Attackers whose update is honest and whose upload is not."
+    ),
+    Room(
+        "clients/attacks^",
+        "| attacks attacks/records attacks/backdoors attacks/updates attacks/uploads",
+        "The attacks by name.",
+        "__init__",
+    ),
+    Room("deploy/files", "", "Files and folders that appear whole or not at all."),
+    Room("deploy/authority", "protos | files", "A private certificate authority, and enrolment by one-time token."),
+    Room(
+        "deploy",
+        "mpc dp protos servers clients | files authority",
+        "What ties the parts together: configuration, certificates, the command line, and the runner for one machine.",
+    ),
+    Room(
+        "deploy/authority/enrolment",
+        "protos servers | authority",
+        "Certificates by one-time token: the tokens, the authority's endpoint, and whoever enrols there.",
+    ),
+    Room(
+        "deploy/configuration", "mpc protos servers clients | .", "One TOML file per deployment, validated as a whole."
+    ),
+    Room(
+        "deploy/localhost",
+        "mpc dp protos servers clients | authority . configuration",
+        "A whole deployment on one machine, as processes.",
+    ),
+    Room(
+        "deploy/oversight",
+        "mpc dp protos servers | . configuration localhost",
+        "`precad status`, `precad watch` and `precad audit`: servers seen from outside.",
+    ),
+    Room(
+        "deploy/guarantees",
+        "dp protos servers clients | . configuration",
+        "`precad account` and `precad certify`: what a training proves.",
+    ),
+    Room(
+        "deploy/reporting",
+        "dp protos clients | files . configuration guarantees",
+        "`precad report`: what run folders say, as one page that works without a network, and as PNG figures.",
+    ),
+    Room(
+        "deploy/exporting",
+        "dp protos servers clients | files . configuration oversight guarantees reporting",
+        "`precad export` and `precad verify-export`: a trained model as files that both servers sign.",
+    ),
+    Room(
+        "deploy/cli",
+        "protos servers clients | authority . authority/enrolment configuration localhost oversight "
+        "guarantees reporting exporting",
+        "The command `precad`, a module for each kind of command.",
+    ),
+    Room("lab", "", "The laboratory: it measures, simulates and repeats papers. It may import everything."),
+    Room(
+        "lab/simulation/rules",
+        "mpc dp clients",
+        "Aggregation rules of one server that sees every update, for comparison with PRECAD. One idea a file.",
+    ),
+    Room("lab/simulation/attackers", "clients | simulation/rules", "Attackers that see every honest update."),
+    Room(
+        "lab/simulation",
+        "mpc dp protos clients deploy | simulation/rules",
+        "Federated training in one process, for research: PRECAD's rounds, and what they are compared with.",
+    ),
+    Room(
+        "lab/simulation/algorithms",
+        "mpc dp protos clients | simulation",
+        "The training algorithms that a simulation knows: PRECAD, and what it is compared with. One class a file.",
+    ),
+    Room(
+        "lab/simulation^",
+        "dp protos servers clients deploy | simulation/rules simulation/attackers simulation simulation/algorithms",
+        "A whole training in one process, for as many seeds as asked for.",
+        "__init__ simulation simulate shown reported replay",
+    ),
+    Room(
+        "lab/bench",
+        "mpc dp protos servers clients deploy | simulation^",
+        "`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.",
+    ),
+    Room(
+        "lab/bench/peers",
+        "deploy",
+        "Other people's answers to the same question, each a program with an environment of its own.",
+    ),
+    Room(
+        "lab/papers",
+        "dp clients deploy | simulation simulation^",
+        "What the papers report, repeated: a module for each experiment, and what several of them share.",
+    ),
+    Room("lab/papers/precad", "dp deploy | simulation simulation^ papers", "Experiments of PRECAD's paper."),
+    Room(
+        "lab/papers/ptr",
+        "dp deploy | simulation/rules simulation papers",
+        "Experiments of the propose-test-release paper.",
+    ),
+    Room("lab/papers/naseri", "deploy | simulation papers", "Experiments of Naseri et al.'s paper."),
+    Room(
+        "lab/papers/xie",
+        "dp protos clients deploy | simulation/rules simulation/attackers simulation simulation^ papers",
+        "Experiments of Xie et al.'s paper.",
+    ),
+    Room(
+        "lab/commands",
+        "clients deploy | simulation simulation^ bench papers papers/precad papers/ptr papers/naseri papers/xie",
+        "The laboratory's commands.",
+    ),
 )
-LABORATORY = (
-    *LIGHT,
-    "benchmarks",
-    "clients.aggregation",
-    "clients.simulation",
-    "deploy.experiments",
-    "deploy.simulate",
-    "deploy.simulation_shown",
-    "deploy.workers",
-    "deploy.reporting.simulated",
-    "deploy.reporting.replay",
-)
-"""What measures, simulates and repeats papers. It may import everything, and the product imports none of it. The light
-modules hold its commands, which the help imports."""
-PRODUCT_DOORS = (
-    "deploy.cli",
-    "deploy.localhost",
-    "deploy.reporting.write",
-    "deploy.exporting.export",
-    "deploy.certify_commands",
-    "servers.aggregator",
-    "servers.dealer",
-    "clients.process",
-)
-"""Modules that between them import the product."""
 
 
-def modules(package: str) -> list[Path]:
-    """Source files of a package, generated ones left out."""
-    return [p for p in sorted((ROOT / package).rglob("*.py")) if GENERATED not in p.parents]
+@cache
+def sources() -> dict[str, str]:
+    """Our modules by path, generated ones left out."""
+    paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    found = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted(paths)}
+    return {name: text for name, text in found.items() if not name.startswith((GENERATED, "deploy/hosts/"))}
 
 
-def imported(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in it, by full name; with every name that it takes from one."""
+def module_of(path: str) -> str:
+    """The import name of a file."""
+    return "precad." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+@cache
+def imported(text: str) -> frozenset[str]:
+    """Return every module that a file imports, wherever in it, by full name; a relative one begins with a dot."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_point_one_way(package):
-    """A package imports only those below it; servers and clients never one another."""
-    for path in modules(package):
-        ours = {name.split(".")[0] for name in imported(path)} & set(PACKAGES)
-
-        assert ours - {package} <= MAY_IMPORT[package], f"{path.relative_to(ROOT)} imports {ours}"
-
-
-STORAGE = (
-    *("task_state", "task_store", "round_record", "state_dir", "rehearsal", "resumption", "checkpoints", "audit_log"),
-    *("tuple_ledger", "deal_ledger", "private_files"),
-    *("database", "database_copy", "dialects", "postgres", "replicas", "sqlite_file"),
-)
-BELOW_STORAGE = ("errors", "supervision")
-"""Modules of servers that storage may use."""
-
-
-def beyond_storage(path: Path) -> set[str]:
-    """Return the modules of servers that a file imports and that neither are storage nor lie below it."""
-    there = {p.stem for p in (ROOT / "servers").iterdir()} - {"__init__", "__pycache__"}
-    found = {name.split(".")[1] for name in imported(path) if name.startswith("servers.")}
-    return (found & there) - {*STORAGE, *BELOW_STORAGE}
-
-
-@pytest.mark.parametrize("module", [*STORAGE, *BELOW_STORAGE])
-def test_storage_knows_no_round(module):
-    """What is on disk knows nothing of a round's states, uploads and sessions, nor of links and services."""
-    assert beyond_storage(ROOT / "servers" / f"{module}.py") == set()
-
-
-@pytest.mark.parametrize(
-    ("planted", "found"),
-    [
-        ("from servers.round import RoundRunner", "round"),
-        ("from servers import intake", "intake"),
-        ("def late():\n    import servers.states", "states"),
-        ("from servers.operations.telemetry import Telemetry", "operations"),
-    ],
-)
-def test_a_round_that_is_planted_in_storage_is_found(planted, found, tmp_path):
-    """However it is written, and wherever in the file."""
-    source = ROOT / "servers" / "task_state.py"
-    (tmp_path / source.name).write_text(f"{source.read_text()}\n\n{planted}\n")
-
-    assert beyond_storage(tmp_path / source.name) == {found}
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_map_of_a_package_names_what_is_in_it(package):
-    """Every module and folder of source has a line in the docstring of `__init__`."""
-    folder = ROOT / package
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
-    there = {p.stem for p in folder.glob("*.py")} | {p.name for p in folder.iterdir() if (p / "__init__.py").exists()}
-    there -= {"__init__", "precad"}
-    named = re.findall(r"^ *((?:[a-z0-9_]+/?, )*[a-z0-9_]+/?)(?: |$)", text, flags=re.MULTILINE)
-    named = {name.strip("/") for names in named for name in names.split(", ")}
-
-    assert there <= named, f"{package}/__init__.py does not name {sorted(there - named)}"
-
-
-WALL = "clients.attacks"
-BEHIND_THE_WALL = (ROOT / "clients" / "attacks", ROOT / "clients" / "simulation")
-HONEST = tuple(
-    path
-    for package in ("clients", "servers", "mpc", "dp", "protos")
-    for path in modules(package)
-    if not any(folder in path.parents for folder in BEHIND_THE_WALL)
-)
-
-
-def named(source: str, package: str) -> set[str]:
-    """All that a source file of that package may load, by full name: what it imports, each name that it takes from
-    there, and what it hands to a function that loads modules by name."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Call):
-            names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
-    return names
+            module = "." * node.level + (node.module or "")
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
-def crosses_the_wall(source: str, package: str) -> bool:
-    """Whether it names the attacks' package, or a module in it."""
-    return any(name == WALL or name.startswith((f"{WALL}.", f"{WALL}:")) for name in named(source, package))
+def graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return which of our files each file imports."""
+    files = {module_of(path): path for path in texts}
+    edges: dict[str, set[str]] = {}
+    for path, text in texts.items():
+        names = set(imported(text))
+        names |= {name.rpartition(".")[0] for name in names if name not in files}
+        edges[path] = {files[name] for name in names if name in files} - {path}
+    return edges
 
 
-def test_the_honest_client_knows_no_attack():
-    """Nor does a server or a library: `clients.attacks` is for deploy, benchmarks, simulations and tests."""
-    assert len(HONEST) > 100
-    crossing = [
-        path.relative_to(ROOT)
-        for path in HONEST
-        if crosses_the_wall(path.read_text(), ".".join(path.parent.relative_to(ROOT).parts))
-    ]
+def room_of(path: str) -> Room:
+    """Return the room that a file is in."""
+    folder, _, name = path.rpartition("/")
+    here = [room for room in ROOMS if room.folder == folder]
+    assert here, f"{path}: expected a row in ROOMS for its folder"
+    return next((room for room in here if Path(name).stem in room.files.split()), here[0])
 
-    assert crossing == []
+
+def may(room: Room, other: Room) -> bool:
+    """Tell whether a room's row allows an import of another room."""
+    return room == other or (other.name if room.package == other.package else other.package) in room.allowed
+
+
+def forbidden(texts: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return the imports, file by file, that no row allows."""
+    return {
+        (path, target)
+        for path, targets in graph(texts).items()
+        for target in targets
+        if not may(room_of(path), room_of(target))
+    }
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of nodes that reach one another."""
+    reached = {node: _reached(node, edges) for node in edges}
+    groups = {frozenset({node, *(o for o in reached[node] if node in reached.get(o, ()))}) for node in edges}
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
+def _reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for target in edges.get(waiting.pop(), set()) - seen:
+            seen.add(target)
+            waiting.append(target)
+    return seen
+
+
+def through_walls(texts: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return the imports that cross a wall, whatever the rows say.
+
+    The honest client knows no attack; storage knows no round; the product does not know the laboratory.
+    """
+    return {
+        (path, target)
+        for path, targets in graph(texts).items()
+        for target in targets
+        if (
+            (target.startswith("clients/attacks/") and not path.startswith(("clients/attacks/", "deploy/", "lab/")))
+            or (path.startswith("servers/store/") and target.startswith("servers/rounds/"))
+            or (target.startswith("lab/") and not path.startswith("lab/"))
+        )
+    }
+
+
+def bare(texts: Mapping[str, str]) -> set[str]:
+    """Return the files that import a folder by its own name, or one another relatively."""
+    names = {*PACKAGES, "benchmarks", ""}  # what is in front of the dot of a relative one
+    return {path for path, text in texts.items() if any(n.split(".")[0] in names for n in imported(text))}
+
+
+def test_rooms_import_only_what_their_rows_allow() -> None:
+    """No import that no row allows, and none through a wall."""
+    assert forbidden(sources()) == set()
+    assert through_walls(sources()) == set()
+
+
+def test_rows_point_down() -> None:
+    """A row names rooms of its own package that stand before it, and packages that stand before its own."""
+    seen: set[str] = set()
+    for room in ROOMS:
+        below = {*PACKAGES[: PACKAGES.index(room.package)], *seen}
+        assert room.allowed <= below, room.name
+        seen.add(room.name)
+
+
+def test_every_row_is_a_folder_with_its_sentence() -> None:
+    """A folder's `__init__` begins with the sentence of its row."""
+    for room in ROOMS:
+        init = ROOT / room.folder / "__init__.py"
+        said = ast.get_docstring(ast.parse(init.read_text())) or ""
+        assert room.files or said.startswith(room.sentence), room.name
+        assert all((init.parent / f"{stem}.py").exists() for stem in room.files.split()), room.name
+
+
+def test_no_import_circle() -> None:
+    """Neither of files nor of rooms."""
+    edges = graph(sources())
+    rooms: dict[str, set[str]] = {room.name: set() for room in ROOMS}
+    for path, targets in edges.items():
+        here = room_of(path).name
+        rooms[here] |= {room_of(target).name for target in targets} - {here}
+
+    assert circles(edges) == []
+    assert circles(rooms) == []
+
+
+def test_nothing_imports_a_folder_by_its_own_name() -> None:
+    """One import name, `precad`: a user's own folders `mpc/` or `clients/` are never taken for ours."""
+    assert bare(sources()) == set()
 
 
 @pytest.mark.parametrize(
-    ("planted", "package"),
+    ("path", "line"),
     [
-        ("import clients.attacks", "servers"),
-        ("from clients.attacks import ATTACKS", "clients"),
-        ("from clients.attacks.wrap_around import WrapAround", "clients"),
-        ("from clients import attacks", "clients"),
-        ("from . import attacks", "clients"),
-        ("from .attacks.late import Late", "clients"),
-        ("from ..attacks import Late", "clients.datasets"),
-        ("def f():\n    from clients.attacks import Late", "clients"),
-        ("if TYPE_CHECKING:\n    from clients.attacks import Attack", "mpc"),
-        ("importlib.import_module('clients.attacks')", "protos"),
-        ("imported('attack', 'clients.attacks:Late')", "clients"),
+        ("mpc/planted.py", "from precad.mpc.gate import top_bits"),
+        ("mpc/gate/planted.py", "import precad.mpc.validation"),
+        ("dp/planted.py", "from precad.mpc import ring"),
+        ("servers/links/planted.py", "def f():\n    from precad.servers.telemetry.events import Telemetry"),
+        ("servers/planted.py", "from precad.clients.errors import ClientError"),
+        ("deploy/files/planted.py", "from precad.deploy import errors"),
     ],
 )
-def test_an_import_of_an_attack_is_found_wherever_it_is_planted(planted, package):
-    """In the session of a client, at its end, without a change of its own."""
-    source = (ROOT / "clients" / "session.py").read_text()
-
-    assert not crosses_the_wall(source, package)
-    assert crosses_the_wall(f"{source}\n{planted}\n", package)
+def test_a_planted_arrow_up_is_found(path: str, line: str) -> None:
+    """One import that its room's row does not allow."""
+    assert {found for found, _ in forbidden({**sources(), path: line}) - forbidden(sources())} == {path}
 
 
 @pytest.mark.parametrize(
-    "near", ["from clients.attack import X", "import clients.attacks_of", "from ..attacks import X"]
-)
-def test_another_module_with_a_name_like_it_is_none(near):
-    assert not crosses_the_wall(near, "servers.operations")
-
-
-def is_laboratory(name: str) -> bool:
-    """Whether a module, by its full name, measures, simulates or repeats papers."""
-    return any(f"{name}.".startswith(f"{room}.") for room in LABORATORY)
-
-
-def through_the_wall(root: Path) -> list[str]:
-    """Every import of the laboratory by the product, wherever in a file."""
-    found = []
-    for path in (p for package in PACKAGES for p in sorted((root / package).rglob("*.py"))):
-        name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        if not is_laboratory(name):
-            named = set(filter(is_laboratory, with_names(path)))
-            found += [
-                f"{path.relative_to(root)} imports {m}" for m in sorted(named) if m.rpartition(".")[0] not in named
-            ]
-    return found
-
-
-def with_names(path: Path) -> set[str]:
-    """Like `imported`, and each name that is imported from a module, since it may be a module, too."""
-    nodes = [
-        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module and not n.level
-    ]
-    return imported(path) | {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
-
-
-def without_laboratory(to: Path) -> Path:
-    """The sources below a folder of their own, as an image without the laboratory has them."""
-    for path in (p for package in PACKAGES for p in (ROOT / package).rglob("*") if p.is_file()):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        if not is_laboratory(name) and "__pycache__" not in path.parts:
-            (to / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, to / path.relative_to(ROOT))
-    shutil.copy(ROOT / "pyproject.toml", to)
-    return to
-
-
-def test_the_product_does_not_know_the_laboratory():
-    """No file outside the laboratory imports one of it, at module level or in a function."""
-    assert all(
-        (ROOT / room.replace(".", "/")).is_dir() or (ROOT / f"{room.replace('.', '/')}.py").is_file()
-        for room in LABORATORY
-    )
-    assert through_the_wall(ROOT) == []
-
-
-@pytest.mark.parametrize(
-    ("file", "line", "module"),
+    ("path", "line"),
     [
-        ("servers/round.py", "import benchmarks.validation", "benchmarks.validation"),
-        ("deploy/check.py", "def late():\n    from deploy import simulate\n", "deploy.simulate"),
-        ("clients/session.py", "from clients.simulation.attackers import StatOpt", "clients.simulation.attackers"),
-        ("dp/ledger.py", "from clients import aggregation as rules", "clients.aggregation"),
-        ("deploy/cli.py", "from deploy.commands.bench import bench_app", "deploy.commands.bench"),
+        ("clients/training/planted.py", "from precad.clients.attacks import Attack"),
+        ("servers/planted.py", "import precad.clients.attacks.attack"),
+        ("servers/store/planted.py", "from precad.servers.rounds import round"),
+        ("deploy/reporting/planted.py", "def f():\n    from precad.lab.simulation import simulate"),
+        ("clients/planted.py", "from precad.lab.bench.statistics import Spread"),
     ],
 )
-def test_the_wall_to_the_laboratory_refuses_a_planted_import(tmp_path, file, line, module):
-    """The test above would see it."""
-    planted = tmp_path / file
-    planted.parent.mkdir(parents=True)
-    planted.write_text(f"{(ROOT / file).read_text()}\n{line}\n")
-
-    assert through_the_wall(tmp_path) == [f"{file} imports {module}"]
+def test_a_planted_hole_in_a_wall_is_found(path: str, line: str) -> None:
+    """Each of the three walls, at module level and inside a function."""
+    assert {found for found, _ in through_walls({**sources(), path: line}) - through_walls(sources())} == {path}
 
 
-def run_in(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`precad` of the sources in that folder."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-m", "deploy.cli", *arguments]
-    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+def test_a_planted_circle_is_found() -> None:
+    """Two files of one room, which the rows allow."""
+    one, other = "dp/noise/planted_one.py", "dp/noise/planted_other.py"
+    planted = {
+        one: "from precad.dp.noise.planted_other import x",
+        other: "def f():\n    from precad.dp.noise import planted_one",
+    }
+    assert [one, other] in circles(graph({**sources(), **planted}))
 
 
-@pytest.fixture(scope="module")
-def product(tmp_path_factory):
-    """The product alone."""
-    return without_laboratory(tmp_path_factory.mktemp("product"))
+@pytest.mark.parametrize("line", ["import mpc.ring", "from dp import errors", "import benchmarks", "from . import x"])
+def test_a_planted_bare_import_is_found(line: str) -> None:
+    """Absolute from a folder, or relative."""
+    assert bare({"dp/planted.py": line}) == {"dp/planted.py"}
 
 
-def test_precad_without_the_laboratory_lists_no_command_of_it_and_says_so(product):
-    """Help without them, and exit code 2 with what is missing."""
-    shown, refused = run_in(product, "--help"), run_in(product, "simulate", "--rounds", "3")
-
-    assert shown.returncode == 0, shown.stderr
-    assert re.findall(r"^  (run|simulate|client|audit|bench|experiment) ", shown.stdout, re.M) == [
-        "run",
-        "client",
-        "audit",
-    ]
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == (
-        "precad: precad simulate: expected the laboratory, found none: this installation holds no laboratory\n"
-    )
+def test_a_new_folder_needs_a_row() -> None:
+    with pytest.raises(AssertionError, match="a row in ROOMS"):
+        room_of("servers/planted/module.py")
 
 
-def test_precad_without_the_laboratory_does_the_rest(product, tmp_path):
-    """It checks an organisation's configuration and accounts for a training."""
-    organisations = Organisations.create(tmp_path)
-    organisations.write_configs()
-    checked = run_in(product, "check", str(organisations.config(Role.DEALER)), "--json")
-    assert checked.returncode == 0, checked.stderr
-    assert set(json.loads(checked.stdout)) >= {"task_digest", "dealer"}
+@pytest.mark.parametrize("folder", sorted({room.folder for room in ROOMS}))
+def test_the_map_of_a_folder_names_what_is_in_it(folder: str) -> None:
+    """Every module and folder of source has a line in the docstring of `__init__`."""
+    here = ROOT / folder
+    text = ast.get_docstring(ast.parse((here / "__init__.py").read_text())) or ""
+    there = {p.stem for p in here.glob("*.py")} | {p.name for p in here.iterdir() if (p / "__init__.py").exists()}
+    there -= {"__init__", "precad"} if folder == "protos" else {"__init__"}
+    rows = re.findall(r"^ *((?:[a-z0-9_]+/?, )*[a-z0-9_]+/?)(?: |$)", text, flags=re.MULTILINE)
+    named = {name.strip("/") for names in rows for name in names.split(", ")}
 
-    setting = ("--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "50", "--delta", "1e-5")
-    accounted = run_in(product, "account", *setting, "--json")
-    assert accounted.returncode == 0, accounted.stderr
-    assert json.loads(accounted.stdout)["one_server"]["bound"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("module", PRODUCT_DOORS)
-def test_every_part_of_the_product_starts_without_the_laboratory(product, module):
-    """Importing it needs no file that is not there."""
-    environment = {**os.environ, "PYTHONPATH": str(product)}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", f"import {module}; print({module}.__file__)"],
-        cwd=product,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).is_relative_to(product)
+    assert there <= named, f"{folder}/__init__.py does not name {sorted(there - named)}"
 
 
-@pytest.mark.slow
-def test_a_report_without_the_laboratory_refuses_a_simulations_folder(product, tmp_path):
-    """It says what would read it."""
-    (tmp_path / "config.toml").touch()
-    (tmp_path / "seed-0.jsonl").touch()
-    refused = run_in(product, "report", str(tmp_path))
-
-    assert refused.returncode == 2, refused.stderr
-    assert "this installation holds no laboratory" in refused.stderr
-
-
-def test_a_servers_command_loads_nothing_of_the_laboratory_and_help_nothing_heavy():
-    """A joined command is imported when it is called or listed; what it needs, when it runs."""
-    code = (
-        "import sys, typer, deploy.cli; main = typer.main.get_command(deploy.cli.app).main\n"
-        "main(['serve', 'dealer', '--help'], standalone_mode=False); print('', *sys.modules, sep='\\n- ')\n"
-        "main(['--help'], standalone_mode=False); print('', *sys.modules, sep='\\n+ ')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    served = re.findall(r"^- (.*)$", done.stdout, re.MULTILINE)
-    helped = re.findall(r"^\+ (.*)$", done.stdout, re.MULTILINE)
-
-    assert "deploy.commands.roles" in served
-    assert [name for name in served if is_laboratory(name)] == []
-    assert {name for name in helped if is_laboratory(name)} == set(LIGHT)
-    assert {"torch", "crypten", "scipy", "numba", "sklearn"}.isdisjoint(helped)
-
-
-def test_only_one_module_names_crypten():
-    """CrypTen's global state ends in mpc/comparison.py. (The peer that is CrypTen itself is a process of its own.)"""
+def test_only_one_room_names_crypten() -> None:
+    """CrypTen's global state ends in mpc/crypten. (The peer that is CrypTen itself is a process of its own.)"""
     loads = re.compile(r"""^\s*(import|from) crypten|import_module\(["']crypten""", re.MULTILINE)
-    found = [p.relative_to(ROOT) for package in PACKAGES for p in modules(package) if loads.search(p.read_text())]
+    found = {str(Path(path).parent) for path, text in sources().items() if loads.search(text)}
 
-    assert found == [Path("mpc/comparison.py"), Path("benchmarks/peers/crypten_ttp.py")]
+    assert found == {"mpc/crypten", "lab/bench/peers"}
 
 
-@pytest.mark.parametrize("module", ["mpc.dealer", "mpc.validation", "servers.dealer", "deploy.cli"])
-def test_the_dealer_and_the_ring_core_start_without_torch(module):
+def test_only_one_room_compiles() -> None:
+    """Numba is imported in mpc/kernels alone. (A benchmark compiles the unsound check.)"""
+    loads = re.compile(r"^\s*(import|from) numba", re.MULTILINE)
+    found = {path for path, text in sources().items() if loads.search(text) and not path.startswith("mpc/kernels/")}
+
+    assert found == {"lab/bench/unsound.py"}
+
+
+@pytest.mark.parametrize("module", ["mpc.tuples.dealt", "mpc.validation", "servers.dealer", "deploy.cli.main"])
+def test_the_dealer_and_the_ring_core_start_without_torch(module: str) -> None:
     """Importing them loads neither PyTorch nor CrypTen nor Numba nor scikit-learn."""
-    code = f"import sys, {module}; print([m for m in ('torch', 'crypten', 'numba', 'sklearn') if m in sys.modules])"
+    heavy = "('torch', 'crypten', 'numba', 'sklearn')"
+    code = f"import sys, precad.{module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
 
 
-def test_generated_stubs_are_fresh(tmp_path):
+def test_children_are_started_safely() -> None:
+    """A process of ours that starts another by module name leaves the folder that it stands in out of its search."""
+    started = re.compile(r"""sys\.executable,\s*(?P<safe>"-P",\s*)?"-m",\s*"precad\.""")
+    tests = {p.relative_to(ROOT).as_posix(): p.read_text() for p in sorted((ROOT / "tests").rglob("*.py"))}
+    found = [(path, m["safe"]) for path, text in {**sources(), **tests}.items() for m in started.finditer(text)]
+
+    assert len(found) >= 3
+    assert [path for path, safe in found if not safe] == []
+
+
+def test_generated_stubs_are_fresh(tmp_path: Path) -> None:
     """protoc makes exactly the committed stubs of the .proto files beside them."""
-    sources = sorted(str(p.relative_to(ROOT)) for p in GENERATED.rglob("*.proto"))
+    protos = ROOT / "precad" / GENERATED
+    names = sorted(p.relative_to(ROOT).as_posix() for p in (protos / "v1").glob("*.proto"))
     out = [f"--{kind}={tmp_path}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, *sources], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, *names], cwd=ROOT, check=True)
     fresh = {p.relative_to(tmp_path): p.read_text() for p in tmp_path.rglob("*_pb2*.py*")}
 
     assert fresh
     assert {p: (ROOT / p).read_text() for p in fresh} == fresh, "run make protos"
 
 
-def test_every_package_is_installed():
-    """pyproject.toml lists every folder with an __init__.py."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    inits = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
-    found = {".".join(path.parent.relative_to(ROOT).parts) for path in inits}
+def test_precad_holds_a_link_to_every_folder() -> None:
+    """`precad/` has the front door and, for each package, a relative link."""
+    links = {p.name: p.readlink().as_posix() for p in (ROOT / "precad").iterdir() if p.is_symlink()}
 
-    assert found == set(settings["tool"]["setuptools"]["packages"])
+    assert links == {name: f"../{name}" for name in PACKAGES}
+    assert (ROOT / "precad" / "py.typed").exists()
 
 
-def test_lock_files_hold_versions_and_hashes_only():
+def test_every_package_is_installed() -> None:
+    """The build finds every folder with an __init__.py, under `precad` and nowhere else."""
+    from setuptools import find_packages
+
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    del settings["namespaces"]  # find_packages never takes a folder without __init__.py
+    folders = [p.parent.relative_to(ROOT) for package in PACKAGES for p in (ROOT / package).rglob("__init__.py")]
+
+    assert set(find_packages(str(ROOT), **settings)) == {"precad", *(".".join(("precad", *f.parts)) for f in folders)}
+
+
+def test_lock_files_hold_versions_and_hashes_only() -> None:
     """Every requirement is pinned and hashed; no address of any index is recorded."""
     for name in ("requirements.lock", "requirements-cuda.lock"):
         text = (ROOT / name).read_text()
@@ -433,7 +553,7 @@ def test_lock_files_hold_versions_and_hashes_only():
         "docs/simulation.md",
     ],
 )
-def test_documents_name_files_that_exist(document):
+def test_documents_name_files_that_exist(document: str) -> None:
     """Each path in backticks or in a link that looks like one of ours is there."""
     text = (ROOT / document).read_text()
     folders = "|".join((*PACKAGES, "tests", "docs", "examples"))

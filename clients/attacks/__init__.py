@@ -1,31 +1,38 @@
-"""Malicious clients for experiments: what they do instead of following the protocol. One class a file."""
+"""Malicious clients for experiments: what they do instead of following the protocol. One class a file.
+
+attack      What an attack is: a conduct that deviates somewhere on the way from records to upload
+backdoors/  attackers that teach the model a backdoor
+records/    attackers that change the records that they train on
+updates/    attackers that change their update
+uploads/    attackers whose update is honest and whose upload is not
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from clients.attacks.attack import Attack, Knowledge
-from clients.attacks.distributed_backdoor import DistributedBackdoor
-from clients.attacks.feature_noise import FeatureNoise
-from clients.attacks.forger import Forger
-from clients.attacks.gaussian_features import GaussianFeatures
-from clients.attacks.gradient_noise import GradientNoise
-from clients.attacks.inconsistent_shares import InconsistentShares
-from clients.attacks.label_flip import LabelFlip
-from clients.attacks.late import Late
-from clients.attacks.mirrored_labels import MirroredLabels
-from clients.attacks.no_attack import NoAttack
-from clients.attacks.not_a_number import NotANumber
-from clients.attacks.pixel_backdoor import PixelBackdoor
-from clients.attacks.poisoned_records import PoisonedRecords
-from clients.attacks.random_labels import RandomLabels
-from clients.attacks.replay import Replay
-from clients.attacks.scaled_model_replacement import ScaledModelReplacement
-from clients.attacks.semantic_backdoor import SemanticBackdoor
-from clients.attacks.sign_flip import SignFlip
-from clients.attacks.triangle_backdoor import TriangleBackdoor
-from clients.attacks.wrap_around import WrapAround
-from clients.attacks.wrong_length import WrongLength
+from precad.clients.attacks.attack import Attack, Knowledge
+from precad.clients.attacks.backdoors.distributed import DistributedBackdoor
+from precad.clients.attacks.backdoors.pixel import PixelBackdoor
+from precad.clients.attacks.backdoors.poisoned_records import PoisonedRecords
+from precad.clients.attacks.backdoors.semantic import SemanticBackdoor
+from precad.clients.attacks.backdoors.triangle import TriangleBackdoor
+from precad.clients.attacks.records.feature_noise import FeatureNoise
+from precad.clients.attacks.records.gaussian_features import GaussianFeatures
+from precad.clients.attacks.records.label_flip import LabelFlip
+from precad.clients.attacks.records.mirrored_labels import MirroredLabels
+from precad.clients.attacks.records.random_labels import RandomLabels
+from precad.clients.attacks.updates.gradient_noise import GradientNoise
+from precad.clients.attacks.updates.no_attack import NoAttack
+from precad.clients.attacks.updates.not_a_number import NotANumber
+from precad.clients.attacks.updates.scaled_model_replacement import ScaledModelReplacement
+from precad.clients.attacks.updates.sign_flip import SignFlip
+from precad.clients.attacks.updates.wrap_around import WrapAround
+from precad.clients.attacks.uploads.forger import Forger
+from precad.clients.attacks.uploads.inconsistent_shares import InconsistentShares
+from precad.clients.attacks.uploads.late import Late
+from precad.clients.attacks.uploads.replay import Replay
+from precad.clients.attacks.uploads.wrong_length import WrongLength
 
 __all__ = [
     "ATTACKS",

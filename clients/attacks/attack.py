@@ -6,7 +6,7 @@ Before the first round a simulation asks which records only attackers shall have
 (`of_attacker`). Every method has an honest default, so that an attack is one class with the methods that it changes.
 Those that work on one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well; one that
 overrides another uses what only a simulation can hand out, and says so with `is_simulated_only`. Uploads exist in a
-deployment alone: what changes those is a `clients.attacks.forger.Forger`.
+deployment alone: what changes those is a `precad.clients.attacks.uploads.forger.Forger`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.conduct import Conduct
-from clients.datasets.records import Records
-from clients.errors import NoVictimError
-from clients.projection import project
-from mpc import fixed_point
-from mpc.ring import RingArray
-from protos.task import Task
+from precad.clients.errors import NoVictimError
+from precad.clients.records.records import Records
+from precad.clients.training.conduct import Conduct
+from precad.clients.training.projection import project
+from precad.mpc import fixed_point
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
 
 Vector = NDArray[np.float64]
 

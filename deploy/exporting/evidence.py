@@ -13,15 +13,15 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from deploy.certify_commands import require_confidences
-from deploy.errors import ConfigError
-from deploy.exporting.statement import Count, Part, Probability, Sha256, canonical, parse
-from deploy.reporting.certificates import Certificate, certified, uncertified
-from deploy.reporting.deployed import read_deployed
-from deploy.run_evidence import RunEvidence, read_runs, training_of
-from dp.accounting import SampledGaussian
-from dp.certified_prediction import Training
-from protos.task import Task
+from precad.deploy.errors import ConfigError
+from precad.deploy.exporting.statement import Count, Part, Probability, Sha256, canonical, parse
+from precad.deploy.guarantees.certificates import require_confidences
+from precad.deploy.guarantees.run_evidence import RunEvidence, read_runs, training_of
+from precad.deploy.reporting.certificates import Certificate, certified, uncertified
+from precad.deploy.reporting.deployed import read_deployed
+from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.certificates.prediction import Training
+from precad.protos.task.task import Task
 
 EVIDENCE: Final = "certificate.json"
 FORMAT: Final = "precad/export-certificate/1"

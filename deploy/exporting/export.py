@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy import config as configuration
-from deploy.config import Deployment
-from deploy.errors import ConfigError, ExportRefusedError
-from deploy.exporting import formats, signing
-from deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
-from deploy.exporting.finished import FinishedTask, read_finished
-from deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
-from deploy.reporting.certificates import Certificate, certificate_of
-from deploy.reporting.deployed import read_deployed
-from deploy.run_folder import RunFolder
-from deploy.whole_folder import appearing
-from protos.identity import Role
-from protos.tls_files import TlsMaterial
-from servers.config import AggregatorConfig, require_own_role
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.sections import Deployment
+from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.exporting import formats, signing
+from precad.deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
+from precad.deploy.exporting.finished import FinishedTask, read_finished
+from precad.deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
+from precad.deploy.files.whole_folder import appearing
+from precad.deploy.reporting.certificates import Certificate, certificate_of
+from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.run_folder import RunFolder
+from precad.protos.tls.files import TlsMaterial
+from precad.protos.tls.identity import Role
+from precad.servers.config import AggregatorConfig, require_own_role
 
 STATEMENT: Final = "statement.json"
 _NO_CERTIFICATE: Final = "a server has no test records: certificates are made from run folders (--certificate)"

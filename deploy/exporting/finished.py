@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.audit_log import check_log
-from deploy.errors import ConfigError
-from dp.accounting import Conduct, PrivacyStatement, View
-from dp.ledger import Ledger, Level
-from protos import convert
-from protos.identity import Role
-from protos.task import VERSION_BEFORE, Task
-from servers import audit_log
-from servers.errors import AuditError, SetupError
-from servers.state_dir import ledger_path, load_final_model, open_ledger, store_path
+from precad.deploy.errors import ConfigError
+from precad.deploy.oversight.log_audit import check_log
+from precad.dp.accountants.pld import Conduct, PrivacyStatement, View
+from precad.dp.ledger import Ledger, Level
+from precad.protos.messages import convert
+from precad.protos.task.task import VERSION_BEFORE, Task
+from precad.protos.tls.identity import Role
+from precad.servers.errors import AuditError, SetupError
+from precad.servers.store import audit_log
+from precad.servers.store.folder import ledger_path, load_final_model, open_ledger, store_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

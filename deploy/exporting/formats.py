@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients import models
-from clients.datasets.records import example
-from clients.datasets.tweets import VOCABULARY
-from clients.errors import ClientError
-from deploy.errors import ConfigError, ExportRefusedError
-from protos import convert
+from precad.clients.errors import ClientError
+from precad.clients.models import networks
+from precad.clients.records.records import example
+from precad.clients.records.tweets import VOCABULARY
+from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.protos.messages import convert
 
 STATE_DICT: Final = "model.pt"
 TOLERANCE: Final = 1e-4
@@ -53,7 +53,7 @@ class Written(NamedTuple):
 def module_of(architecture: str, parameters: NDArray[np.float32]) -> nn.Module:
     """The trained module, in evaluation mode. Raises ConfigError."""
     try:
-        module = models.build(architecture).eval()
+        module = networks.build(architecture).eval()
         nn.utils.vector_to_parameters(torch.tensor(parameters), module.parameters())
     except (ClientError, RuntimeError) as error:
         raise ConfigError(f"task.model: expected a model of {parameters.size} parameters to build: {error}") from None
@@ -62,8 +62,8 @@ def module_of(architecture: str, parameters: NDArray[np.float32]) -> nn.Module:
 
 def require_writable(architecture: str, formats: Sequence[Format]) -> None:
     """Raises ConfigError where the model or this installation does not allow a format."""
-    if formats and architecture not in models.ARCHITECTURES:
-        known = ", ".join(sorted(models.ARCHITECTURES))
+    if formats and architecture not in networks.ARCHITECTURES:
+        known = ", ".join(sorted(networks.ARCHITECTURES))
         raise ConfigError(
             f"--format: expected one of the models {known}, whose inputs are known, found {architecture!r}"
         )
@@ -98,7 +98,7 @@ def _write(folder: Path, architecture: str, module: nn.Module, kind: Format) -> 
 
 def _batch(architecture: str, n: int) -> Tensor:
     """Records that mean nothing, the same ones each time."""
-    known = models.ARCHITECTURES[architecture]
+    known = networks.ARCHITECTURES[architecture]
     one = example(known.shape, is_text=known.is_text)
     generator = torch.Generator().manual_seed(n)
     if known.is_text:

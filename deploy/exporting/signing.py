@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from deploy.errors import ConfigError, ExportRefusedError
-from deploy.exporting.finished import FinishedTask
-from deploy.exporting.statement import Count, Date, Part, Sha256, canonical, parse, sha256
-from protos.identity import Identity, IdentityError, Role, fingerprint
-from protos.tls_files import TlsFileError, TlsMaterial, require_issuer
+from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.exporting.finished import FinishedTask
+from precad.deploy.exporting.statement import Count, Date, Part, Sha256, canonical, parse, sha256
+from precad.protos.tls.files import TlsFileError, TlsMaterial, require_issuer
+from precad.protos.tls.identity import Identity, IdentityError, Role, fingerprint
 
 FORMAT: Final = "precad/export-signature/1"
 SIGNERS: Final = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)

@@ -21,15 +21,15 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from deploy.errors import ExportRefusedError
-from deploy.exporting.finished import FinishedTask
-from deploy.reporting.certificates import Certificate
-from deploy.reporting.deployed import Figures, deployed_statements
-from deploy.reporting.guarantees import in_words
-from dp.accounting import Conduct, Label, PrivacyStatement, Unit, View
-from dp.certified_prediction import LABELS, Method, Threat
-from dp.ledger import Level
-from dp.task_privacy import task_privacy
+from precad.deploy.errors import ExportRefusedError
+from precad.deploy.exporting.finished import FinishedTask
+from precad.deploy.reporting.certificates import Certificate
+from precad.deploy.reporting.deployed import Figures, deployed_statements
+from precad.deploy.reporting.guarantees import in_words
+from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View
+from precad.dp.certificates.prediction import LABELS, Method, Threat
+from precad.dp.ledger import Level
+from precad.dp.task_privacy import task_privacy
 
 FORMAT: Final = "precad/export/2"
 FORMAT_1: Final = "precad/export/1"

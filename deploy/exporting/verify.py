@@ -8,12 +8,12 @@ from typing import Any
 
 from cryptography import x509
 
-from deploy.errors import ConfigError, ExportRefusedError
-from deploy.exporting import formats, signing
-from deploy.exporting.evidence import EVIDENCE, Evidence
-from deploy.exporting.export import STATEMENT
-from deploy.exporting.signing import Endorsement
-from deploy.exporting.statement import (
+from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.exporting import formats, signing
+from precad.deploy.exporting.evidence import EVIDENCE, Evidence
+from precad.deploy.exporting.export import STATEMENT
+from precad.deploy.exporting.signing import Endorsement
+from precad.deploy.exporting.statement import (
     ExportStatement,
     ExportStatement1,
     certificate_part,
@@ -23,7 +23,7 @@ from deploy.exporting.statement import (
     parse_statement,
     sha256,
 )
-from protos.identity import IdentityError, Role, parse_certificate
+from precad.protos.tls.identity import IdentityError, Role, parse_certificate
 
 
 def verify_export(

@@ -14,16 +14,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clients import evaluation, models
-from clients.datasets import DataSource
-from clients.errors import MissingDataError
-from deploy.certify_commands import Request, certify_runs
-from deploy.errors import ConfigError
-from deploy.reporting.runs import Run, Trained
-from deploy.run_evidence import read_runs, training_of
-from dp.certified_prediction import Method, Training
-from dp.ledger import Level
-from dp.task_privacy import task_privacy
+from precad.clients.errors import MissingDataError
+from precad.clients.models import networks
+from precad.clients.records import DataSource
+from precad.clients.training import evaluation
+from precad.deploy.errors import ConfigError
+from precad.deploy.guarantees.certificates import Request, certify_runs
+from precad.deploy.guarantees.run_evidence import read_runs, training_of
+from precad.deploy.reporting.runs import Run, Trained
+from precad.dp.certificates.prediction import Method, Training
+from precad.dp.ledger import Level
+from precad.dp.task_privacy import task_privacy
 
 AT_MOST: Final = 32
 """Where the search for more attackers stops."""
@@ -103,7 +104,7 @@ def uncertified(run: Run) -> str | None:
 def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
     """Mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
     source = replace(DataSource.of(run.client), may_download=False)  # a report asks nobody for anything
-    split = source.load(side=models.image_side(run.task.model))
+    split = source.load(side=networks.image_side(run.task.model))
     test = split.test
     if not run.is_simulation:
         try:

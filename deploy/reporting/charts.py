@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from deploy.reporting.certificates import Certificate
-from deploy.reporting.numbers import Format, power_of_ten, shown
-from deploy.reporting.runs import AGAINST, Round, Run, Statement
-from dp.accounting import Unit, View
+from precad.deploy.reporting.certificates import Certificate
+from precad.deploy.reporting.numbers import Format, power_of_ten, shown
+from precad.deploy.reporting.runs import AGAINST, Round, Run, Statement
+from precad.dp.accountants.pld import Unit, View
 
 MOST_POINTS: Final = 400
 """Of a line; of longer ones every so many rounds are drawn, and the last."""

@@ -9,18 +9,18 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from clients.config import ClientConfig
-from deploy import config as configuration
-from deploy.config import Deployment
-from deploy.errors import ConfigError
-from deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
-from deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement, Trained, is_import_path
-from deploy.reporting.settings import shown_configuration
-from deploy.run_folder import RunFolder
-from dp.accounting import Unit, View
-from dp.ledger import Level
-from dp.task_privacy import task_cost, task_privacy
-from protos.task import Task
+from precad.clients.config import ClientConfig
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.sections import Deployment
+from precad.deploy.errors import ConfigError
+from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
+from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement, Trained, is_import_path
+from precad.deploy.reporting.settings import shown_configuration
+from precad.deploy.run_folder import RunFolder
+from precad.dp.accountants.pld import Unit, View
+from precad.dp.ledger import Level
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.protos.task.task import Task
 
 _PHASES: Final = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
 _LINKS: Final = ("clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from deploy.errors import ConfigError
-from deploy.reporting.charts import Chart, Dash, Kind, Series
-from deploy.reporting.numbers import shown
+from precad.deploy.errors import ConfigError
+from precad.deploy.reporting.charts import Chart, Dash, Kind, Series
+from precad.deploy.reporting.numbers import shown
 
 SIZE: Final = (8.0, 4.6)  # inches; with DPI, 1200 pixels wide
 DPI: Final = 150

@@ -9,8 +9,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from deploy.config import parse_section
-from deploy.errors import ConfigError
+from precad.deploy.configuration.sections import parse_section
+from precad.deploy.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from deploy.errors import ConfigError
-from deploy.joined import RUN_READERS, joined
-from deploy.reporting.deployed import read_deployed
-from deploy.reporting.runs import Run, RunReader
+from precad.deploy.errors import ConfigError
+from precad.deploy.joined import RUN_READERS, joined
+from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.reporting.runs import Run, RunReader
 
 MOST_RUNS: Final = 6
 """So many colours can be told apart."""

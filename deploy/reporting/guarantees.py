@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.reporting.certificates import AT_MOST, Certificate
-from deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
-from deploy.reporting.runs import Run, Statement
-from dp.accounting import Unit
-from dp.task_privacy import task_privacy
+from precad.deploy.reporting.certificates import AT_MOST, Certificate
+from precad.deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
+from precad.deploy.reporting.runs import Run, Statement
+from precad.dp.accountants.pld import Unit
+from precad.dp.task_privacy import task_privacy
 
 _NEXT_TO_NOTHING: Final = 10.0
 """An epsilon above it rules out almost nothing: e^10 is 22 026."""

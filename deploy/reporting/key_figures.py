@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from deploy.reporting.numbers import Format, power_of_ten, shown
-from deploy.reporting.runs import Run
-from dp.accounting import Unit
+from precad.deploy.reporting.numbers import Format, power_of_ten, shown
+from precad.deploy.reporting.runs import Run
+from precad.dp.accountants.pld import Unit
 
 
 class Group(IntEnum):

@@ -15,11 +15,11 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from deploy.reporting.certificates import Certificate
-from deploy.reporting.charts import Chart
-from deploy.reporting.guarantees import guarantees_of, sentence
-from deploy.reporting.key_figures import key_figures
-from deploy.reporting.runs import Run
+from precad.deploy.reporting.certificates import Certificate
+from precad.deploy.reporting.charts import Chart
+from precad.deploy.reporting.guarantees import guarantees_of, sentence
+from precad.deploy.reporting.key_figures import key_figures
+from precad.deploy.reporting.runs import Run
 
 GENERATOR: Final = "precad report"
 """By which a page of ours is known; another file is never overwritten."""
@@ -29,7 +29,7 @@ def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], chart
     """The page."""
     style, script = _asset("report.css"), _asset("report.js")
     environment = Environment(
-        loader=PackageLoader("deploy.reporting", "assets"),
+        loader=PackageLoader("precad.deploy.reporting", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -107,4 +107,4 @@ def _hash(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("deploy.reporting").joinpath("assets", name).read_text(encoding="utf-8")
+    return resources.files("precad.deploy.reporting").joinpath("assets", name).read_text(encoding="utf-8")

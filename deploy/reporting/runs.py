@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from clients.config import ClientConfig
-from dp.accounting import Unit, View
-from protos.task import Task
+from precad.clients.config import ClientConfig
+from precad.dp.accountants.pld import Unit, View
+from precad.protos.task.task import Task
 
 AGAINST: Mapping[View, str] = {
     View.ONE_SERVER: "one aggregation server and any other clients",

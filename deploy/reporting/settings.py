@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from clients.config import ClientConfig
-from deploy.config import Deployment
-from protos.task import Task
+from precad.clients.config import ClientConfig
+from precad.deploy.configuration.sections import Deployment
+from precad.protos.task.task import Task
 
 _SYMBOLS: Final = {
     "rounds": "T",

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.errors import ConfigError
-from deploy.reporting import page
-from deploy.reporting.certificates import Certificate, certificate_of, with_certificate_note
-from deploy.reporting.charts import Chart, charts_of
-from deploy.reporting.folders import completed, read_folders
-from deploy.reporting.guarantees import sentence
-from deploy.reporting.key_figures import key_figures
-from deploy.reporting.runs import Run
-from deploy.whole_file import write_whole
+from precad.deploy.errors import ConfigError
+from precad.deploy.files.whole_file import write_whole
+from precad.deploy.reporting import page
+from precad.deploy.reporting.certificates import Certificate, certificate_of, with_certificate_note
+from precad.deploy.reporting.charts import Chart, charts_of
+from precad.deploy.reporting.folders import completed, read_folders
+from precad.deploy.reporting.guarantees import sentence
+from precad.deploy.reporting.key_figures import key_figures
+from precad.deploy.reporting.runs import Run
 
 _HEAD: Final = 4096
 """Bytes of a file in which a page of ours says that it is one."""

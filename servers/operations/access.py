@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from servers.errors import SetupError
+from precad.servers.errors import SetupError
 
 ENVIRONMENT_VARIABLE = "PRECAD_OPERATIONS_TOKEN"
 SESSION_LIFETIME_S = 12 * 3600.0

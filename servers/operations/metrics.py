@@ -11,7 +11,7 @@ import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from servers.operations.status import Status
+from precad.servers.telemetry.status import Status
 
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 

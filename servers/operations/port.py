@@ -35,14 +35,21 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from protos.tls_files import TlsContext, TransportError, switching
-from protos.transport import split_address
-from servers.config import ServerConfig, is_loopback
-from servers.operations.access import SESSION_LIFETIME_S, BrowserSessions, FailureLimit, Token, address_of, load_token
-from servers.operations.metrics import CONTENT_TYPE, StatusCollector, expose
-from servers.operations.snapshot import CHECKPOINTS
-from servers.operations.status import Status
-from servers.operations.telemetry import Telemetry
+from precad.protos.tls.files import TlsContext, TransportError, switching
+from precad.protos.tls.transport import split_address
+from precad.servers.config import ServerConfig, is_loopback
+from precad.servers.operations.access import (
+    SESSION_LIFETIME_S,
+    BrowserSessions,
+    FailureLimit,
+    Token,
+    address_of,
+    load_token,
+)
+from precad.servers.operations.metrics import CONTENT_TYPE, StatusCollector, expose
+from precad.servers.operations.snapshot import CHECKPOINTS
+from precad.servers.telemetry.events import Telemetry
+from precad.servers.telemetry.status import Status
 
 log = structlog.get_logger(__name__)
 
@@ -131,7 +138,7 @@ class OperationsPort:
         self._silent: set[asyncio.BaseProtocol] = set()
         self._n_streams = 0
         self._seen, self._looked_at = "", -math.inf
-        folder = resources.files("servers.operations") / "dashboard"
+        folder = resources.files("precad.servers.operations") / "dashboard"
         self._pages: Mapping[str, str] = {name: (folder / name).read_text(encoding="utf-8") for name in PAGES}
 
     @asynccontextmanager

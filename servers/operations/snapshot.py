@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dp.accounting import View
-from servers.operations.status import (
+from precad.dp.accountants.pld import View
+from precad.servers.door.servicers import TaskView
+from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.events import Flight, RoundNotes, Telemetry
+from precad.servers.telemetry.status import (
     INCOMPLETE,
     MAX_DETAILED,
     MAX_NAMED,
@@ -30,9 +33,6 @@ from servers.operations.status import (
     client_epsilon,
     epsilons_of,
 )
-from servers.operations.telemetry import Flight, RoundNotes, Telemetry
-from servers.servicers import TaskView
-from servers.task_store import CommittedRound
 
 N_AGGREGATORS = 2
 VERSION = importlib.metadata.version("precad")

@@ -14,17 +14,24 @@ import torch
 from numpy.testing import assert_array_equal
 from torch import nn
 
-from clients import datasets, models
-from clients.attacks import LabelFlip
-from clients.conduct import Honest
-from clients.config import ClientConfig
-from clients.errors import MissingDataError, ModelInputError, ModelRecordError, NonFiniteGradientError, ProtocolError
-from clients.process import Trainer, load_records
-from clients.session import ModelCache
-from protos.task import Task
+from precad.clients import records as datasets
+from precad.clients.attacks import LabelFlip
+from precad.clients.config import ClientConfig
+from precad.clients.errors import (
+    MissingDataError,
+    ModelInputError,
+    ModelRecordError,
+    NonFiniteGradientError,
+    ProtocolError,
+)
+from precad.clients.models import networks
+from precad.clients.process import Trainer, load_records
+from precad.clients.training.conduct import Honest
+from precad.clients.upload.session import ModelCache
+from precad.protos.task.task import Task
 
 IDS = ["alice", "bob", "carol", "dave"]
-START = models.initial_parameters("mlp", seed=1)
+START = networks.initial_parameters("mlp", seed=1)
 
 
 def task(**changes):
@@ -119,7 +126,7 @@ def test_what_fails_for_all_of_a_pass_is_tried_again_by_each():
 
 
 def test_clients_with_different_models_do_not_mix():
-    other = models.initial_parameters("mlp", seed=2)
+    other = networks.initial_parameters("mlp", seed=2)
     wanted = [("alice", START), ("bob", other), ("carol", START), ("dave", other)]
     outcomes, passes = together(trainer(), wanted)
     assert all(set(batch) <= {"alice", "carol"} or set(batch) <= {"bob", "dave"} for batch in passes)
@@ -184,17 +191,17 @@ class SolvesOneByOne(Solves):
 
 def trainer_of(model, monkeypatch, **changes):
     """Carol's third record is one that the model does not bear."""
-    monkeypatch.setattr("clients.models.build", lambda _: model)
+    monkeypatch.setattr("precad.clients.models.networks.build", lambda _: model)
     own = records()
     own["carol"].features[2, 0] = np.eye(8)
-    dim = models.parameter_count(model)
+    dim = networks.parameter_count(model)
     ours = task(dim=dim, client_clip=100.0, **changes)
     return Trainer(task=ours, records=own, conducts=dict.fromkeys(IDS, Honest()), device="cpu")
 
 
 def test_a_record_on_which_the_model_raises_adds_zero_in_a_pass_of_its_own(monkeypatch):
     model = SolvesOneByOne()
-    ours, at = trainer_of(model, monkeypatch), models.flatten(model)
+    ours, at = trainer_of(model, monkeypatch), networks.flatten(model)
     outcomes, _ = together(ours, [(name, at) for name in IDS])
     ours._records["carol"] = ours._records["carol"].take(np.array([0, 1, 3, 4]))
     for name, update in zip(IDS, outcomes, strict=True):
@@ -207,7 +214,7 @@ def test_a_record_on_which_the_model_raises_beside_others_is_nobody_else_s(algor
     """Its client alone has no update; nothing is tried record by record, which could move the others."""
     model = Solves()
     noise = {"noise_multiplier": 0.0} if algorithm == "non-private" else {}
-    ours, at = trainer_of(model, monkeypatch, algorithm=algorithm, **noise), models.flatten(model)
+    ours, at = trainer_of(model, monkeypatch, algorithm=algorithm, **noise), networks.flatten(model)
     outcomes, _ = together(ours, [(name, at) for name in IDS])
     assert [isinstance(outcome, ModelRecordError) for outcome in outcomes] == [False, False, True, False]
     assert "LinAlgError" in str(outcomes[2])
@@ -216,10 +223,10 @@ def test_a_record_on_which_the_model_raises_beside_others_is_nobody_else_s(algor
 
 def test_a_process_starts_whatever_its_first_client_s_records_are(monkeypatch):
     """What it does before the first round depends on none of them."""
-    monkeypatch.setattr("clients.models.build", lambda _: Solves())
+    monkeypatch.setattr("precad.clients.models.networks.build", lambda _: Solves())
     own = {"carol": records()["carol"]}
     own["carol"].features[:, 0] = np.eye(8)
-    ours = task(dim=models.parameter_count(Solves()))
+    ours = task(dim=networks.parameter_count(Solves()))
     Trainer(task=ours, records=own, conducts={"carol": Honest()}, device="cpu")
 
 

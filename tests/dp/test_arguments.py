@@ -139,7 +139,7 @@ def test_every_function_is_tried():
 
 
 @pytest.mark.parametrize(("function", "name", "wrong"), CASES)
-@pytest.mark.filterwarnings("ignore::dp.renyi_accounting.OrderGridWarning")
+@pytest.mark.filterwarnings("ignore::precad.dp.accountants.renyi_accounting.OrderGridWarning")
 def test_a_wrong_argument_is_named(function, name, wrong):
     """`name must be <condition>, got <value>`, the name ours where it differs."""
     with pytest.raises(ValueError, match="must ") as caught:

@@ -14,12 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from charge_forever import DELTA, EVENTS, clients_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp.accountants import GdpCltAccountant
-from dp.accounting import (
+from precad.dp.accountants.pld import (
     Conduct,
     Label,
     PldAccountant,
@@ -28,8 +26,10 @@ from dp.accounting import (
     TwoStageSampledGaussian,
     View,
 )
-from dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
-from dp.ledger import Ledger, Level
+from precad.dp.accountants.side_by_side import GdpCltAccountant
+from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
+from precad.dp.ledger import Ledger, Level
+from tests.dp.charge_forever import DELTA, EVENTS, clients_of
 
 
 def open_ledger(path, **changes):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.oracle_adapter import CALLS
 
-pytestmark = pytest.mark.filterwarnings("ignore::dp.renyi_accounting.OrderGridWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::precad.dp.accountants.renyi_accounting.OrderGridWarning")
 
 RATE, SIGMA, COUNT = st.floats(0.01, 0.9), st.floats(0.5, 8.0), st.integers(1, 300)
 EPS, DELTA, CLIP = st.floats(0.01, 4.0), st.floats(1e-9, 0.05), st.floats(0.1, 30.0)

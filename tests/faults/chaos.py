@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from protos.identity import Role
-from servers import audit_log
-from servers.state_dir import store_path
+from precad.protos.tls.identity import Role
+from precad.servers.store import audit_log
+from precad.servers.store.folder import store_path
 from tests.faults.deployment import Processes, assert_nothing_wrong
-from tests.integration.harness import small_task
-from tests.integration.pki import AGGREGATORS
+from tests.harness.harness import small_task
+from tests.harness.pki import AGGREGATORS
 
 CLIENT: Final = "a client"
 FROZEN: Final = "frozen"
@@ -46,7 +46,7 @@ MANY: Final = 1_000_000
 P_CLIENT, P_FREEZE, P_LONG = 0.1, 0.15, 0.05
 """Of a disturbance: to be a client's death, to be a freeze; of a freeze, to be a long one."""
 SHORT_FREEZE_S, LONG_FREEZE_S = 2 * SUBMIT_TIMEOUT_S, 15.0
-"""At most. The longest cross the deadline of a round and of a link (`protos.transport.PING_TIMEOUT_S`)."""
+"""At most. The longest cross the deadline of a round and of a link (`precad.protos.tls.transport.PING_TIMEOUT_S`)."""
 
 
 async def chaos(processes: Processes, n_kills: int, draw: random.Random) -> Counter[str]:

@@ -25,21 +25,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.session import ClientSession
-from clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
-from mpc import fixed_point
-from mpc.burning import TupleUse
-from mpc.ring import RingArray
-from protos import convert
-from protos.identity import Role
-from protos.model_update import updated
-from protos.task import Task
-from servers import audit_log
-from servers.state_dir import open_ledger, open_task_store, open_tuple_ledger, store_path
-from servers.task_store import CommittedRound
+from precad.clients.upload.session import ClientSession
+from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
+from precad.mpc import fixed_point
+from precad.mpc.ring import RingArray
+from precad.mpc.tuples.burning import TupleUse
+from precad.protos.messages import convert
+from precad.protos.task.model_update import updated
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.store import audit_log
+from precad.servers.store.folder import open_ledger, open_task_store, open_tuple_ledger, store_path
+from precad.servers.store.rounds import CommittedRound
 from tests.faults import server_main
-from tests.integration.harness import free_addresses
-from tests.integration.pki import AGGREGATORS, Pki
+from tests.harness.harness import free_addresses
+from tests.harness.pki import AGGREGATORS, Pki
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["tests.faults.server_main"])

@@ -30,25 +30,29 @@ from typing import Any, Final
 import numpy as np
 import typer
 
-from deploy.commands.common import exit_codes
-from dp.ledger import Ledger
-from mpc import (
-    field_kernels,  # noqa: F401 - compiled here, once
-    gate_kernels,  # noqa: F401
-    kernels,  # noqa: F401
-    validation,
+from precad.deploy.cli.common import exit_codes
+from precad.dp.ledger import Ledger
+from precad.mpc import validation
+from precad.mpc.kernels import (
+    field as field_kernels,  # noqa: F401 - compiled here, once
 )
-from protos.identity import Role
-from protos.task import Task
-from servers import round as round_module
-from servers import task_run as task_run_module
-from servers.aggregator import Aggregator
-from servers.checkpoints import Checkpoints
-from servers.deal_ledger import DealLedger
-from servers.dealer import Dealer
-from servers.task_store import TaskStore
-from servers.tuple_ledger import TupleLedger
-from tests.integration.pki import AGGREGATORS, Pki
+from precad.mpc.kernels import (
+    gate as gate_kernels,  # noqa: F401
+)
+from precad.mpc.kernels import (
+    local as local_kernels,  # noqa: F401
+)
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.aggregator import Aggregator
+from precad.servers.dealer import Dealer
+from precad.servers.rounds import round as round_module
+from precad.servers.store.burnt_tuples import TupleLedger
+from precad.servers.store.checkpoints import Checkpoints
+from precad.servers.store.dealt_parts import DealLedger
+from precad.servers.store.rounds import TaskStore
+from precad.servers.task import run as task_run_module
+from tests.harness.pki import AGGREGATORS, Pki
 
 RECONNECT_S = 60.0
 AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from protos.identity import Role
-from protos.transport import PING_TIME_S, PING_TIMEOUT_S
-from servers import audit_log
-from servers.state_dir import store_path
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import PING_TIME_S, PING_TIMEOUT_S
+from precad.servers.store import audit_log
+from precad.servers.store.folder import store_path
 from tests.faults.chaos import run
 from tests.faults.deployment import Processes, assert_nothing_wrong
-from tests.integration.harness import small_task
-from tests.integration.pki import AGGREGATORS
+from tests.harness.harness import small_task
+from tests.harness.pki import AGGREGATORS
 
 N_KILLS = int(os.environ.get("PRECAD_CHAOS_KILLS", "500"))
 N_ROUNDS = int(os.environ.get("PRECAD_CHAOS_ROUNDS", "1000"))

@@ -2,7 +2,8 @@
 
 RLIMIT_FSIZE is the full disk: every write to every file fails, of one process, without a mount. What counts as failure:
 another exit code or message than documented, a traceback, a state that is not gone on with when there is room, and what
-`tests.faults.deployment` names. (The file of spooled uploads costs the upload alone: tests/servers/test_spool.py.)
+`tests.faults.deployment` names. (The file of spooled uploads costs the upload alone:
+tests/servers/rounds/test_uploads_on_disk.py.)
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import INVALID_INPUT, REFUSED
-from protos.identity import Role
+from precad.deploy.errors import INVALID_INPUT, REFUSED
+from precad.protos.tls.identity import Role
 from tests.faults.deployment import Processes, assert_nothing_wrong
-from tests.integration.harness import small_task, until
-from tests.integration.pki import AGGREGATORS
+from tests.harness.harness import small_task, until
+from tests.harness.pki import AGGREGATORS
 
 A, B = AGGREGATORS
 TASK = small_task(("alice", "bob"), rounds=4, client_rate=0.8, gate="native")

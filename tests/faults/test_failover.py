@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from protos.identity import Role
+from precad.protos.tls.identity import Role
 from tests.faults.deployment import Processes, assert_nothing_wrong
-from tests.integration.harness import small_task
-from tests.integration.pki import AGGREGATORS
-from tests.servers.postgres_server import postgres
+from tests.harness.harness import small_task
+from tests.harness.pki import AGGREGATORS
+from tests.harness.postgres_server import postgres
 
 TASK = small_task(("alice", "bob"), rounds=4, client_rate=0.8, gate="native")
 LONGER = small_task(("alice", "bob"), rounds=60, client_rate=0.8, gate="native")
@@ -76,7 +76,7 @@ async def lost_session(processes: Processes, url: str) -> None:
 @pytest.mark.slow
 def test_a_leader_that_loses_its_session_leaves_and_the_replica_goes_on(tmp_path: Path, url: str) -> None:
     pytest.importorskip("psycopg")
-    from servers.database_copy import copy_database
+    from precad.servers.store.copy import copy_database
 
     processes = Processes(tmp_path, LONGER, database_url=url)
     try:
@@ -102,7 +102,7 @@ def test_a_leader_that_loses_its_session_leaves_and_the_replica_goes_on(tmp_path
 )
 def test_a_replica_goes_on_where_the_leader_died(tmp_path: Path, url: str, victim: Role, point: str) -> None:
     pytest.importorskip("psycopg")
-    from servers.database_copy import copy_database
+    from precad.servers.store.copy import copy_database
 
     processes = Processes(tmp_path, TASK, database_url=url)
     try:

@@ -22,12 +22,12 @@ import grpc
 import pytest
 import structlog
 
-from protos import convert
-from protos.identity import Role
-from protos.precad.v1 import aggregator_pb2, common_pb2, control_pb2, dealer_pb2, peer_pb2
-from protos.task import PROTOCOL_VERSION
-from servers.errors import STATUS_CODES
-from tests.integration.harness import asynchronous
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2, control_pb2, dealer_pb2, peer_pb2
+from precad.protos.task.task import PROTOCOL_VERSION
+from precad.protos.tls.identity import Role
+from precad.servers.errors import STATUS_CODES
+from tests.harness.harness import asynchronous
 from tests.integration.test_identity import (
     CLIENTS,
     TASK,

@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from clients.session import ClientSession, ModelCache
-from protos.identity import Role
-from protos.task import Task
-from servers.task_store import CommittedRound
+from precad.clients.upload.session import ClientSession, ModelCache
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.store.rounds import CommittedRound
 from tests.faults.deployment import Processes, assert_nothing_wrong, committed
-from tests.integration.harness import free_addresses, small_task
-from tests.integration.pki import AGGREGATORS
+from tests.harness.harness import free_addresses, small_task
+from tests.harness.pki import AGGREGATORS
 
 MIB = 1 << 20
 TOKEN = "a-token-of-tests-0123456789"

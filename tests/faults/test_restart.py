@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.identity import Role
+from precad.protos.tls.identity import Role
 from tests.faults.deployment import Processes, assert_nothing_wrong
 from tests.faults.server_main import POINTS
-from tests.integration.harness import small_task
-from tests.integration.pki import AGGREGATORS
+from tests.harness.harness import small_task
+from tests.harness.pki import AGGREGATORS
 
 TASK = small_task(("alice", "bob"), rounds=4, client_rate=0.8, gate="native")
 SCENARIO_S = 120.0
@@ -60,7 +60,9 @@ def durations(pytestconfig: pytest.Config) -> Iterator[dict[str, float]]:
 
 def seconds_of_loading() -> float:
     """An interpreter that imports and compiles what an aggregator's does, and ends."""
-    program = "import servers.aggregator, mpc.kernels, mpc.gate_kernels, mpc.field_kernels"
+    program = (
+        "import precad.servers.aggregator, precad.mpc.kernels.local, precad.mpc.kernels.gate, precad.mpc.kernels.field"
+    )
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
     return time.monotonic() - started

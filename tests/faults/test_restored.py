@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from deploy.errors import REFUSED
-from protos.identity import Role
+from precad.deploy.errors import REFUSED
+from precad.protos.tls.identity import Role
 from tests.faults.deployment import Processes, assert_nothing_wrong
-from tests.integration.harness import small_task
-from tests.integration.pki import AGGREGATORS
+from tests.harness.harness import small_task
+from tests.harness.pki import AGGREGATORS
 
 pytestmark = pytest.mark.slow
 

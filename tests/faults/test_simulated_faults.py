@@ -21,25 +21,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp.accounting import View
-from dp.ledger import Ledger
-from mpc.channel import Channel
-from mpc.dealer import deal
-from mpc.joint_coin import CoinShare
-from protos.identity import Role
-from servers import audit_log
-from servers import dealer as dealer_module
-from servers import task_state as task_state_module
-from servers.round import RoundRunner
-from servers.state_dir import store_path
-from servers.task_store import TaskStore
-from servers.tuple_ledger import TupleLedger
+from precad.dp.accountants.pld import View
+from precad.dp.ledger import Ledger
+from precad.mpc.channel import Channel
+from precad.mpc.joint_coin import CoinShare
+from precad.mpc.tuples.dealt import deal
+from precad.protos.tls.identity import Role
+from precad.servers import dealer as dealer_module
+from precad.servers.rounds.round import RoundRunner
+from precad.servers.store import audit_log
+from precad.servers.store import state as task_state_module
+from precad.servers.store.burnt_tuples import TupleLedger
+from precad.servers.store.folder import store_path
+from precad.servers.store.rounds import TaskStore
 from tests.faults.deployment import assert_ledgers, assert_tuples_used_once, committed
 from tests.faults.simulation.network import Mishap
 from tests.faults.simulation.oracle import ViolationError
 from tests.faults.simulation.world import SERVERS, Accident, Death, Plan, World
-from tests.integration.harness import small_task
-from tests.integration.pki import AGGREGATORS, Pki
+from tests.harness.harness import small_task
+from tests.harness.pki import AGGREGATORS, Pki
 
 CLIENTS = ("alice", "bob", "mallory")
 TASK = small_task(CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6, lost_rounds=1000)

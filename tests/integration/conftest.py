@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile_folder import hostile_folder
+from tests.harness.hostile_folder import hostile_folder
 
 RECORDER = Path(__file__).parent / "recorder"
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> RecordedDemo:
 def _run(folder: Path, record: Path, here: Path) -> dict[str, str]:
     """As the installed command: only `python -m` without -P puts the current folder first."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "deploy.cli", "demo", *DEMO, "--output", str(folder), "--json"],
+        [sys.executable, "-P", "-m", "precad.deploy.cli.main", "demo", *DEMO, "--output", str(folder), "--json"],
         cwd=here,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(RECORDER), str(ROOT)]), "PRECAD_RECORDER": str(record)},
         capture_output=True,

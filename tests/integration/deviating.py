@@ -12,21 +12,21 @@ from unittest.mock import patch
 
 import numpy as np
 
-from mpc import ring, validation
-from mpc.channel import Channel, Prefixed
-from mpc.errors import ChannelClosedError
-from mpc.local_step import LocalSums
-from mpc.norm_bound import NormBound
-from mpc.prg import Seed
-from mpc.ring import RingArray
-from mpc.tuples import FIELD_PRIME, ServerTuples
-from protos.identity import Role
-from protos.precad.v1 import aggregator_pb2
-from servers import task_run
-from servers.equipment import Links
-from servers.lane import HEADER, _Incoming
-from servers.round import RoundRunner
-from servers.task_state import TaskState
+from precad.mpc import ring, validation
+from precad.mpc.channel import Channel, Prefixed
+from precad.mpc.errors import ChannelClosedError
+from precad.mpc.local.step import LocalSums
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.prg import Seed
+from precad.mpc.ring import RingArray
+from precad.mpc.tuples.held import FIELD_PRIME, ServerTuples
+from precad.protos.precad.v1 import aggregator_pb2
+from precad.protos.tls.identity import Role
+from precad.servers.links.lane import HEADER, _Incoming
+from precad.servers.rounds.equipment import Links
+from precad.servers.rounds.round import RoundRunner
+from precad.servers.store.state import TaskState
+from precad.servers.task import run as task_run
 
 HANGS_UP = "B hangs up"
 

@@ -20,20 +20,13 @@ import grpc
 import numpy as np
 import pytest
 
-from clients.submission import agree
-from mpc.burning import TupleUse
-from protos.identity import Role
-from protos.task import Task
-from servers.state_dir import open_tuple_ledger
-from tests.integration import killed_server, server_main
-from tests.integration.harness import (
-    AGGREGATORS,
-    LeashedClient,
-    Pki,
-    asynchronous,
-    free_addresses,
-    small_task,
-)
+from precad.clients.submission import agree
+from precad.mpc.tuples.burning import TupleUse
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.store.folder import open_tuple_ledger
+from tests.harness import killed_server, server_main
+from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, free_addresses, small_task
 
 CLIENTS = ("alice", "bob")
 TASK = small_task(CLIENTS, rounds=1)

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from clients import models
-from deploy.config import load
-from deploy.errors import REFUSED
-from protos import convert
-from protos.identity import Role
-from protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
-from protos.tls_files import TlsFiles
-from protos.transport import bind_server
-from tests.deploy.organisations import CLIENTS, ROOT, Organisations
-from tests.integration.harness import free_addresses
-from tests.integration.pki import AGGREGATORS
+from precad.clients.models import networks
+from precad.deploy.configuration.sections import load
+from precad.deploy.errors import REFUSED
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import bind_server
+from tests.harness.harness import free_addresses
+from tests.harness.organisations import CLIENTS, ROOT, Organisations
+from tests.harness.pki import AGGREGATORS
 
 FEW = 2
 """Uploads for one model, in this client's configuration."""
@@ -80,7 +80,7 @@ async def lives(tmp_path: Path) -> None:
     )
     config = organisations.config(Role.CLIENT)
     task = load(config).task
-    model = convert.model_to_bytes(models.initial_vector(task))
+    model = convert.model_to_bytes(networks.initial_vector(task))
     servers = [HangingUp(model, task.dim) for _ in AGGREGATORS]
     async with contextlib.AsyncExitStack() as stack:
         for role, address, servicer in zip(AGGREGATORS, addresses, servers, strict=False):
@@ -107,7 +107,7 @@ async def lives(tmp_path: Path) -> None:
 
 async def started(config: Path) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "deploy.cli", "client", str(config), "--id", CLIENTS[0]),
+        *(sys.executable, "-P", "-m", "precad.deploy.cli.main", "client", str(config), "--id", CLIENTS[0]),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 
-from dp.accounting import View
-from protos.identity import Role
-from servers.operations.access import Token
-from servers.operations.port import OperationsPort
-from servers.operations.status import (
+from precad.dp.accountants.pld import View
+from precad.protos.tls.identity import Role
+from precad.servers.operations.access import Token
+from precad.servers.operations.port import OperationsPort
+from precad.servers.telemetry.events import Telemetry
+from precad.servers.telemetry.status import (
     AbsentClient,
     Checkpoint,
     ClientOutcome,
@@ -34,9 +35,8 @@ from servers.operations.status import (
     RoundSummary,
     Status,
 )
-from servers.operations.telemetry import Telemetry
-from tests.browser import Page, chromium, find_chromium
-from tests.integration.harness import Pki, asynchronous, small_task, until
+from tests.harness.browser import Page, chromium, find_chromium
+from tests.harness.harness import Pki, asynchronous, small_task, until
 from tests.integration.test_operations import CLIENTS, TOKEN, join_all, submission, tampered, watched
 
 CHROMIUM = find_chromium()

@@ -29,21 +29,23 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution
 from google.protobuf import json_format
 
-from clients import datasets, evaluation, models
-from deploy import config as configuration
-from deploy.demo import demo_config
-from deploy.figures import three_digits
-from deploy.run_evidence import read_runs
-from dp.accounting import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View, round_event
-from dp.certified_prediction import Training
-from dp.ledger import Ledger, Level
-from dp.monte_carlo import hoeffding_class_bounds
-from protos.precad.v1 import control_pb2
-from protos.task import Task
-from tests.hostile_folder import executed, hostile_folder
+from precad.clients import records
+from precad.clients.models import networks
+from precad.clients.training import evaluation
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.demo import demo_config
+from precad.deploy.figures import three_digits
+from precad.deploy.guarantees.run_evidence import read_runs
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View, round_event
+from precad.dp.certificates.monte_carlo import hoeffding_class_bounds
+from precad.dp.certificates.prediction import Training
+from precad.dp.ledger import Ledger, Level
+from precad.protos.precad.v1 import control_pb2
+from precad.protos.task.task import Task
+from tests.harness.hostile_folder import executed, hostile_folder
 from tests.integration.conftest import DEMO, RecordedDemo
 
-PRECAD = [sys.executable, "-P", "-m", "deploy.cli"]
+PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 """As the installed command: only `python -m` without -P puts the current folder first."""
 PROMISED = {
     "rounds": int,
@@ -200,7 +202,7 @@ def test_the_written_configuration_is_the_one_that_ran(demo: Finished) -> None:
     }
     assert written["client"]["attacks"] == wanted["client"]["attacks"]
     assert list(task.clients) == wanted["task"]["clients"]
-    assert sum(task.clients.values()) == len(datasets.digits().train)
+    assert sum(task.clients.values()) == len(records.digits().train)
     assert configuration.parse(written, base=Path("/elsewhere")).task.digest() == task.digest()
 
 
@@ -237,10 +239,10 @@ def test_every_malicious_upload_was_rejected_and_no_honest_one(demo: Finished) -
 def test_the_model_file_loads_safely_and_has_the_stated_accuracy(demo: Finished) -> None:
     """A plain state_dict of the task's architecture, and the bytes that both servers ended with."""
     state_dict = torch.load(demo.folder / "model.pt", weights_only=True)
-    model = models.build(demo.deployment.task.model)
+    model = networks.build(demo.deployment.task.model)
     model.load_state_dict(state_dict, strict=True)
-    parameters = models.flatten(model)
-    accuracy = evaluation.accuracy(parameters, demo.deployment.task.model, datasets.digits().test)
+    parameters = networks.flatten(model)
+    accuracy = evaluation.accuracy(parameters, demo.deployment.task.model, records.digits().test)
     assert demo.summary["accuracy"] == round(accuracy, 4)
     assert demo.metrics[-1]["accuracy"] == accuracy
     for letter in "ab":

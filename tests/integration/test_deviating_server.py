@@ -18,21 +18,22 @@ import numpy as np
 import pytest
 import structlog
 
-from clients.errors import ServerUnreachableError, TaskEndedError, UploadLimitError
-from clients.session import ClientSession
-from clients.upload_limit import UploadLimit
-from dp.ledger import verified_charges
-from mpc import fixed_point
-from mpc.errors import CommitmentError, VerdictsDifferError
-from mpc.prg import Seed
-from mpc.ring import RingArray
-from protos.task import Task
-from servers import audit_log, meeting
-from servers.errors import TaskRefusedError
-from servers.state_dir import ledger_path, open_task_store, store_path
+from precad.clients.errors import ServerUnreachableError, TaskEndedError, UploadLimitError
+from precad.clients.upload.session import ClientSession
+from precad.clients.upload_limit import UploadLimit
+from precad.dp.ledger import verified_charges
+from precad.mpc import fixed_point
+from precad.mpc.errors import CommitmentError, VerdictsDifferError
+from precad.mpc.prg import Seed
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
+from precad.servers.errors import TaskRefusedError
+from precad.servers.store import audit_log
+from precad.servers.store.folder import ledger_path, open_task_store, store_path
+from precad.servers.task import meeting
+from tests.harness.harness import AGGREGATORS, Deployment, asynchronous, running, small_task, until
+from tests.harness.pki import Pki
 from tests.integration.deviating import DecidesVerdicts, HangsUpAt, StallsAt, deviating_b, is_zero
-from tests.integration.harness import AGGREGATORS, Deployment, asynchronous, running, small_task, until
-from tests.integration.pki import Pki
 
 CLIENTS = ("alice", "bob")
 LOST_ROUNDS = 4

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy import cli
-from protos.tls_files import TlsFileError
-from servers.aggregator import Aggregator
-from servers.dealer import Dealer
-from tests.deploy.organisations import CLIENTS as HOSPITALS
-from tests.deploy.organisations import SAMPLES
-from tests.integration.harness import LeashedClient, Pki, asynchronous, running, small_task
+from precad.deploy.cli import main as cli
+from precad.protos.tls.files import TlsFileError
+from precad.servers.aggregator import Aggregator
+from precad.servers.dealer import Dealer
+from tests.harness.harness import LeashedClient, Pki, asynchronous, running, small_task
+from tests.harness.organisations import CLIENTS as HOSPITALS
+from tests.harness.organisations import SAMPLES
 
 CLIENTS = ("alice", "bob")
 

@@ -28,11 +28,11 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from deploy.errors import INTERRUPTED, SUCCESS, UNREACHABLE
-from deploy.localhost import LocalRun
-from deploy.processes import Child, Children
+from precad.deploy.errors import INTERRUPTED, SUCCESS, UNREACHABLE
+from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.processes import Child, Children
 
-PRECAD = [sys.executable, "-m", "deploy.cli"]
+PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 SERVERS = ["aggregator-a", "aggregator-b", "dealer"]
 SLOW = pytest.mark.slow
 START_S = 90.0

@@ -17,11 +17,11 @@ import pytest
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-from clients.attacks import InconsistentShares, Late, NotANumber, Replay, WrongLength
-from clients.conduct import Conduct, Honest
-from clients.session import ClientSession
-from mpc.ring import RingArray
-from tests.integration.harness import AGGREGATORS, Pki, asynchronous, running, small_task
+from precad.clients.attacks import InconsistentShares, Late, NotANumber, Replay, WrongLength
+from precad.clients.training.conduct import Conduct, Honest
+from precad.clients.upload.session import ClientSession
+from precad.mpc.ring import RingArray
+from tests.harness.harness import AGGREGATORS, Pki, asynchronous, running, small_task
 
 ATTACKERS: Final[Mapping[str, Conduct]] = {
     "flips": InconsistentShares(),

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.pki import Pki
+from tests.harness.pki import Pki
 
 STRANGER = """
 import asyncio, socket, sys
 from pathlib import Path
 import deploy  # the first that the command imports
-from protos.tls_files import TlsFiles
-from protos.transport import bind_server
+from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.transport import bind_server
 
 async def serve():
     certificate, key, authority = map(Path, sys.argv[1:])

@@ -21,15 +21,14 @@ import numpy as np
 import pytest
 import structlog
 
-from clients.errors import ServerUnreachableError
-from clients.errors import TaskRefusedError as ClientRefusedError
-from clients.session import ClientSession
-from clients.submission import RoundInvitation, Submission
-from deploy.pki import create_authority, issue
-from mpc.ring import RingArray
-from protos import convert
-from protos.identity import Identity, Role
-from protos.precad.v1 import (
+from precad.clients.errors import ServerUnreachableError
+from precad.clients.errors import TaskRefusedError as ClientRefusedError
+from precad.clients.submission import RoundInvitation, Submission
+from precad.clients.upload.session import ClientSession
+from precad.deploy.authority.pki import create_authority, issue
+from precad.mpc.ring import RingArray
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import (
     aggregator_pb2,
     aggregator_pb2_grpc,
     common_pb2,
@@ -40,12 +39,13 @@ from protos.precad.v1 import (
     peer_pb2,
     peer_pb2_grpc,
 )
-from protos.task import PROTOCOL_VERSION
-from protos.tls_files import PinFile, TlsFiles
-from protos.transport import dial, explain
-from servers.aggregator import Aggregator
-from servers.errors import PeerUnreachableError, TaskRefusedError
-from tests.integration.harness import (
+from precad.protos.task.task import PROTOCOL_VERSION
+from precad.protos.tls.files import PinFile, TlsFiles
+from precad.protos.tls.identity import Identity, Role
+from precad.protos.tls.transport import dial, explain
+from precad.servers.aggregator import Aggregator
+from precad.servers.errors import PeerUnreachableError, TaskRefusedError
+from tests.harness.harness import (
     AGGREGATORS,
     Deployment,
     LeashedClient,

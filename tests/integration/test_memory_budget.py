@@ -12,18 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.identity import Role
-from servers import memory
-from tests.integration import measured_server
-from tests.integration.harness import (
-    AGGREGATORS,
-    LeashedClient,
-    Pki,
-    asynchronous,
-    free_addresses,
-    read_rounds,
-    small_task,
-)
+from precad.protos.tls.identity import Role
+from precad.servers.rounds import memory
+from tests.harness import measured_server
+from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, free_addresses, read_rounds, small_task
 from tests.integration.test_burnt_tuples import deployment_of, servers
 
 CLIENTS = tuple(f"client-{i}" for i in range(6))

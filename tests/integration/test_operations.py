@@ -28,21 +28,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from clients.session import parts_of
-from clients.submission import Submission
-from deploy.errors import SUCCESS, UNREACHABLE, RunFailedError
-from deploy.localhost import LocalRun
-from deploy.operations import Source, fetch, follow
-from deploy.processes import Children
-from mpc.ring import RingArray
-from protos.identity import Role
-from protos.precad.v1 import aggregator_pb2
-from protos.task import Task
-from protos.transport import dial
-from servers.errors import StoppedError
-from servers.operations import logs
-from servers.operations.status import PHASES, Status
-from tests.integration.harness import (
+from precad.clients.submission import Submission
+from precad.clients.upload.session import parts_of
+from precad.deploy.errors import SUCCESS, UNREACHABLE, RunFailedError
+from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.processes import Children
+from precad.deploy.oversight.operations import Source, fetch, follow
+from precad.mpc.ring import RingArray
+from precad.protos.precad.v1 import aggregator_pb2
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import dial
+from precad.servers.errors import StoppedError
+from precad.servers.telemetry import logs
+from precad.servers.telemetry.status import PHASES, Status
+from tests.harness.harness import (
     AGGREGATORS,
     Deployment,
     LeashedClient,

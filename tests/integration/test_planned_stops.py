@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from servers.aggregator import Aggregator
-from servers.errors import StoppedError
-from tests.integration.harness import Deployment, asynchronous, small_task, until
+from precad.servers.aggregator import Aggregator
+from precad.servers.errors import StoppedError
+from tests.harness.harness import Deployment, asynchronous, small_task, until
 from tests.integration.test_deviating_server import CLIENTS, deployment, silence, states
 
 

@@ -22,22 +22,22 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from clients.projection import project
-from clients.session import ClientSession
-from clients.submission import agree, make_submission
-from deploy.audit import audit
-from mpc import fixed_point
-from mpc.channel import memory_pair
-from mpc.gates import make_gate
-from mpc.norm_bound import NormBound
-from mpc.ring import RingArray
-from mpc.sharing import Mode
-from protos import convert
-from protos.identity import Role
-from protos.task import Task
-from servers.spool import MemoryPayload
-from servers.states import Collecting, Committed, Opened
-from tests.integration.harness import (
+from precad.clients.submission import agree, make_submission
+from precad.clients.training.projection import project
+from precad.clients.upload.session import ClientSession
+from precad.deploy.oversight.validation_audit import audit
+from precad.mpc import fixed_point
+from precad.mpc.channel import memory_pair
+from precad.mpc.gates import make_gate
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Mode
+from precad.protos.messages import convert
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.rounds.states import Collecting, Committed, Opened
+from precad.servers.rounds.uploads import MemoryPayload
+from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
     LeashedClient,
@@ -90,7 +90,7 @@ def forgeries_of(task: Task, t: int) -> dict[str, RingArray]:
 
 
 def encode_honestly(update: NDArray[np.float64], task: Task) -> RingArray:
-    """As `clients.process.Trainer` does: Algorithm 2, lines 7 and 8."""
+    """As `precad.clients.process.Trainer` does: Algorithm 2, lines 7 and 8."""
     threshold = task.norm_bound.threshold
     clipped = project(update, task.client_clip)
     return fixed_point.encode_within(clipped, squared_norm_threshold=threshold, frac_bits=task.frac_bits)
@@ -245,7 +245,7 @@ def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes
         for role in (Role.DEALER, *AGGREGATORS):
             with (folder / f"{role}.log").open("wb") as log:
                 processes[role] = subprocess.Popen(
-                    [sys.executable, "-m", "tests.integration.server_main", str(folder), role],
+                    [sys.executable, "-m", "tests.harness.server_main", str(folder), role],
                     cwd=Path(__file__).parents[2],
                     stdout=log,
                     stderr=subprocess.STDOUT,

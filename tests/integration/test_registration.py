@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpc.ring import RingArray
-from servers.dealer import Dealer
-from servers.errors import TooFewClientsError
-from tests.integration.harness import Deployment, LeashedClient, Pki, asynchronous, running, small_task, until
+from precad.mpc.ring import RingArray
+from precad.servers.dealer import Dealer
+from precad.servers.errors import TooFewClientsError
+from tests.harness.harness import Deployment, LeashedClient, Pki, asynchronous, running, small_task, until
 
 CLIENTS = ("alice", "bob")
 LONG_S = 100.0

@@ -21,25 +21,25 @@ import numpy as np
 import pytest
 import structlog
 
-from clients.datasets import Records
-from clients.process import _Request
-from clients.submission import RoundInvitation, Submission
-from mpc import validation
-from mpc.correlations import AndBlock, BitBlock, CarryBlock
-from mpc.dealer import deal
-from mpc.errors import ParameterError
-from mpc.joint_coin import CoinShare
-from mpc.local_step import Masked
-from mpc.prg import Seed, Stream
-from mpc.top_bits import LowWords
-from mpc.tuples import BatchShape, ServerTuples, equality_share_a
-from protos.identity import Identity, Role
-from protos.precad.v1 import common_pb2
-from protos.tls_files import TlsMaterial
-from servers import states
-from servers.intake import Intake
+from precad.clients.process import _Request
+from precad.clients.records import Records
+from precad.clients.submission import RoundInvitation, Submission
+from precad.mpc import validation
+from precad.mpc.errors import ParameterError
+from precad.mpc.gate.top_bits import LowWords
+from precad.mpc.joint_coin import CoinShare
+from precad.mpc.local.step import Masked
+from precad.mpc.prg import Seed, Stream
+from precad.mpc.tuples.correlations import AndBlock, BitBlock, CarryBlock
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples, equality_share_a
+from precad.protos.precad.v1 import common_pb2
+from precad.protos.tls.files import TlsMaterial
+from precad.protos.tls.identity import Identity, Role
+from precad.servers.rounds import states
+from precad.servers.rounds.intake import Intake
+from tests.harness.harness import small_task
 from tests.integration.conftest import RecordedDemo
-from tests.integration.harness import small_task
 
 # -- a run with every secret on record ---------------------------------------------------------------------------------
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from protos.identity import Role
-from tests.deploy.links import MONITORING, Link, architecture_links
-from tests.deploy.organisations import CLIENTS, NAMES, ROOT, SERVERS, Organisations
-from tests.integration.hosts import Hosts, HostsUnavailableError, hosts
+from precad.protos.tls.identity import Role
+from tests.harness.hosts import Hosts, HostsUnavailableError, hosts
+from tests.harness.links import MONITORING, Link, architecture_links
+from tests.harness.organisations import CLIENTS, NAMES, ROOT, SERVERS, Organisations
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def prepared(root: Path, network: Hosts) -> Organisations:
 
 def precad(*arguments: str) -> str:
     """Here, to its end."""
-    command = [sys.executable, "-m", "deploy.cli", *arguments]
+    command = [sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
@@ -130,7 +130,7 @@ def test_a_task_across_hosts(network: Hosts, tmp_path: Path) -> None:
     try:
         for host, arguments in commands(organisations):
             with (tmp_path / f"{host}.log").open("wb") as log:
-                command = network.command(host, sys.executable, "-m", "deploy.cli", *arguments)
+                command = network.command(host, sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments)
                 running[host] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         deadline = time.monotonic() + TIMEOUT_S
         codes = {host: process.wait(max(0.1, deadline - time.monotonic())) for host, process in running.items()}

@@ -25,21 +25,21 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from clients import models
-from clients.attacks import ATTACKS
-from clients.conduct import Honest
-from clients.datasets import Records, digits
-from clients.process import Trainer
-from clients.session import ClientSession
-from clients.simulation import SeededRandomness, Simulation, SimulationSettings
-from clients.submission import agree, make_submission
-from mpc.channel import memory_pair
-from mpc.ring import RingArray
-from protos.identity import Role
-from protos.task import Task
-from servers.spool import MemoryPayload
-from servers.states import Collecting, Committed
-from tests.integration.harness import (
+from precad.clients.attacks import ATTACKS
+from precad.clients.models import networks
+from precad.clients.process import Trainer
+from precad.clients.records import Records, digits
+from precad.clients.submission import agree, make_submission
+from precad.clients.training.conduct import Honest
+from precad.clients.upload.session import ClientSession
+from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
+from precad.mpc.channel import memory_pair
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.rounds.states import Collecting, Committed
+from precad.servers.rounds.uploads import MemoryPayload
+from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
     Pki,
@@ -72,7 +72,7 @@ ALGORITHMS: dict[str, dict[str, object]] = {
     "user-dp-fedavg, private-quantile": {
         "algorithm": "user-dp-fedavg",
         "update_clipping": "private-quantile",
-        "dim": models.dimension("mlp") + 1,
+        "dim": networks.dimension("mlp") + 1,
         **LOCAL,
     },
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
@@ -88,7 +88,7 @@ def training_task(algorithm: str = "precad", **changes: object) -> Task:
     values = {
         "algorithm": algorithm,
         "rounds": N_ROUNDS,
-        "dim": models.dimension("mlp"),
+        "dim": networks.dimension("mlp"),
         "model": "mlp",
         "client_clip": 4.0,
         "noise_multiplier": 0.5,
@@ -242,7 +242,7 @@ def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes
         for role in (Role.DEALER, *AGGREGATORS):
             with (folder / f"{role}.log").open("wb") as log:
                 processes[role] = subprocess.Popen(
-                    [sys.executable, "-m", "tests.integration.server_main", str(folder), role],
+                    [sys.executable, "-m", "tests.harness.server_main", str(folder), role],
                     cwd=Path(__file__).parents[2],
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -19,26 +19,18 @@ import grpc
 import numpy as np
 import pytest
 
-from clients import session
-from clients.patience import until_admitted
-from clients.session import ClientSession, parts_of
-from clients.submission import Submission
-from mpc import joint_coin
-from mpc.ring import RingArray
-from protos import convert
-from protos.precad.v1 import aggregator_pb2, common_pb2
-from servers import intake as intake_module
-from servers import servicers, spool
-from tests.integration.harness import (
-    AGGREGATORS,
-    Deployment,
-    LeashedClient,
-    Pki,
-    asynchronous,
-    running,
-    small_task,
-    until,
-)
+from precad.clients.submission import Submission
+from precad.clients.upload import session
+from precad.clients.upload.patience import until_admitted
+from precad.clients.upload.session import ClientSession, parts_of
+from precad.mpc import joint_coin
+from precad.mpc.ring import RingArray
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.servers.door import servicers
+from precad.servers.rounds import intake as intake_module
+from precad.servers.rounds import uploads
+from tests.harness.harness import AGGREGATORS, Deployment, LeashedClient, Pki, asynchronous, running, small_task, until
 
 CLIENTS = ("alice", "bob", "mallory")
 CHUNK = 1 << 16
@@ -210,7 +202,7 @@ async def parts_until(
 
 def bytes_kept() -> int:
     """What the servers of this process have taken in and still hold in memory."""
-    only_uploads = tracemalloc.Filter(inclusive=True, filename_pattern=spool.__file__)
+    only_uploads = tracemalloc.Filter(inclusive=True, filename_pattern=uploads.__file__)
     statistics = tracemalloc.take_snapshot().filter_traces([only_uploads]).statistics("filename")
     return sum(statistic.size for statistic in statistics)
 

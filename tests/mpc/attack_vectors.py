@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from ring_strategies import as_ring, generator
-from sums_of_squares import is_three_squares, squares, two_squares
 
-from mpc.fixed_point import encode_within
+from precad.mpc.fixed_point import encode_within
+from tests.mpc.ring_strategies import as_ring, generator
+from tests.mpc.sums_of_squares import is_three_squares, squares, two_squares
 
 FRAC_BITS = 16
 HIGH_POWERS = (32, 40, 48, 56, 60, 62, 63)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mpc.gates import make_gate
-from mpc.top_bits import Gate
+from precad.mpc.gate.top_bits import Gate
+from precad.mpc.gates import make_gate
 
 
 @pytest.fixture(scope="session", params=["crypten", "native"])

@@ -1,4 +1,4 @@
-"""Slow, obviously right twins of `mpc.equality`'s arithmetic: Python's integers modulo p."""
+"""Slow, obviously right twins of `precad.mpc.gate.equality`'s arithmetic: Python's integers modulo p."""
 
 from __future__ import annotations
 

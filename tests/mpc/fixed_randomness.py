@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy.stats import chi2
 
-from mpc.prg import Seed
+from precad.mpc.prg import Seed
 
 FALSE_ALARM_RATE = 1e-6
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from mpc.channel import Channel
+from precad.mpc.channel import Channel
 
 
 class RecordingChannel:

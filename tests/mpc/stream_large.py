@@ -13,16 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import peak_rss
-from mpc import ring, sharing, top_bits, validation
-from mpc.channel import MemoryChannel, run_pair
-from mpc.dealer import deal
-from mpc.encrypted_region import EncryptedRegion
-from mpc.engines import CPU
-from mpc.gates import make_gate
-from mpc.norm_bound import NormBound
-from mpc.spool import SpooledWords
-from mpc.tuples import BatchShape, ServerTuples, mask_seed
+from precad.lab.bench.machine import peak_rss
+from precad.mpc import ring, sharing, validation
+from precad.mpc.channel import MemoryChannel, run_pair
+from precad.mpc.gate import top_bits
+from precad.mpc.gates import make_gate
+from precad.mpc.local.encrypted_region import EncryptedRegion
+from precad.mpc.local.engines import CPU
+from precad.mpc.local.spooled_words import SpooledWords
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples, mask_seed
 
 
 def plain_tile(client: int, n_clients: int, tile: slice):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from twins import bits
 
-from mpc import prg, ring
-from mpc.engines import make_engine
-from mpc.local_step import Masked, local_sums
-from mpc.prg import Purpose, Stream
-from mpc.projection import RowStreams
-from mpc.sharing import mask_stream
+from precad.mpc import prg, ring
+from precad.mpc.local.engines import make_engine
+from precad.mpc.local.rows import RowStreams
+from precad.mpc.local.step import Masked, local_sums
+from precad.mpc.prg import Purpose, Stream
+from precad.mpc.sharing import mask_stream
+from tests.mpc.twins import bits
 
 ENGINE = make_engine("cpu")
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from deploy.audit import audit
-from mpc.fixed_point import exact_squared_norm
-from mpc.gates import make_gate
-from mpc.norm_bound import NormBound
-from mpc.ring import RingArray
-from mpc.sharing import Mode
+from precad.deploy.oversight.validation_audit import audit
+from precad.mpc.fixed_point import exact_squared_norm
+from precad.mpc.gates import make_gate
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Mode
 from tests.mpc.sums_of_squares import squares
 
 N_UPDATES = 100_000

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from ring_strategies import generator, ring_vectors, ring_words
 
-from mpc.errors import EncodingError, NotFiniteError, OverflowsRingError, ParameterError
-from mpc.fixed_point import MAX_FRAC_BITS, decode, encode, encode_within, exact_squared_norm
+from precad.mpc.errors import EncodingError, NotFiniteError, OverflowsRingError, ParameterError
+from precad.mpc.fixed_point import MAX_FRAC_BITS, decode, encode, encode_within, exact_squared_norm
+from tests.mpc.ring_strategies import generator, ring_vectors, ring_words
 
 FRAC_BITS = st.integers(0, MAX_FRAC_BITS)
 

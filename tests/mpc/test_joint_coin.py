@@ -7,15 +7,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fixed_randomness import are_uniform, random_bytes_of, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpc import prg
-from mpc.channel import run_pair
-from mpc.errors import CommitmentError, MalformedMessageError, ParameterError
-from mpc.joint_coin import CoinShare, commit, digest, reveal, select_poisson
-from mpc.prg import Label, Purpose, Seed
+from precad.mpc import prg
+from precad.mpc.channel import run_pair
+from precad.mpc.errors import CommitmentError, MalformedMessageError, ParameterError
+from precad.mpc.joint_coin import CoinShare, commit, digest, reveal, select_poisson
+from precad.mpc.prg import Label, Purpose, Seed
+from tests.mpc.fixed_randomness import are_uniform, random_bytes_of, seeds
 
 COIN_A, COIN_B, COIN_C = (bytes([letter]) * 32 for letter in b"abc")
 LABEL = Label("task", 5)

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 MODULES = (
-    *("ring", "fixed_point", "prg", "sharing", "norm_bound", "tuples", "dealer", "channel", "joint_coin"),
-    *("projection", "correlations", "gates", "comparison", "carry_gate", "top_bits", "equality", "validation"),
-    "compiled",
+    *("ring", "fixed_point", "prg", "sharing", "norm_bound", "tuples.held", "tuples.dealt", "channel", "joint_coin"),
+    *("local.rows", "tuples.correlations", "gates", "crypten.crypten_gate", "gate.native_gate", "gate.top_bits"),
+    *("gate.equality", "validation", "kernels.loading"),
 )
 
 
@@ -17,18 +17,18 @@ def python(program):
     return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("modules", [("dealer",), MODULES])
+@pytest.mark.parametrize("modules", [("tuples.dealt",), MODULES])
 def test_importing_loads_neither_torch_nor_crypten(modules):
     """Also not at one remove: sys.modules of a fresh interpreter that dealt a batch holds neither."""
-    imports = "; ".join(f"import mpc.{module}" for module in modules)
+    imports = "; ".join(f"import precad.mpc.{module}" for module in modules)
     use = """
-from mpc.correlations import AndBlock, BitBlock, CarryBlock
-from mpc.tuples import BatchShape
-mpc.dealer.deal(BatchShape('t', 0, ('c',), 9, (AndBlock(5), BitBlock(5), CarryBlock(5, 5, 6))))
+from precad.mpc.tuples.correlations import AndBlock, BitBlock, CarryBlock
+from precad.mpc.tuples.held import BatchShape
+precad.mpc.tuples.dealt.deal(BatchShape('t', 0, ('c',), 9, (AndBlock(5), BitBlock(5), CarryBlock(5, 5, 6))))
 """
     shown = "print(*sorted(m.partition('.')[0] for m in sys.modules))"
     loaded = python(f"import sys; {imports}\n{use}\n{shown}").split()
-    assert "mpc" in loaded
+    assert "precad" in loaded
     assert not {"torch", "crypten"} & set(loaded)
 
 
@@ -37,8 +37,8 @@ def test_a_gate_without_crypten_says_what_to_install():
     program = """
 import sys
 sys.modules["crypten"] = None  # Python's own way to make an import fail
-from mpc.errors import GateUnavailableError
-from mpc.gates import make_gate
+from precad.mpc.errors import GateUnavailableError
+from precad.mpc.gates import make_gate
 try:
     make_gate("crypten")
 except GateUnavailableError as error:
@@ -55,11 +55,11 @@ def test_the_native_gate_needs_neither_torch_nor_crypten():
 import sys
 sys.modules["crypten"] = sys.modules["torch"] = None
 import numpy as np
-from mpc.channel import run_pair
-from mpc.dealer import deal
-from mpc.gates import make_gate
-from mpc.top_bits import blocks, shares_of_zero
-from mpc.tuples import BatchShape, ServerTuples
+from precad.mpc.channel import run_pair
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.gates import make_gate
+from precad.mpc.gate.top_bits import blocks, shares_of_zero
+from precad.mpc.tuples.held import BatchShape, ServerTuples
 gate = make_gate("native")
 low_bits = (30, 42)
 shape = BatchShape("t", 0, (), 1, blocks(gate, 2, low_bits))
@@ -75,8 +75,9 @@ def test_a_missing_crypten_is_noticed_before_anything_is_loaded():
     """require_gate names what is missing and the command; the native gate needs none of it."""
     program = """
 import sys
-from mpc import comparison, gates
-from mpc.errors import GateUnavailableError
+from precad.mpc.crypten import crypten_gate as comparison
+from precad.mpc import gates
+from precad.mpc.errors import GateUnavailableError
 found = comparison.find_spec
 comparison.find_spec = lambda name: None if name == "crypten" else found(name)
 gates.require_gate("native")

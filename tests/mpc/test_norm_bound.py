@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpc.errors import ParameterError
-from mpc.norm_bound import WINDOW, NormBound
+from precad.mpc.errors import ParameterError
+from precad.mpc.norm_bound import WINDOW, NormBound
 
 LARGEST_DIM = max(d for d in range(2**34, 2**34 + 64) if d * (2**30 - 1) + 2**29 < 2**64)
 

@@ -9,14 +9,14 @@ import pickle
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from fixed_randomness import are_uniform_bytes, random_bytes_of, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from mpc import prg
-from mpc.errors import ParameterError
-from mpc.prg import Label, Purpose, Seed
+from precad.mpc import prg
+from precad.mpc.errors import ParameterError
+from precad.mpc.prg import Label, Purpose, Seed
+from tests.mpc.fixed_randomness import are_uniform_bytes, random_bytes_of, seeds
 
 labels = st.builds(Label, task=st.text(max_size=6), round=st.integers(0, 2**70), client=st.text(max_size=6))
 SECRET = bytes(range(0xA0, 0xB0))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from ring_strategies import EDGES, as_ring, ring_vectors, vector_pairs, wrapped
 
-from mpc import ring
-from mpc.errors import MalformedMessageError
+from precad.mpc import ring
+from precad.mpc.errors import MalformedMessageError
+from tests.mpc.ring_strategies import EDGES, as_ring, ring_vectors, vector_pairs, wrapped
 
 
 @given(st.integers(-(2**130), 2**130) | st.sampled_from(EDGES))

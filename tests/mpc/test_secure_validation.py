@@ -10,26 +10,27 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from attack_vectors import FRAC_BITS, CaseMaker, cases, is_accepted_modulo_2_to_the_64, squared_norm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from ring_strategies import as_ring, random_words, ring_words
 from scipy.stats import binom
-from streams import project, words_of
-from sums_of_squares import squares
 
-from deploy.audit import audit, check_submissions
-from mpc import joint_coin, prg, ring, sharing, top_bits, validation
-from mpc.channel import run_pair
-from mpc.correlations import CarryShares
-from mpc.dealer import deal
-from mpc.errors import ChannelClosedError, CommitmentError, MalformedMessageError
-from mpc.joint_coin import CoinShare
-from mpc.norm_bound import NormBound
-from mpc.prg import Purpose, Seed
-from mpc.sharing import Mode
-from mpc.tuples import BatchShape, ServerTuples
+from precad.deploy.oversight.validation_audit import audit, check_submissions
+from precad.mpc import joint_coin, prg, ring, sharing, validation
+from precad.mpc.channel import run_pair
+from precad.mpc.errors import ChannelClosedError, CommitmentError, MalformedMessageError
+from precad.mpc.gate import top_bits
+from precad.mpc.joint_coin import CoinShare
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.prg import Purpose, Seed
+from precad.mpc.sharing import Mode
+from precad.mpc.tuples.correlations import CarryShares
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples
+from tests.mpc.attack_vectors import FRAC_BITS, CaseMaker, cases, is_accepted_modulo_2_to_the_64, squared_norm
+from tests.mpc.ring_strategies import as_ring, random_words, ring_words
+from tests.mpc.streams import project, words_of
+from tests.mpc.sums_of_squares import squares
 
 CLIPS = (0.5, 1.0, 30.0, 1000.0)
 SETTINGS = [
@@ -526,8 +527,8 @@ def test_what_a_round_holds_prints_no_secret():
     result = validation.Validated(("c0",), (True,), random_words("share", 3))
     revealed = validation.Revealed(("c0",), (random_words("b", 3),), Seed(bytes(16)))
     assert "secret" not in repr(locked)
-    assert repr(revealed).startswith("<mpc.validation.Revealed object at ")
-    assert repr(result).startswith("<mpc.validation.Validated object at ")
+    assert repr(revealed).startswith("<precad.mpc.validation.Revealed object at ")
+    assert repr(result).startswith("<precad.mpc.validation.Validated object at ")
 
 
 # The inner product

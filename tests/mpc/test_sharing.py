@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from fixed_randomness import are_uniform_bytes, random_bytes_of, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from ring_strategies import as_ring, ring_vectors, vector_pairs
-from streams import expand_mask
 
-from mpc import sharing
-from mpc.prg import Label, Seed
-from mpc.sharing import Mode
+from precad.mpc import sharing
+from precad.mpc.prg import Label, Seed
+from precad.mpc.sharing import Mode
+from tests.mpc.fixed_randomness import are_uniform_bytes, random_bytes_of, seeds
+from tests.mpc.ring_strategies import as_ring, ring_vectors, vector_pairs
+from tests.mpc.streams import expand_mask
 
 LABEL = Label("task", 3, "client")
 secrets = st.binary(min_size=16, max_size=16).map(Seed)

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from mpc.channel import memory_pair, run_pair
-from mpc.errors import ChannelClosedError, PeerMismatchError
+from precad.mpc.channel import memory_pair, run_pair
+from precad.mpc.errors import ChannelClosedError, PeerMismatchError
 
 # A hang is a failure, and one that only ends with the process: the parties' threads are waited for on the way out.
 pytestmark = pytest.mark.timeout(30, method="thread")

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from mpc import opening, ring, sharing, top_bits, validation
-from mpc.channel import memory_pair, run_pair
-from mpc.dealer import deal
-from mpc.encrypted_region import EncryptedRegion
-from mpc.errors import MalformedMessageError, ParameterError
-from mpc.gates import make_gate
-from mpc.joint_coin import CoinShare
-from mpc.norm_bound import NormBound
-from mpc.prg import Label, Seed
-from mpc.spool import SpooledWords
-from mpc.tuples import BatchShape, ServerTuples, mask_seed
+from precad.mpc import opening, ring, sharing, validation
+from precad.mpc.channel import memory_pair, run_pair
+from precad.mpc.errors import MalformedMessageError, ParameterError
+from precad.mpc.gate import top_bits
+from precad.mpc.gates import make_gate
+from precad.mpc.joint_coin import CoinShare
+from precad.mpc.local.encrypted_region import EncryptedRegion
+from precad.mpc.local.spooled_words import SpooledWords
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.prg import Label, Seed
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples, mask_seed
 from tests.mpc import stream_large
 from tests.mpc.recording import RecordingChannel
 

@@ -2,19 +2,20 @@
 
 import numpy as np
 import pytest
-from attack_vectors import CaseMaker
-from fixed_randomness import are_uniform, are_uniform_bytes, random_bytes_of
-from gate_costs import GATE_ROUNDS, MAX_ROUNDS, ROUNDS, groups_of, steps
-from recording import RecordingChannel
-from ring_strategies import as_ring
 
-from deploy.audit import audit
-from mpc import sharing, top_bits, validation
-from mpc.channel import run_pair
-from mpc.dealer import deal
-from mpc.norm_bound import NormBound
-from mpc.sharing import Mode
-from mpc.tuples import BatchShape, ServerTuples
+from precad.deploy.oversight.validation_audit import audit
+from precad.mpc import sharing, validation
+from precad.mpc.channel import run_pair
+from precad.mpc.gate import top_bits
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.sharing import Mode
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples
+from tests.mpc.attack_vectors import CaseMaker
+from tests.mpc.fixed_randomness import are_uniform, are_uniform_bytes, random_bytes_of
+from tests.mpc.gate_costs import GATE_ROUNDS, MAX_ROUNDS, ROUNDS, groups_of, steps
+from tests.mpc.recording import RecordingChannel
+from tests.mpc.ring_strategies import as_ring
 
 LOCK, COIN, PER_BINDING, FIELD_ELEMENT = 32, 32, 32, 16
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from mpc.prg import Label, Purpose, Seed, derive
+from precad.mpc.prg import Label, Purpose, Seed, derive
 
 
 def stream(seed: Seed, purpose: Purpose, label: Label, n_words: int):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from protos.identity import Role
-from servers.database import Backend
-from tests.servers.postgres_server import postgres
+from precad.protos.tls.identity import Role
+from precad.servers.database.tables import Backend
+from tests.harness.postgres_server import postgres
 
 
 class SqlitePlaces:
@@ -50,7 +50,7 @@ class PostgresPlaces:
 
     def __call__(self, store: str) -> Path | Backend:
         """See `SqlitePlaces`."""
-        from servers.postgres import Session
+        from precad.servers.database.postgres import Session
 
         self._sessions.close()
         session = self._sessions.enter_context(Session(self._url, Role.AGGREGATOR_A))

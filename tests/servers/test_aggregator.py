@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.session import parts_of
-from clients.submission import RoundInvitation
-from deploy.errors import exit_code_of
-from dp import rounded_gaussian
-from mpc.prg import Seed
-from mpc.ring import RingArray
-from mpc.tuples import BatchShape, ServerTuples
-from protos.tls_files import TransportError
-from servers import task_run
-from servers.aggregator import Aggregator
-from servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
-from servers.peer import PeerLink
-from servers.task_state import TaskState
-from servers.tuple_source import TupleSource
-from tests.integration.harness import LeashedClient, Pki, asynchronous, free_addresses, running, small_task
+from precad.clients.submission import RoundInvitation
+from precad.clients.upload.session import parts_of
+from precad.deploy.errors import exit_code_of
+from precad.dp.noise import rounded_gaussian
+from precad.mpc.prg import Seed
+from precad.mpc.ring import RingArray
+from precad.mpc.tuples.held import BatchShape, ServerTuples
+from precad.protos.tls.files import TransportError
+from precad.servers.aggregator import Aggregator
+from precad.servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
+from precad.servers.links.dealer import TupleSource
+from precad.servers.links.peer import PeerLink
+from precad.servers.store.state import TaskState
+from precad.servers.task import run as task_run
+from tests.harness.harness import LeashedClient, Pki, asynchronous, free_addresses, running, small_task
 
 TASK = small_task()
 

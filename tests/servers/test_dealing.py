@@ -20,10 +20,12 @@ import grpc
 import numpy as np
 import pytest
 
-from deploy.pki import issue
-from mpc import ring
-from mpc.burning import MemoryBurns
-from mpc.correlations import (
+from precad.deploy.authority.pki import issue
+from precad.mpc import ring
+from precad.mpc.errors import MalformedMessageError
+from precad.mpc.ring import RingArray
+from precad.mpc.tuples.burning import MemoryBurns
+from precad.mpc.tuples.correlations import (
     AndBlock,
     BitBlock,
     Block,
@@ -33,22 +35,20 @@ from mpc.correlations import (
     split_pairs,
     subset_products,
 )
-from mpc.dealer import deal
-from mpc.errors import MalformedMessageError
-from mpc.ring import RingArray
-from mpc.tuples import FIELD_PRIME, BatchShape, Dealt, ServerTuples, field_element
-from protos.identity import Identity, Role
-from protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
-from protos.task import PROTOCOL_VERSION
-from protos.tls_files import PinFile, TlsFiles
-from protos.transport import bind_server, dial
-from servers import dealer as dealer_module
-from servers.deal_ledger import DealLedger
-from servers.dealer import Dealer, DealerServicer
-from servers.errors import PeerUnreachableError, TaskRefusedError
-from servers.operations.telemetry import Telemetry
-from servers.tuple_source import TupleSource
-from tests.integration.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import FIELD_PRIME, BatchShape, Dealt, ServerTuples, field_element
+from precad.protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
+from precad.protos.task.task import PROTOCOL_VERSION
+from precad.protos.tls.files import PinFile, TlsFiles
+from precad.protos.tls.identity import Identity, Role
+from precad.protos.tls.transport import bind_server, dial
+from precad.servers import dealer as dealer_module
+from precad.servers.dealer import Dealer, DealerServicer
+from precad.servers.errors import PeerUnreachableError, TaskRefusedError
+from precad.servers.links.dealer import TupleSource
+from precad.servers.store.dealt_parts import DealLedger
+from precad.servers.telemetry.events import Telemetry
+from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
 
 TASK = small_task()
 TASK_ID = "small-1"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from mpc import errors as mpc_errors
-from protos import identity
-from protos.identity import Role
-from servers import errors
-from servers.calls import refusing
-from servers.errors import STATUS_CODES, CallRefusedError, RefusalReason, SubmissionRefusedError, status_of
-from servers.operations.telemetry import Telemetry
+from precad.mpc import errors as mpc_errors
+from precad.protos.tls import identity
+from precad.protos.tls.identity import Role
+from precad.servers import errors
+from precad.servers.door.calls import refusing
+from precad.servers.errors import STATUS_CODES, CallRefusedError, RefusalReason, SubmissionRefusedError, status_of
+from precad.servers.telemetry.events import Telemetry
 
 SECRET = "d0c5eed0d0c5eed0"
 

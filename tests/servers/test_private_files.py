@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from protos.identity import Role
-from servers.deal_ledger import DealLedger
-from servers.errors import SetupError
-from servers.private_files import private_folder, require_unshared
-from servers.spool import Spool
-from servers.state_dir import (
+from precad.protos.tls.identity import Role
+from precad.servers.errors import SetupError
+from precad.servers.private_files import private_folder, require_unshared
+from precad.servers.rounds.uploads import Spool
+from precad.servers.store.dealt_parts import DealLedger
+from precad.servers.store.folder import (
     open_checkpoints,
     open_ledger,
     open_task_store,
@@ -29,8 +29,8 @@ from servers.state_dir import (
     spool_path,
     write_round,
 )
-from servers.task_store import CommittedRound
-from tests.integration.harness import small_task
+from precad.servers.store.rounds import CommittedRound
+from tests.harness.harness import small_task
 
 TASK = small_task()
 MODEL = np.arange(TASK.dim, dtype=np.float32)

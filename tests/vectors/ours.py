@@ -11,27 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from clients.errors import ProtocolError
-from clients.submission import RoundInvitation, make_submission
-from clients.submission import agree as agree_on
-from mpc import equality, errors, fixed_point, joint_coin, local_step, prg, ring, sharing, top_bits, validation
-from mpc.channel import MemoryChannel, run_pair
-from mpc.correlations import AndBlock, BitBlock, Block, CarryBlock
-from mpc.dealer import deal as deal_batch
-from mpc.engines import CPU
-from mpc.gates import make_gate
-from mpc.norm_bound import NormBound
-from mpc.prg import SEED_BYTES, Label, Purpose, RandomBytes, Seed
-from mpc.projection import RowStreams
-from mpc.sharing import Mode
-from mpc.tuples import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element
-from protos import convert
-from protos.model_update import updated
-from protos.precad.v1 import aggregator_pb2, common_pb2
-from protos.task import Task
-from servers.errors import SubmissionRefusedError
-from servers.intake import Intake
-from servers.spool import MemoryPayload
+from precad.clients.errors import ProtocolError
+from precad.clients.submission import RoundInvitation, make_submission
+from precad.clients.submission import agree as agree_on
+from precad.mpc import errors, fixed_point, joint_coin, prg, ring, sharing, validation
+from precad.mpc.channel import MemoryChannel, run_pair
+from precad.mpc.gate import equality, top_bits
+from precad.mpc.gates import make_gate
+from precad.mpc.local import step as local_step
+from precad.mpc.local.engines import CPU
+from precad.mpc.local.rows import RowStreams
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.prg import SEED_BYTES, Label, Purpose, RandomBytes, Seed
+from precad.mpc.sharing import Mode
+from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
+from precad.mpc.tuples.dealt import deal as deal_batch
+from precad.mpc.tuples.held import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.protos.task.model_update import updated
+from precad.protos.task.task import Task
+from precad.servers.errors import SubmissionRefusedError
+from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.uploads import MemoryPayload
 from tests.vectors import wire
 
 Json = dict[str, Any]

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpc import validation
-from mpc.channel import memory_pair
-from mpc.errors import GateUnavailableError, MalformedMessageError, VerdictsDifferError
-from mpc.gates import require_gate
+from precad.mpc import validation
+from precad.mpc.channel import memory_pair
+from precad.mpc.errors import GateUnavailableError, MalformedMessageError, VerdictsDifferError
+from precad.mpc.gates import require_gate
 from tests.vectors import make_vectors, ours
 from tests.vectors.independent import server
 from tests.vectors.independent import steps as independent

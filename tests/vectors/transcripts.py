@@ -16,15 +16,16 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from mpc import ring, sharing, top_bits, validation
-from mpc.channel import MemoryChannel, run_pair
-from mpc.dealer import deal
-from mpc.gates import make_gate
-from mpc.norm_bound import NormBound
-from mpc.prg import RandomBytes
-from mpc.ring import RingArray
-from mpc.sharing import Mode
-from mpc.tuples import BatchShape, ServerTuples
+from precad.mpc import ring, sharing, validation
+from precad.mpc.channel import MemoryChannel, run_pair
+from precad.mpc.gate import top_bits
+from precad.mpc.gates import make_gate
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.prg import RandomBytes
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Mode
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples
 
 DIMS = (1, 2, 63, 64, 65, 1000, 8191, 8192, 8193, 20_000, 40_001)
 CLIP_NORM = 3.0
@@ -62,12 +63,12 @@ class RecordingChannel:
         self.party = channel.party
 
     def exchange(self, label: str, payload: bytes) -> bytes:
-        """See `mpc.channel.Channel`."""
+        """See `precad.mpc.channel.Channel`."""
         self.messages.append(f"{label} {len(payload)} {hashlib.sha256(payload).hexdigest()}")
         return self._channel.exchange(label, payload)
 
     def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """See `mpc.channel.Channel`. Noted as one message, however it is cut."""
+        """See `precad.mpc.channel.Channel`. Noted as one message, however it is cut."""
         length, hasher = 0, hashlib.sha256()
 
         def noted() -> Iterator[bytes]:

@@ -3,8 +3,8 @@
 import grpc
 import warnings
 
-from protos.precad.v1 import aggregator_pb2 as protos_dot_precad_dot_v1_dot_aggregator__pb2
-from protos.precad.v1 import common_pb2 as protos_dot_precad_dot_v1_dot_common__pb2
+from precad.protos.precad.v1 import aggregator_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2
+from precad.protos.precad.v1 import common_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_common__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -19,7 +19,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/precad/v1/aggregator_pb2_grpc.py depends on'
+        + ' but the generated code in precad/protos/precad/v1/aggregator_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,18 +37,18 @@ class AggregatorStub:
         """
         self.Join = channel.unary_stream(
                 '/precad.v1.Aggregator/Join',
-                request_serializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.JoinRequest.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.ClientEvent.FromString,
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.JoinRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ClientEvent.FromString,
                 _registered_method=True)
         self.GetModel = channel.unary_stream(
                 '/precad.v1.Aggregator/GetModel',
-                request_serializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.ModelRequest.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_common__pb2.Chunk.FromString,
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ModelRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_common__pb2.Chunk.FromString,
                 _registered_method=True)
         self.Submit = channel.stream_unary(
                 '/precad.v1.Aggregator/Submit',
-                request_serializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.FromString,
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.FromString,
                 _registered_method=True)
 
 
@@ -81,18 +81,18 @@ def add_AggregatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Join': grpc.unary_stream_rpc_method_handler(
                     servicer.Join,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.JoinRequest.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.ClientEvent.SerializeToString,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.JoinRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ClientEvent.SerializeToString,
             ),
             'GetModel': grpc.unary_stream_rpc_method_handler(
                     servicer.GetModel,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.ModelRequest.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_common__pb2.Chunk.SerializeToString,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ModelRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_common__pb2.Chunk.SerializeToString,
             ),
             'Submit': grpc.stream_unary_rpc_method_handler(
                     servicer.Submit,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.SerializeToString,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -120,8 +120,8 @@ class Aggregator:
             request,
             target,
             '/precad.v1.Aggregator/Join',
-            protos_dot_precad_dot_v1_dot_aggregator__pb2.JoinRequest.SerializeToString,
-            protos_dot_precad_dot_v1_dot_aggregator__pb2.ClientEvent.FromString,
+            precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.JoinRequest.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ClientEvent.FromString,
             options,
             channel_credentials,
             insecure,
@@ -147,8 +147,8 @@ class Aggregator:
             request,
             target,
             '/precad.v1.Aggregator/GetModel',
-            protos_dot_precad_dot_v1_dot_aggregator__pb2.ModelRequest.SerializeToString,
-            protos_dot_precad_dot_v1_dot_common__pb2.Chunk.FromString,
+            precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ModelRequest.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_common__pb2.Chunk.FromString,
             options,
             channel_credentials,
             insecure,
@@ -174,8 +174,8 @@ class Aggregator:
             request_iterator,
             target,
             '/precad.v1.Aggregator/Submit',
-            protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.SerializeToString,
-            protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.FromString,
+            precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos.precad.v1 import control_pb2 as protos_dot_precad_dot_v1_dot_control__pb2
+from precad.protos.precad.v1 import control_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_control__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/precad/v1/control_pb2_grpc.py depends on'
+        + ' but the generated code in precad/protos/precad/v1/control_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,13 +36,13 @@ class ControlStub:
         """
         self.GetStatus = channel.unary_unary(
                 '/precad.v1.Control/GetStatus',
-                request_serializer=protos_dot_precad_dot_v1_dot_control__pb2.StatusRequest.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_control__pb2.Status.FromString,
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.StatusRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.Status.FromString,
                 _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/precad.v1.Control/Watch',
-                request_serializer=protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.FromString,
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.FromString,
                 _registered_method=True)
 
 
@@ -68,13 +68,13 @@ def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_control__pb2.StatusRequest.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_control__pb2.Status.SerializeToString,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.StatusRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.Status.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.SerializeToString,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -102,8 +102,8 @@ class Control:
             request,
             target,
             '/precad.v1.Control/GetStatus',
-            protos_dot_precad_dot_v1_dot_control__pb2.StatusRequest.SerializeToString,
-            protos_dot_precad_dot_v1_dot_control__pb2.Status.FromString,
+            precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.StatusRequest.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.Status.FromString,
             options,
             channel_credentials,
             insecure,
@@ -129,8 +129,8 @@ class Control:
             request,
             target,
             '/precad.v1.Control/Watch',
-            protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
-            protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.FromString,
+            precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.WatchRequest.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_control__pb2.ControlEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos.precad.v1 import dealer_pb2 as protos_dot_precad_dot_v1_dot_dealer__pb2
+from precad.protos.precad.v1 import dealer_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_dealer__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/precad/v1/dealer_pb2_grpc.py depends on'
+        + ' but the generated code in precad/protos/precad/v1/dealer_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,8 +36,8 @@ class DealerStub:
         """
         self.Deal = channel.stream_stream(
                 '/precad.v1.Dealer/Deal',
-                request_serializer=protos_dot_precad_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_dealer__pb2.DealReply.FromString,
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_dealer__pb2.DealReply.FromString,
                 _registered_method=True)
 
 
@@ -56,8 +56,8 @@ def add_DealerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Deal': grpc.stream_stream_rpc_method_handler(
                     servicer.Deal,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_dealer__pb2.DealRequest.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_dealer__pb2.DealReply.SerializeToString,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_dealer__pb2.DealRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_dealer__pb2.DealReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -85,8 +85,8 @@ class Dealer:
             request_iterator,
             target,
             '/precad.v1.Dealer/Deal',
-            protos_dot_precad_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,
-            protos_dot_precad_dot_v1_dot_dealer__pb2.DealReply.FromString,
+            precad_dot_protos_dot_precad_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_dealer__pb2.DealReply.FromString,
             options,
             channel_credentials,
             insecure,

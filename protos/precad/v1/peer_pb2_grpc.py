@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos.precad.v1 import peer_pb2 as protos_dot_precad_dot_v1_dot_peer__pb2
+from precad.protos.precad.v1 import peer_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_peer__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/precad/v1/peer_pb2_grpc.py depends on'
+        + ' but the generated code in precad/protos/precad/v1/peer_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,8 +36,8 @@ class PeerStub:
         """
         self.Link = channel.stream_stream(
                 '/precad.v1.Peer/Link',
-                request_serializer=protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.SerializeToString,
-                response_deserializer=protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.FromString,
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.FromString,
                 _registered_method=True)
 
 
@@ -56,8 +56,8 @@ def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Link': grpc.stream_stream_rpc_method_handler(
                     servicer.Link,
-                    request_deserializer=protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.FromString,
-                    response_serializer=protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.SerializeToString,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -85,8 +85,8 @@ class Peer:
             request_iterator,
             target,
             '/precad.v1.Peer/Link',
-            protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.SerializeToString,
-            protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.FromString,
+            precad_dot_protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_peer__pb2.PeerMessage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from mpc.channel import require_at_most
-from mpc.errors import ChannelClosedError, PeerMismatchError
-from mpc.sharing import Party
-from servers.errors import PeerUnreachableError
+from precad.mpc.channel import require_at_most
+from precad.mpc.errors import ChannelClosedError, PeerMismatchError
+from precad.mpc.sharing import Party
+from precad.servers.errors import PeerUnreachableError
 from tests.faults.simulation.pipe import Host, Pipe
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedLane:
-    """In the place of `servers.lane.Lane`: one end, used by its host's strand."""
+    """In the place of `precad.servers.links.lane.Lane`: one end, used by its host's strand."""
 
     def __init__(self, network: Network, host: Host, party: Party, number: int) -> None:
         self._network, self._host, self._party, self.number = network, host, party, number
@@ -36,7 +36,7 @@ class SimulatedLane:
         return self._party
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
-        """See `mpc.channel.Channel`."""
+        """See `precad.mpc.channel.Channel`."""
         assert self._out is not None
         assert self._host.strand is not None
         if not self.is_closed and not self._host.is_dead:
@@ -57,7 +57,7 @@ class SimulatedLane:
         return received
 
     def exchange_pieces(self, label: str, pieces: Any, at_most: int | None = None) -> Any:
-        """See `mpc.channel.Channel`."""
+        """See `precad.mpc.channel.Channel`."""
         for piece in pieces:
             yield self.exchange(label, piece, at_most)
 
@@ -82,7 +82,7 @@ class SimulatedLane:
 
 
 class LaneListener:
-    """In the place of `servers.lane.LaneListener`."""
+    """In the place of `precad.servers.links.lane.LaneListener`."""
 
     def __init__(self, network: Network, host: Host) -> None:
         self._network, self.host = network, host
@@ -92,7 +92,7 @@ class LaneListener:
         network.listeners[self.port] = self
 
     async def accept(self, timeout_s: float) -> SimulatedLane:
-        """See `servers.lane.LaneListener`."""
+        """See `precad.servers.links.lane.LaneListener`."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._arrived.get()

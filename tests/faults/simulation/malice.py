@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from clients.session import ClientSession, parts_of
-from clients.submission import RoundInvitation, Submission, make_submission
-from mpc.ring import RingArray
-from protos import convert
-from protos.precad.v1 import common_pb2
+from precad.clients.submission import RoundInvitation, Submission, make_submission
+from precad.clients.upload.session import ClientSession, parts_of
+from precad.mpc.ring import RingArray
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import common_pb2
 from tests.faults.simulation.oracle import N_NOISE, Oracle, value_of
 
 TOO_LARGE = 10_000_000

@@ -17,10 +17,10 @@ from typing import Any
 
 import grpc
 
-from protos.identity import Role
-from protos.last_good import Source
-from protos.tls_files import Pins, TlsFiles, TlsMaterial
-from servers.errors import PeerUnreachableError
+from precad.protos.tls.files import Pins, TlsFiles, TlsMaterial
+from precad.protos.tls.identity import Role
+from precad.protos.tls.renewable import Source
+from precad.servers.errors import PeerUnreachableError
 from tests.faults.simulation.lane import LaneListener, SimulatedLane
 from tests.faults.simulation.loop import SimulatedLoop
 from tests.faults.simulation.pipe import LONGEST_TRIP_S, Host, Pipe
@@ -309,21 +309,21 @@ class Network:
         return self._number
 
     def dial(self, address: str, role: Role, tls: Source[TlsMaterial], pinned: Source[Pins] | None = None) -> Channel:
-        """See `protos.transport.dial`."""
+        """See `precad.protos.tls.transport.dial`."""
         return Channel(self, self.here(), address, tls.load().certificate)
 
     def bind_server(self, address: str, tls: TlsFiles, *_: Any, **__: Any) -> tuple[Server, int]:
-        """See `protos.transport.bind_server`. Nothing intercepts the calls."""
+        """See `precad.protos.tls.transport.bind_server`. Nothing intercepts the calls."""
         return Server(self, self.here(), address), 1
 
     def lane_listener(self, address: str, context: Source[ssl.SSLContext]) -> LaneListener:
-        """See `servers.lane.LaneListener`."""
+        """See `precad.servers.links.lane.LaneListener`."""
         return LaneListener(self, self.here())
 
     async def open_lane(
         self, address: str, port: int, token: bytes, context: Source[ssl.SSLContext], timeout_s: float
     ) -> SimulatedLane:
-        """See `servers.lane.open_lane`."""
+        """See `precad.servers.links.lane.open_lane`."""
         await asyncio.sleep(self.trip_s())
         if (listener := self.listeners.get(port)) is None or listener.token != token:
             raise PeerUnreachableError("no lane: nobody listens")

@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp.ledger import verified_charges
-from mpc import ring
-from mpc.ring import RingArray
-from protos import convert
-from protos.identity import Role
-from protos.precad.v1 import aggregator_pb2, dealer_pb2
-from protos.task import Task
-from servers.state_dir import ledger_path, store_path
-from servers.task_store import CommittedRound
-from tests.integration.pki import AGGREGATORS
+from precad.dp.ledger import verified_charges
+from precad.mpc import ring
+from precad.mpc.ring import RingArray
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, dealer_pb2
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.store.folder import ledger_path, store_path
+from precad.servers.store.rounds import CommittedRound
+from tests.harness.pki import AGGREGATORS
 
 N_NOISE = 2
 """Coordinates of A's and B's noise; the clients' follow, in their order."""

@@ -27,30 +27,30 @@ from unittest.mock import patch
 import numpy as np
 import structlog
 
-from clients import links as links_module
-from clients import patience as patience_module
-from clients import session as session_module
-from clients.errors import ServerUnreachableError
-from clients.upload_limit import UploadLimit
-from mpc import joint_coin
-from mpc.ring import RingArray
-from protos.identity import Role
-from protos.task import Task
-from servers import aggregator as aggregator_module
-from servers import dealer as dealer_module
-from servers import meeting as meeting_module
-from servers import task_run as task_run_module
-from servers.aggregator import Aggregator
-from servers.dealer import Dealer
-from servers.errors import PeerUnreachableError
-from servers.task_store import TaskStore
+from precad.clients.errors import ServerUnreachableError
+from precad.clients.upload import links as links_module
+from precad.clients.upload import patience as patience_module
+from precad.clients.upload import session as session_module
+from precad.clients.upload_limit import UploadLimit
+from precad.mpc import joint_coin
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers import aggregator as aggregator_module
+from precad.servers import dealer as dealer_module
+from precad.servers.aggregator import Aggregator
+from precad.servers.dealer import Dealer
+from precad.servers.errors import PeerUnreachableError
+from precad.servers.store.rounds import TaskStore
+from precad.servers.task import meeting as meeting_module
+from precad.servers.task import run as task_run_module
 from tests.faults.server_main import AGGREGATOR_POINTS, DEALER_POINTS
 from tests.faults.simulation.lane import SimulatedLane
 from tests.faults.simulation.loop import LateError, SimulatedLoop, Strand, StuckError
 from tests.faults.simulation.malice import Honest, Mallory
 from tests.faults.simulation.network import Call, Mishap, Network
 from tests.faults.simulation.oracle import Oracle
-from tests.integration.pki import AGGREGATORS, Pki
+from tests.harness.pki import AGGREGATORS, Pki
 
 PATIENCE_S: Final = 60.0
 LIMIT_S: Final = 3_600.0

@@ -1,8 +1,0 @@
-"""Other people's answers to the same question, each a program that runs in the environment that its package needs.
-
-    crypten_ttp        CrypTen: square, sum, compare over gloo, tuples from its trusted third party; our environment
-    spu_norm           SecretFlow SPU, SEMI2K and CHEETAH, over its own brpc link; `make peers`
-    opendp_gaussian    OpenDP's discrete Gaussian; `make peers`
-
-The last two import nothing of ours: their environment does not have it.
-"""

@@ -1,0 +1,83 @@
+"""Whether a record's gradient is the same bits in every place of a pass and beside whatever others.
+
+Kernels are chosen by shape, and round by their own order. At a kink of ReLU or max-pooling the last bit of a
+pre-activation decides which way a record's gradient goes, so that one record more can move the others' clipped
+gradients by a part of R. In a pass of one shape nothing should depend on neighbours: tried here, bit by bit, with the
+very kernels that will run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from precad.clients.errors import ClientError
+from precad.clients.gradients.layers import LayerGradients
+from precad.clients.gradients.probe import REFUSALS
+
+_FILLINGS: Final = (math.nan, 1.0, math.inf, -math.inf, 3e38, -3e38, 1e3, 1e-40)
+"""Of neighbours, in odd and even places by turns. A scale of the whole batch, or a branch on it, answers to one of
+them: NaN alone is lost in `nan_to_num` and in comparisons, which it makes false."""
+
+Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
+"""Features and labels of a tile to the gradients of its records."""
+
+
+def is_bit_exact(take: Take, example: Tensor, *, n_tile: int) -> bool:
+    """Whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a tile.
+
+    Beside other neighbours, in other places, with padding, beside records of every magnitude and such that are not
+    finite, and once more. False too where such a pass cannot be made. example: of one record's features, without the
+    batch axis. A model that mixes records only beyond a threshold that none of these crosses is not found.
+    """
+    features, labels = made_up_records(example, n_tile), torch.arange(n_tile) % 2
+    try:
+        expected = _bits(take(features, labels))
+        return all(
+            torch.equal(_bits(take(others, labels[order]))[is_kept], expected[order[is_kept]])
+            for others, order, is_kept in _arrangements(features)
+        )
+    except (*REFUSALS, ClientError):
+        return False
+
+
+def made_up_records(example: Tensor, n: int) -> Tensor:
+    """Noise of different brightness, or two tokens that every vocabulary has, of the example's shape; (n, ..)."""
+    generator = torch.Generator().manual_seed(2)
+    shape = (n, *example.shape)
+    if not example.is_floating_point():
+        return torch.randint(0, 2, shape, generator=generator)
+    brightness = torch.linspace(1.0, 0.05, n).view(n, *[1] * example.dim())
+    return torch.rand(shape, generator=generator) * brightness
+
+
+def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """(the tile, which record is in each place, which places are compared)."""
+    n = len(features)
+    everywhere = torch.ones(n, dtype=torch.bool)
+    orders = [torch.arange(n), torch.arange(n).flip(0), torch.randperm(n, generator=torch.Generator().manual_seed(3))]
+    for order in orders:
+        yield features[order], order, everywhere
+    if n == 1:
+        return
+    few = torch.arange(n) < max(1, n // 4)
+    is_odd = torch.arange(n) % 2 == 1
+    fillings = _FILLINGS if features.is_floating_point() else (1, 1)
+    places = [few, *(is_odd if i % 2 == 0 else ~is_odd for i in range(len(fillings)))]
+    for is_kept, filling in zip(places, (0, *fillings), strict=True):
+        others = features[orders[2]].clone()
+        others[~is_kept] = filling
+        yield others, orders[2], is_kept
+
+
+def _bits(gradients: Sequence[LayerGradients]) -> Tensor:
+    """Of every record's norms by layer and gradient, (n, L + d) int64."""
+    squares = [layer.squared_norms() for layer in gradients]
+    ones = torch.ones_like(squares[0])
+    alone = [slice(i, i + 1) for i in range(len(ones))]
+    rows = [layer.weighted_sums(ones, alone) for layer in gradients]
+    return torch.cat([torch.stack(squares, dim=1), *rows], dim=1).cpu().view(torch.int64)

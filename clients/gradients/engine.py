@@ -1,0 +1,258 @@
+"""Per-record gradients of many clients in one pass: clipped record by record, summed client by client.
+
+Clients of a round share the model, so the records of all of them are dealt to tiles
+(`precad.clients.gradients.tiles`). Every pass of a model has one shape, filled up with padding that no sum counts, so
+that a record's gradient is the same bits beside whatever others: without that its bound R holds in real arithmetic
+only (docs/privacy.md). That it is so is tried bit by bit (`precad.clients.gradients.bit_exactness`) for the model, the
+device and the number of threads; elsewhere a pass takes one record.
+
+The gradients of single records are taken by one of three paths (`precad.clients.gradients.record_paths`); which one a
+model takes is decided when the engine is made, by comparing with the loop over records
+(`precad.clients.gradients.probe`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, NonFiniteGradientError, UnknownNameError
+from precad.clients.gradients.bit_exactness import is_bit_exact
+from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
+from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy, shaken
+from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
+from precad.clients.gradients.record_paths import Path, record_gradients
+from precad.clients.gradients.tiles import packed, places
+from precad.clients.models.networks import flatten, parameter_count, unflatten
+from precad.clients.records.records import Records, channels_last, example_of, joined, model_inputs
+
+_CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
+"""Of a pass, unless told otherwise. On a CPU a pass that stays near the caches is also the fastest."""
+_FEWEST: Final = 32
+"""Records of a tile, unless a memory budget says less."""
+_MOST: Final = {"cpu": 256, "cuda": 1024}
+"""Records of a tile. A pass of few records costs what a full one does."""
+_TILE_SHARE: Final = 2
+"""Of the memory of a pass a tile takes one such part: larger ones gain little and make passes of few records dear."""
+_IMAGE_AXES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How records go through the model."""
+
+    path: Path
+    n_tile: int
+    """Records of every pass."""
+    is_bit_exact: bool
+    """Whether a record's gradient was the same bits in every arrangement that was tried."""
+
+
+class RecordEngine:
+    """Clipped gradient sums of one model. Keeps a copy of it; not for two threads at once."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Tensor,
+        *,
+        device: str = "auto",
+        dtype: torch.dtype = torch.float32,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`example` is one record's features, without the batch axis; its values do not matter. A pass takes at most as
+        many records as fit in `memory_bytes` (activations, patches and formed gradients), at least one.
+
+        Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError, ArgumentError, UnknownNameError.
+        """
+        if memory_bytes is not None and not memory_bytes > 0:
+            raise ArgumentError(f"memory_bytes must be > 0, got {memory_bytes}")
+        self.dim = parameter_count(model)
+        self.device, self.dtype, self._example = resolve_device(device), dtype, example
+        self._template, self.probe_records = quiet_copy(model), probe_records(example)
+        self._path, self.bytes_per_record = probe(self._template, self.probe_records)
+        self._model = copy.deepcopy(self._template).to(self.device, dtype)
+        default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
+        self.memory_bytes = memory_bytes or default
+        self._n_fit = max(1, self.memory_bytes // self.bytes_per_record)
+        self._is_image = example.dim() == 3
+        if self._is_image and self.device.type == "cpu":  # pooling and patches are several times faster
+            for parameter in self._model.parameters():
+                if parameter.dim() == _IMAGE_AXES:
+                    parameter.data = channels_last(parameter.data)
+        fewest = _FEWEST if memory_bytes is None else 1
+        self._n_tile = min(_MOST[self.device.type], max(fewest, self._n_fit // _TILE_SHARE))
+        self._tried: dict[int, Passes] = {}
+        _ = self.passes
+
+    @property
+    def passes(self) -> Passes:
+        """With the number of threads that PyTorch has now; tried when it is asked for the first time."""
+        n_threads = torch.get_num_threads()
+        if n_threads not in self._tried:
+            self._tried[n_threads] = self._try()
+        return self._tried[n_threads]
+
+    @property
+    def path(self) -> Path:
+        """How gradients of single records are taken."""
+        return self.passes.path
+
+    def _try(self) -> Passes:
+        """The fastest way of which the bits of a record's gradient depend on nothing else. One record a pass is one by
+        construction, where a device gives the same bits twice."""
+        self._load(flatten(shaken(self._template, self.probe_records)))
+        for path, n_tile in ((self._path, self._n_tile), (self._path, 1), (Path.ONE_BY_ONE, 1)):
+            if path is Path.ONE_BY_ONE and n_tile > 1:
+                continue
+
+            def take(features: Tensor, labels: Tensor, path: Path = path) -> list[LayerGradients]:
+                return self._gradients(path, features, labels)
+
+            if is_bit_exact(take, self._example, n_tile=n_tile):
+                return Passes(path, n_tile, is_bit_exact=True)
+        return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
+
+    def require_layer_sizes(self, setting: str) -> list[int]:
+        """`precad.clients.gradients.layers.require_layer_sizes` of its model."""
+        return require_layer_sizes(self._model, setting)
+
+    def model_copy(self) -> nn.Module:
+        """A new copy of the model, on the CPU in float32, that draws nothing and changes nothing in place."""
+        return copy.deepcopy(self._template)
+
+    def clipped_sums(
+        self, parameters: NDArray[np.float32] | NDArray[np.float64], clients: Sequence[Records], clip: RecordClip
+    ) -> NDArray[np.float64]:
+        """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
+
+        g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
+        has the precision of the engine. A g_s that is not finite adds zero, and so does, in passes of one record, one
+        on which the model raises. The same arguments on the same device give
+        the same bits; and where `passes.is_bit_exact` a client's sum is the same bits whoever else is there, and one
+        record more moves it by at most R: docs/privacy.md.
+        Raises: DimensionError; ModelRecordError; NonFiniteGradientError where R is infinite.
+        Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
+        """
+        passes = self.passes
+        self._load(parameters)
+        sums = np.zeros((len(clients), self.dim))
+        sizes = [len(records) for records in clients]
+        if sum(sizes) == 0:
+            return sums
+        everything, firsts = joined(clients), np.cumsum(sizes) - sizes
+        for tile in packed(sizes, passes.n_tile):
+            chosen = np.concatenate([np.arange(p.start, p.stop) + firsts[p.client] for p in tile])
+            features, labels = _padded(everything, chosen, passes.n_tile)
+            try:
+                gradients = self._gradients(passes.path, features, labels)
+            except (*EXHAUSTED, ClientError):
+                raise
+            except Exception as error:
+                # again record by record would be another pass for the others, and could move them
+                if passes.n_tile > 1 or math.isinf(clip.norm):
+                    raise ModelRecordError(error) from error
+                continue  # one record a pass: it adds zero, like one whose gradient is not finite
+            found = clipped_sums(gradients, clip, places(tile)).cpu().numpy()
+            for piece, row in zip(tile, found, strict=True):
+                sums[piece.client] += row
+        return sums
+
+    def gradient_sum(
+        self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records
+    ) -> NDArray[np.float64]:
+        """sum_s g_s over the records, (d,), clipped by nothing: one ordinary backward pass a tile, half the time of
+        `clipped_sums` with an infinite R. Raises: DimensionError, NonFiniteGradientError, which counts all records."""
+        self._load(parameters)
+        weights = {name: weight.detach().requires_grad_() for name, weight in self._model.named_parameters()}
+        total = np.zeros(self.dim)
+        for start in range(0, len(records), self._n_fit):
+            tile = slice(start, start + self._n_fit)
+            features, labels = torch.from_numpy(records.features[tile]), torch.from_numpy(records.labels[tile])
+            with torch.enable_grad(), deterministic():
+                logits = functional_call(self._model, weights, (self._inputs(features),))
+                loss = nn.functional.cross_entropy(logits, labels.to(self.device), reduction="sum")
+                parts = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+            total += torch.cat([part.reshape(-1) for part in parts]).double().cpu().numpy()
+        if not np.isfinite(total).all():
+            raise NonFiniteGradientError(n_bad=len(records), n_records=len(records))
+        return total
+
+    def _load(self, parameters: NDArray[np.float32] | NDArray[np.float64]) -> None:
+        with torch.no_grad():
+            weights = unflatten(torch.tensor(parameters), self._model)
+            for name, parameter in self._model.named_parameters():
+                parameter.copy_(weights[name])
+
+    def _gradients(self, path: Path, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+        """Of the records of one tile, layer by layer."""
+        with deterministic():
+            return record_gradients(path, self._model, self._inputs(features), labels.to(self.device))
+
+    def _inputs(self, features: Tensor) -> Tensor:
+        """As the model reads them, on its device."""
+        features = model_inputs(features.to(self.device), next(self._model.parameters()).dtype)
+        return channels_last(features) if self._is_image and self.device.type == "cpu" else features
+
+
+def deterministic() -> AbstractContextManager[None]:
+    """The same bits from the same numbers on a GPU."""
+    flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+    return cast("AbstractContextManager[None]", flags)
+
+
+def clipped_gradient_sum(
+    parameters: NDArray[np.float32] | NDArray[np.float64],
+    records: Records,
+    *,
+    model: nn.Module,
+    record_clip_norm: float,
+    device: str = "auto",
+    memory_bytes: int | None = None,
+) -> NDArray[np.float64]:
+    """The same for one client, (d,), in the precision of `parameters`; makes an engine for this one call.
+
+    Adding or removing one record moves the sum by at most R; see `RecordEngine.clipped_sums`.
+    Raises: ArgumentError, DimensionError, RecordMixingLayerError.
+    """
+    if not record_clip_norm < math.inf:
+        raise ArgumentError(f"record_clip_norm must be positive and finite, got {record_clip_norm}")
+    clip, dtype = RecordClip(record_clip_norm), torch.tensor(parameters[:0]).dtype
+    engine = RecordEngine(model, example_of(records), device=device, dtype=dtype, memory_bytes=memory_bytes)
+    sums: NDArray[np.float64] = engine.clipped_sums(parameters, [records], clip)[0]
+    return sums
+
+
+def _padded(records: Records, chosen: NDArray[np.int64], n_tile: int) -> tuple[Tensor, Tensor]:
+    """Features and labels of the chosen records, and zeros up to the length of a tile."""
+    features = np.zeros((n_tile, *records.shape), dtype=records.features.dtype)
+    labels = np.zeros(n_tile, dtype=np.int64)
+    features[: len(chosen)], labels[: len(chosen)] = records.features[chosen], records.labels[chosen]
+    return torch.from_numpy(features), torch.from_numpy(labels)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that configuration names: "cpu", "cuda", "cuda:N", or "auto", which is cuda where there is one.
+
+    Raises: UnknownNameError; ArgumentError if CUDA is asked for and absent.
+    """
+    kind, _, index = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
+        raise UnknownNameError("device", name, known=["auto", "cpu", "cuda", "cuda:N"])
+    if kind == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError(f"device {name!r} was asked for, and PyTorch sees no CUDA device")
+    if index and int(index) >= torch.cuda.device_count():
+        raise ArgumentError(f"device {name!r} was asked for, and PyTorch sees {torch.cuda.device_count()} CUDA devices")
+    return torch.device(name)

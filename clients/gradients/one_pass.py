@@ -1,0 +1,94 @@
+"""The gradients of single records from one forward and one backward pass: what layers read and wrote on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from precad.clients.errors import LayerRowsError
+from precad.clients.gradients.layers import RULES, LayerGradients, owners
+
+
+def one_pass(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """Of the records of a batch, layer by layer of `model`. Raises: LayerRowsError."""
+    layers = [layer for _, layer in owners(model)]
+    return recorded_pass(model, layers, layers, features, labels)
+
+
+def recorded_pass(
+    model: nn.Module, watched: Sequence[nn.Module], layers: Sequence[nn.Module], features: Tensor, labels: Tensor
+) -> list[LayerGradients]:
+    """Forward and backward once. Parameters take no part in the backward pass: only what layers wrote does.
+
+    watched: the modules of `model` that stand for `layers`, one by one; they are the same unless a stack of models runs
+    (`precad.clients.gradients.model_stack`).
+    Raises: LayerRowsError.
+    """
+    tape = Tape(watched, n_rows=len(features))
+    with tape.recording(), torch.enable_grad():
+        loss = nn.functional.cross_entropy(model(features), labels, reduction="sum")
+        tape.require_untouched()
+        gradients = iter(torch.autograd.grad(loss, [edge for edges in tape.edges for edge in edges]))
+    return [
+        RULES[type(layer)](layer, reads, [next(gradients) for _ in outputs])
+        for layer, reads, outputs in zip(layers, tape.reads, tape.outputs, strict=True)
+    ]
+
+
+class Tape:
+    """What the layers read and wrote during one forward pass."""
+
+    def __init__(self, layers: Sequence[nn.Module], *, n_rows: int) -> None:
+        """n_rows: records of the batch. A layer that reads some of them only, or something else, is refused."""
+        self.layers = layers
+        self.reads: list[list[Tensor]] = [[] for _ in layers]
+        self.outputs: list[list[Tensor]] = [[] for _ in layers]
+        self.edges: list[list[GradientEdge]] = [[] for _ in layers]
+        """Where autograd is asked: at what was written, whatever overwrites it in place later on."""
+        self._n_rows = n_rows
+        self._watched: list[tuple[nn.Module, Tensor, int]] = []
+
+    def recording(self) -> _Hooks:
+        """While it is entered, the layers are watched."""
+        return _Hooks(self)
+
+    def note(self, index: int, read: Tensor, output: Tensor) -> Tensor:
+        """Makes the output a place at which autograd can be asked. Raises: LayerRowsError."""
+        rows = {tuple(value.shape[:1]) for value in (read, output)}
+        if rows != {(self._n_rows,)}:
+            raise LayerRowsError(type(self.layers[index]).__name__, "reads or writes other rows than the batch has")
+        if not output.requires_grad:  # nothing before it is asked for, so the backward pass ends here
+            output = output.detach().requires_grad_()
+        self.reads[index].append(read.detach())
+        self.outputs[index].append(output)
+        self.edges[index].append(get_gradient_edge(output))
+        of_views = [output] if output._is_view() else []  # autograd forgets what a view was before
+        self._watched += [(self.layers[index], value, value._version) for value in (read, *of_views)]
+        return output
+
+    def require_untouched(self) -> None:
+        """What is needed of what layers read and wrote is still what it was. Raises: LayerRowsError."""
+        for layer, value, version in self._watched:
+            if value._version != version:
+                raise LayerRowsError(type(layer).__name__, "read or wrote what was overwritten later on")
+
+
+class _Hooks:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        def noting(index: int) -> Any:
+            return lambda _layer, read, output: self._tape.note(index, read[0], output)
+
+        for index, layer in enumerate(self._tape.layers):
+            self._handles.append(layer.register_forward_hook(noting(index)))
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()

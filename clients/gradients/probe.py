@@ -1,0 +1,252 @@
+"""Before the first record: whether a model's records have gradients of their own, and the fastest right way to them.
+
+The model is tried in float64 on a few made-up records. A record's logits must be the same beside others and alone, and
+the second time, and no buffer may change. The first path whose gradients are those of the loop over records is the
+model's. Its parameters are shaken first: one that starts at zero, as heads of networks do, hides the layers before it,
+their gradients and whatever they mix. A model whose calls depend on what records hold, as routing does, is for the
+loop: in one pass a record would choose the kernels of the others.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precad.clients.errors import (
+    ArgumentError,
+    ClientError,
+    ModelInputError,
+    RecordMixingLayerError,
+    UnsteadyModelError,
+)
+from precad.clients.gradients.layers import LayerGradients, Segments, handles, owners
+from precad.clients.gradients.one_pass import Tape, one_pass
+from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
+from precad.clients.models.networks import parameter_count
+
+REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError)
+"""What a user's model, PyTorch's layers and its transforms raise where they are asked for what they cannot do."""
+EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+"""What no record is to blame for."""
+PROBE_TOLERANCE: Final = 1e-9
+"""Relative, in float64; two correct ways differ by rounding, below 1e-12."""
+_BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
+"""Of the made-up records. In no order: a model that sorts its records brings them into another one."""
+
+_LOOKING: Final = frozenset(
+    (
+        *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__"),
+        *("__contains__", "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select", "unique"),
+        *("unique_consecutive", "repeat_interleave", "bincount"),
+    )
+)
+"""PyTorch's functions by which what a model does next can depend on the values of a tensor."""
+
+_LOOKING_KERNELS: Final = frozenset(
+    (
+        *("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique", "_unique2", "unique_dim"),
+        *("unique_consecutive", "unique_dim_consecutive", "repeat_interleave", "bincount"),
+    )
+)
+"""Those of ATen, by which a scripted function does the same."""
+
+
+def quiet_copy(model: nn.Module) -> nn.Module:
+    """A copy that changes nothing in place, draws nothing (dropout is off), and whose parameters want no gradient.
+
+    Raises: RecordMixingLayerError; ArgumentError where a copy cannot be made.
+    """
+    refuse_record_mixing(model)
+    try:
+        quiet = copy.deepcopy(model).cpu().eval().requires_grad_(requires_grad=False)
+    except REFUSALS as error:
+        raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {_first_line(error)}") from None
+    for layer in quiet.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]  # a later layer would overwrite what an earlier one wrote
+    return quiet
+
+
+def refuse_record_mixing(model: nn.Module) -> None:
+    """Raise RecordMixingLayerError, naming the layer, if `model` normalises over the batch or keeps running averages.
+
+    With such a layer, one record changes the gradients of all others, and clipping bounds nobody's influence.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
+            raise RecordMixingLayerError(name or "model", type(layer).__name__)
+
+
+def probe_records(example: Tensor) -> Tensor:
+    """Different records of the example's shape: noise of different brightness, or two tokens that every vocabulary has,
+    in texts of different lengths (token 0 is padding)."""
+    n = len(_BRIGHTNESS)
+    if not example.is_floating_point():
+        places = torch.arange(example.numel()).view_as(example)
+        return torch.stack([places % 2, torch.zeros_like(places), torch.ones_like(places), (places == 0).long()])
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand((n, *example.shape), generator=generator, dtype=torch.float64)
+    return noise * torch.tensor(_BRIGHTNESS, dtype=torch.float64).view(n, *[1] * example.dim())
+
+
+def probe_labels(features: Tensor) -> Tensor:
+    """Of those records: two classes, which every model has."""
+    return torch.arange(len(features)) % 2
+
+
+def probe(model: nn.Module, features: Tensor) -> tuple[Path, int]:
+    """The fastest right path for this model (a quiet copy), and bytes of memory that a record takes on it.
+
+    Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError.
+    """
+    twin, labels = shaken(model, features), probe_labels(features)
+    _require_separate_records(twin, features)
+    try:
+        expected = _flat(one_by_one(twin, features, labels))
+    except REFUSALS as error:
+        raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {_first_line(error)}") from None
+    if _has_rules(twin) and _looks_at_no_value(twin, features) and _equals(expected, twin, features, one_pass):
+        return Path.ONE_PASS, _one_pass_bytes(twin, features)
+    path = Path.VMAP if _equals(expected, twin, features, by_vmap) else Path.ONE_BY_ONE
+    return path, 20 * parameter_count(model)
+
+
+def shaken(model: nn.Module, features: Tensor) -> nn.Module:
+    """In float64, with noise of the usual initial size on its parameters; none where the model does not bear it."""
+    twin, shaken = copy.deepcopy(model).double(), copy.deepcopy(model).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in shaken.parameters():
+            n_inputs = max(4, parameter[0].numel() if parameter.dim() > 1 else 4)
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(noise / (2 * math.sqrt(n_inputs)))
+    return shaken if bool(_logits(shaken, features).isfinite().all()) else twin
+
+
+def _equals(expected: Tensor, model: nn.Module, features: Tensor, take: Callable[..., list[LayerGradients]]) -> bool:
+    """Whether this way gives the gradient of every record, (n, d)."""
+    try:
+        got = _flat(take(model, features, probe_labels(features)))
+    except (*REFUSALS, ClientError):
+        return False  # this way is not for this model; the loop is
+    if got.shape != expected.shape:
+        return False
+    errors, norms = (torch.linalg.vector_norm(rows, dim=1) for rows in (got - expected, expected))
+    return bool((errors <= PROBE_TOLERANCE * norms).all())
+
+
+def _has_rules(model: nn.Module) -> bool:
+    layers = [layer for _, layer in owners(model)]
+    n_owned = sum(len(list(layer.parameters(recurse=False))) for layer in layers)
+    return all(handles(layer) for layer in layers) and n_owned == len(list(model.parameters()))  # none is shared
+
+
+def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
+    """Whether neither its calls nor the shapes of what it makes depend on what records hold."""
+    with torch.no_grad(), _Kernels() as kernels, _Watch() as watch:
+        model(features)
+    return not (watch.is_looked_at or kernels.is_looked_at)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes calls that give values to Python, or something of a shape that values decide."""
+
+    is_looked_at = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        is_mask = name == "__getitem__" and _has_mask(args[1])
+        is_places = name == "where" and len(args) + len(kwargs or {}) == 1
+        self.is_looked_at |= name in _LOOKING or is_mask or is_places
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorch's `__init_subclass__`
+    """Notes the same below Python, where the branches of a TorchScript function are."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_looked_at = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = str(func.overloadpacket.__name__)
+        self.is_looked_at |= name in _LOOKING_KERNELS or (name == "index" and _has_mask(tuple(args[1])))
+        return func(*args, **(kwargs or {}))
+
+
+def _has_mask(index: object) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts)
+
+
+def _logits(model: nn.Module, features: Tensor) -> Tensor:
+    """Raises ModelInputError, also unless there is a row of logits for every record."""
+    shape = tuple(features.shape[1:])
+    try:
+        with torch.no_grad():
+            found = model(features)
+    except REFUSALS as error:
+        hint = "; models are tried in float64: what they make anew must have their input's dtype and device"
+        raise ModelInputError(shape, _first_line(error) + (hint if "dtype" in str(error) else "")) from None
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(features):
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ModelInputError(shape, f"{len(features)} records must give logits ({len(features)}, classes), got {got}")
+    return found
+
+
+def _require_separate_records(model: nn.Module, features: Tensor) -> None:
+    """A record's logits are the same whatever the others are, and whatever the model has seen before.
+
+    Raises: ModelInputError, UnsteadyModelError, RecordMixingLayerError.
+    """
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    together, again = _logits(model, features), _logits(model, features)
+    is_kept = all(torch.equal(*pair) for pair in zip(buffers, model.buffers(), strict=True))
+    if not is_kept or not _are_close(together, again):
+        raise UnsteadyModelError(type(model).__name__)
+    alone = torch.cat([_logits(model, record.unsqueeze(0)) for record in features])
+    if not _are_close(together, alone):
+        raise RecordMixingLayerError("model", type(model).__name__)
+
+
+def _are_close(found: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def _flat(gradients: Sequence[LayerGradients]) -> Tensor:
+    """All rows, (n, d), through the sums that training uses."""
+    n = len(gradients[0].squared_norms())
+    factors = torch.ones(n, dtype=torch.float64)
+    segments: Segments = [slice(i, i + 1) for i in range(n)]
+    return torch.cat([layer.weighted_sums(factors, segments) for layer in gradients], dim=1)
+
+
+def _one_pass_bytes(model: nn.Module, features: Tensor) -> int:
+    """What one record takes: activations twice (forward, backward), patches, rows in the working type and float64."""
+    tape = Tape([layer for _, layer in owners(model)], n_rows=len(features))
+    with tape.recording(), torch.enable_grad():
+        model(features)
+    n_entries = 0
+    for layer, reads, outputs in zip(tape.layers, tape.reads, tape.outputs, strict=True):
+        wrote = sum(output[0].numel() for output in outputs)
+        n_entries += 4 * (sum(read[0].numel() for read in reads) + wrote)
+        if isinstance(layer, nn.Conv2d):
+            n_entries += wrote // layer.out_channels * layer.weight[0].numel()
+        if not (isinstance(layer, nn.Linear) and len(reads) == 1 and reads[0].dim() == 2):
+            n_entries += 3 * sum(parameter.numel() for parameter in layer.parameters(recurse=False))
+    return 4 * n_entries
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,76 @@
+"""Three ways to the gradients of single records, which give the same where they can be taken.
+
+    one pass      forward and backward once, layers by `precad.clients.gradients.layers`
+    vmap          torch.func, for models with layers that have no rule
+    one by one    a loop over records, for what torch.func cannot batch
+
+`precad.clients.gradients.probe` finds out which of them a model can take.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from precad.clients.gradients.layers import LayerGradients, Rows, owners
+from precad.clients.gradients.one_pass import one_pass
+
+
+class Path(StrEnum):
+    """How an engine takes gradients of single records."""
+
+    ONE_PASS = "one-pass"  # noqa: S105 - no password
+    VMAP = "vmap"
+    ONE_BY_ONE = "one-by-one"
+
+
+def record_gradients(path: Path, model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """Of the cross-entropy of every record of a batch, layer by layer, on the path that the model was found to take.
+
+    Never on another one for what a record holds: that would move the gradients of the records beside it.
+    """
+    match path:
+        case Path.ONE_PASS:
+            return one_pass(model, features, labels)
+        case Path.VMAP:
+            return by_vmap(model, features, labels)
+        case Path.ONE_BY_ONE:
+            return one_by_one(model, features, labels)
+
+
+def by_vmap(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """torch.func on single records."""
+
+    def loss(at: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(functional_call(model, at, (one.unsqueeze(0),)), label.unsqueeze(0))
+
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    rows: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(weights, features, labels)
+    return _rows_by_layer(model, rows)
+
+
+def one_by_one(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    """One forward and backward pass per record: slow, and right for whatever autograd can differentiate."""
+    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
+    rows: dict[str, list[Tensor]] = {name: [] for name in weights}
+    with torch.enable_grad():
+        for one, label in zip(features, labels, strict=True):
+            loss = nn.functional.cross_entropy(functional_call(model, weights, (one.unsqueeze(0),)), label.unsqueeze(0))
+            found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+            for (name, weight), value in zip(weights.items(), found, strict=True):
+                rows[name].append(torch.zeros_like(weight) if value is None else value)
+    return _rows_by_layer(model, {name: torch.stack(values) for name, values in rows.items()})
+
+
+def _rows_by_layer(model: nn.Module, rows: dict[str, Tensor]) -> list[LayerGradients]:
+    """Rows of all parameters, as those of each layer. A parameter that two layers share belongs to the first."""
+    layers: list[LayerGradients] = []
+    for name, layer in owners(model):
+        names = [f"{name}.{own}" if name else own for own, _ in layer.named_parameters(recurse=False)]
+        blocks = [rows[full].flatten(start_dim=1).double() for full in names if full in rows]
+        if blocks:
+            layers.append(Rows(tuple(blocks), (None,) * len(blocks)))
+    return layers

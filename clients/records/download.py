@@ -1,0 +1,64 @@
+"""Data sets through torchvision, where the configuration allows to download them.
+
+torchvision knows the mirrors and verifies what they send. Files land in the folder that PRECAD_DATA names, otherwise in
+the user's cache, and are downloaded once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import MissingDataError
+from precad.clients.records.folder import data_folder
+
+
+def mnist() -> Path:
+    """Downloads the idx files of MNIST. The folder that holds `MNIST/raw`. Raises MissingDataError."""
+    _fetch("MNIST", train=True)
+    return _root()
+
+
+def fashion_mnist() -> Path:
+    """Downloads the idx files of Fashion-MNIST. The folder that holds `FashionMNIST/raw`. Raises MissingDataError."""
+    _fetch("FashionMNIST", train=True)
+    return _root()
+
+
+def emnist(split: str) -> Path:
+    """Downloads EMNIST's archive and unpacks its idx files. The folder that holds `EMNIST/raw`. Raises
+    MissingDataError."""
+    _fetch("EMNIST", train=True, split=split)
+    return _root()
+
+
+def cifar10(*, train: bool) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """One half of CIFAR-10: images (n, 32, 32, 3) and labels (n,). Raises MissingDataError."""
+    half = _fetch("CIFAR10", train=train)
+    return np.asarray(half.data, dtype=np.uint8), np.asarray(half.targets, dtype=np.int64)
+
+
+def _root() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
+    return data_folder() or cache / "precad"
+
+
+def _fetch(name: str, *, train: bool, split: str | None = None) -> Any:
+    try:
+        library = importlib.import_module("torchvision.datasets")
+    except ImportError:
+        raise MissingDataError(
+            f'{name} is not there, and torchvision, which would download it, is missing: pip install "precad[datasets]"'
+        ) from None
+    root = _root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        options = {} if split is None else {"split": split}
+        return getattr(library, name)(str(root), train=train, download=True, **options)
+    except (OSError, RuntimeError) as error:
+        raise MissingDataError(f"{name} could not be downloaded to {root}: {error}") from None

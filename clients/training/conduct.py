@@ -1,0 +1,64 @@
+"""The seam at which a client may deviate: what it does with its records, its update, its integers and its upload.
+
+    records -> on_records -> Algorithm 2 -> on_update -> encode -> share -> on_upload -> upload, after delay_s
+
+A client process gets one conduct for each of its clients from whoever starts it (`precad.deploy.conducts`). The code
+of the client calls these methods and never asks which conduct it has. Attacks are the other conducts; they are in
+`precad.clients.attacks`, which no module of the client imports.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.encoding import encode_update
+from precad.clients.records.records import Records
+from precad.clients.submission import Submission
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
+
+Vector = NDArray[np.float64]
+
+
+class Conduct:
+    """Follow the protocol at every step. A subclass overrides the steps at which it deviates.
+
+    Methods leave their argument as it was.
+    """
+
+    __slots__ = ()
+
+    @property
+    def follows_protocol(self) -> bool:
+        """Say whether the client computes as the protocol says and adds its noise, whatever its records are."""
+        return True
+
+    def on_records(self, records: Records) -> Records:
+        """Return what the client trains on."""
+        return records
+
+    def on_update(self, update: Vector) -> Vector:
+        """Return what goes into the encoding, given the round's update (d,), which has norm <= C."""
+        return update
+
+    def encode(self, update: Vector, task: Task) -> RingArray:
+        """Return the integers that are shared (d,), given what `on_update` returned. Raises ArgumentError, MpcError."""
+        return encode_update(update, task)
+
+    def on_upload(self, submission: Submission, server: int) -> Submission:
+        """Return what is uploaded to that server, 0 for A and 1 for B, given the round's submission."""
+        return submission
+
+    def delay_s(self, submit_timeout_s: float) -> float:
+        """Return the seconds to wait before the upload; a round waits for submit_timeout_s."""
+        return 0.0
+
+
+@final
+class Honest(Conduct):
+    """Follow Algorithm 2 and the protocol."""
+
+    __slots__ = ()

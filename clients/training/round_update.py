@@ -1,0 +1,209 @@
+"""What a client computes in a round, by the task's algorithm, before its conduct and its encoding.
+
+precad            clip_C( -sum of clipped gradients )                                        PRECAD, Algorithm 2, 1-7
+user-dp-fedavg    clip_C( theta_i - theta ) after V steps of descent                         Xie et al., Algorithm 1
+  or              each layer within C / sqrt(L); or within a learnt bound, and a count
+  `precad.protos.task.quantile`
+ins-dp-fedavg     clip_C( theta_i - theta ) after V steps of DP-SGD                          Xie et al., Algorithm 3
+local-dp          clip_C( -sum of clipped gradients + N(0, (sigma R)^2) )                    PRECAD, Sec. 6.1, LDP
+distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^2 / tau)     PRECAD, Sec. 1, DDP
+non-private       clip_C( -sum of gradients )
+
+Every result has norm <= C, but for a chance of 2^-64 in `distributed-dp` (`Task.update_bound`), so the servers' check
+accepts it, but for a chance of 2^`NormBound.log2_honest_failure`, and says nothing about its records. Noise is added on
+the grid of 2^-f, exactly; clipping what has its noise, encoding and adding it up are post-processing. What is proved
+about it all is in `precad.dp.task_privacy`. A simulation calls the same function
+(`precad.lab.simulation.algorithms.deployed`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import ArgumentError, NonFiniteGradientError, NonFiniteModelError
+from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.record_clipping import Clipping, RecordClip
+from precad.clients.records import Records
+from precad.clients.training.descent import descend
+from precad.clients.training.local_update import local_updates
+from precad.clients.training.projection import project, project_layers
+from precad.dp.noise import rounded_gaussian
+from precad.mpc import fixed_point
+from precad.mpc.prg import RandomBytes
+from precad.mpc.ring import RingArray
+from precad.protos.task.quantile import QuantileRule
+from precad.protos.task.task import Task
+
+Vector = NDArray[np.float64]
+
+
+class StepNoise(Protocol):
+    """(local step, standard deviation in units of 2^-f, d) to one client's noise on the integer grid, (d,)."""
+
+    def __call__(self, step: int, std_on_grid: float, dim: int, /) -> RingArray: ...
+
+
+def secure_noise(step: int, std_on_grid: float, dim: int) -> RingArray:
+    """From the operating system's generator, whatever the step."""
+    return rounded_gaussian.sample(std_on_grid, dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Participant:
+    """A client of the round. Fixed streams in tests and simulations."""
+
+    records: Records
+    n_declared: int
+    """N_i of the task, a public constant, whatever there is in `records`."""
+    random_bytes: RandomBytes
+    """Draws its records."""
+    noise: StepNoise = secure_noise
+    adds_noise: bool = True
+    """A malicious one adds none of its own."""
+
+
+def round_updates(
+    task: Task, parameters: NDArray[np.float32], participants: Sequence[Participant], engine: RecordEngine
+) -> list[Vector]:
+    """Delta theta of several clients that hold the same model (d,), in units of the aggregate before encoding.
+
+    Whether it raises depends on no record, but for `non-private` and a user's model that raises on some: who stays away
+    tells why.
+    Raises: ClientError (ArgumentError, NonFiniteModelError, NonFiniteGradientError); then nothing may be uploaded.
+    """
+    match task.algorithm:
+        case "user-dp-fedavg":
+            return [_trained(task, parameters, who, engine) for who in participants]
+        case "ins-dp-fedavg":
+            return [_trained_privately(task, parameters, who, engine) for who in participants]
+        case "non-private":
+            return _gradient_sums(task, parameters, participants, engine, RecordClip(math.inf), task.update_bound)
+        case "local-dp":
+            exact = _gradient_sums(task, parameters, participants, engine, record_clip(task), math.inf)
+            noisy = (_noised(task, who, 0, update) for who, update in zip(participants, exact, strict=True))
+            return [project(update, task.client_clip) for update in noisy]
+        case "distributed-dp":
+            exact = _gradient_sums(task, parameters, participants, engine, record_clip(task), task.update_bound)
+            return [_noised(task, who, 0, update) for who, update in zip(participants, exact, strict=True)]
+        case "precad":
+            return _gradient_sums(task, parameters, participants, engine, record_clip(task), task.client_clip)
+
+
+def require_runnable(task: Task, engine: RecordEngine) -> None:
+    """Before the first round: this model can be clipped as the task says. Raises ArgumentError."""
+    if task.update_clipping == "per-layer":
+        engine.require_layer_sizes("task.update_clipping")
+
+
+def record_clip(task: Task) -> RecordClip:
+    """R, as the task says."""
+    return RecordClip(task.record_clip, Clipping(task.record_clipping))
+
+
+def _gradient_sums(
+    task: Task,
+    parameters: NDArray[np.float32],
+    participants: Sequence[Participant],
+    engine: RecordEngine,
+    clip: RecordClip,
+    bound: float,
+) -> list[Vector]:
+    """One pass over the records of all."""
+    streams = iter([who.random_bytes for who in participants])
+
+    def draw(n: int) -> bytes:
+        return next(streams)(n)
+
+    updates = local_updates(
+        parameters,
+        [who.records for who in participants],
+        engine=engine,
+        sample_rate=task.record_rate,
+        record_clip=clip,
+        client_clip_norm=bound,
+        random_bytes=draw,
+    )
+    return list(updates)
+
+
+def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
+    """theta_i - theta after V steps of descent, within C."""
+    if not np.isfinite(parameters).all():
+        raise NonFiniteModelError
+    found = _difference(task, parameters[: task.n_parameters], who, engine)
+    update = np.zeros(task.n_parameters) if found is None else found
+    if task.quantile_rule is not None:
+        return _counted(task.quantile_rule, update, float(parameters[-1]), is_finite=found is not None)
+    if task.update_clipping == "per-layer":
+        return project_layers(update, task.client_clip, engine.require_layer_sizes("task.update_clipping"))
+    return project(update, task.client_clip)
+
+
+def _difference(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector | None:
+    """theta_i - theta; None where descent leads to numbers that are not finite. An error would not do: staying away
+    says what no upload may."""
+    try:
+        trained = descend(
+            parameters,
+            who.records,
+            engine=engine,
+            steps=task.local_steps,
+            rate=task.local_rate,
+            sample_rate=task.record_rate,
+            training=task,
+            random_bytes=who.random_bytes,
+        )
+    except NonFiniteGradientError:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        update = trained - parameters.astype(np.float64)
+        return update if np.linalg.norm(update) < math.inf else None
+
+
+def _counted(rule: QuantileRule, update: Vector, log_ratio: float, *, is_finite: bool) -> Vector:
+    """( r / S clip_S(u), a c ), of norm at most C; `precad.protos.task.quantile`. What was not finite counts as too
+    long.
+
+    log_ratio: lambda. Raises ArgumentError where it is out of range, which depends on no record.
+    """
+    try:
+        bound = rule.bound(log_ratio)
+    except ValueError as error:
+        raise ArgumentError(f"model: {error}, found lambda = {log_ratio:g}") from None
+    is_within = is_finite and bool(np.linalg.norm(update) <= bound)
+    scaled = project(project(update, bound) * (rule.room / bound), rule.room)
+    return np.append(scaled, rule.unit if is_within else -rule.unit)
+
+
+def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
+    """clip_C( theta_i - theta ) after V steps theta_i <- theta_i - rate / (p N_i) (clipped sum + N(0, (sigma R)^2)).
+
+    N_i is the declared number of records: what is released has no divisor that depends on the records.
+    """
+    at = parameters.astype(np.float64)
+    for step in range(task.local_steps):
+        (update,) = local_updates(
+            at,
+            [who.records],
+            engine=engine,
+            sample_rate=task.record_rate,
+            record_clip=record_clip(task),
+            client_clip_norm=math.inf,
+            random_bytes=who.random_bytes,
+        )
+        at = at + task.local_rate / (task.record_rate * who.n_declared) * _noised(task, who, step, update)
+    return project(at - parameters.astype(np.float64), task.client_clip)
+
+
+def _noised(task: Task, who: Participant, step: int, update: Vector) -> Vector:
+    """The update on the grid with the client's own noise, decoded again (d,)."""
+    encoded = fixed_point.encode(update, task.frac_bits)
+    if who.adds_noise:
+        encoded = encoded + who.noise(step, task.client_noise_std_on_grid, task.dim)
+    return fixed_point.decode(encoded, task.frac_bits)

@@ -1,0 +1,82 @@
+"""When to ask a server again: one that does not answer, was lost, or has no room now and says so.
+
+At growing intervals, drawn at random so that a thousand clients do not come back at the same moment, and never before
+the time that the server named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import grpc
+
+from precad.protos.tls.transport import RETRY_HINT
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
+LONGEST_HINT_S = 60.0
+"""A server that names a longer time is asked again after this one."""
+CUT_SHORT = "Internal error from Core"
+"""What gRPC says, as INTERNAL, of a call that ended while we were writing: the server's own word is lost. A second
+attempt gets it."""
+_MILLISECONDS = re.compile(r"[0-9]{1,9}")
+
+T = TypeVar("T")
+
+
+class Patience:
+    """With one server, until its time is up."""
+
+    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._deadline: float | None = time.monotonic() + connect_timeout_s
+        self._longest_s = FIRST_PAUSE_S
+        self.was_just_lost = False
+
+    def is_here(self) -> None:
+        """It has answered."""
+        self._deadline, self._longest_s = None, FIRST_PAUSE_S
+
+    def next_pause_s(self, retry_after_s: float = 0.0) -> float | None:
+        """Seconds to wait before the next attempt, at least retry_after_s; None when its time is up."""
+        self.was_just_lost = self._deadline is None
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._reconnect_timeout_s
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            return None
+        longest_s, self._longest_s = self._longest_s, min(2 * self._longest_s, LONGEST_PAUSE_S)
+        pause_s = min(left_s, random.uniform(longest_s / 2, longest_s))  # noqa: S311 - hides nothing
+        return max(pause_s, retry_after_s * random.uniform(1.0, 1.5))  # noqa: S311
+
+
+def retry_after_s(error: grpc.aio.AioRpcError) -> float | None:
+    """Seconds after which a call that was refused may be made again; None when the server does not ask for that."""
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == CUT_SHORT:
+        return 0.0
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return None
+    hints = [value for key, value in error.trailing_metadata() or () if key == RETRY_HINT]
+    if len(hints) != 1 or not isinstance(hints[0], str) or _MILLISECONDS.fullmatch(hints[0]) is None:
+        return None
+    return min(int(hints[0]) / 1000, LONGEST_HINT_S)
+
+
+async def until_admitted(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
+    """The call's result. One that the server has no room for is made again when it says so, for limit_s.
+
+    Raises AioRpcError: the last refusal, or any other end of a call.
+    """
+    patience = Patience(limit_s, 0.0)
+    while True:
+        try:
+            return await call()
+        except grpc.aio.AioRpcError as error:
+            hint_s = retry_after_s(error)
+            if hint_s is None or (pause_s := patience.next_pause_s(hint_s)) is None:
+                raise
+        await asyncio.sleep(pause_s)

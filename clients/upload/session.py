@@ -1,0 +1,273 @@
+"""One client's side of a task: registered with both servers, it answers every invitation with one submission.
+
+    join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> upload
+
+In the `masked` form there is one upload, to A, which relays it to B with the client's statement to B. In the `shares`
+form there are two, to B first: A, which gets 16 bytes, would else have everybody's while the long ones to B are still
+under way, close the round, and so cut them off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import grpc
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from precad.clients.errors import (
+    ProtocolError,
+    ServerBusyError,
+    ServerUnreachableError,
+    TaskEndedError,
+    TaskRefusedError,
+)
+from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
+from precad.clients.training.conduct import Conduct, Honest
+from precad.clients.upload.links import Links
+from precad.clients.upload.patience import Patience, retry_after_s, until_admitted
+from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
+from precad.mpc.errors import MalformedMessageError
+from precad.mpc.ring import RingArray
+from precad.protos.messages import convert
+from precad.protos.messages.undecoded import BytesStub, decoded
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.protos.task.task import Task
+from precad.protos.task.task_fields import hello_to
+from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.identity import AGGREGATORS
+from precad.protos.tls.transport import explain
+
+log = structlog.get_logger(__name__)
+
+Train: TypeAlias = Callable[[NDArray[np.float32]], RingArray]
+"""The global model to the encoded update. Runs in a thread; blocking and slow is fine."""
+
+WORTH_ASKING_AGAIN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,  # the server is stopping
+        grpc.StatusCode.ALREADY_EXISTS,  # it has not noticed yet that our last stream broke
+    }
+)
+
+
+HONEST: Final = Honest()
+
+
+class ModelCache:
+    """The last global model, for all clients of a process: who asks for the digest that is here downloads nothing."""
+
+    def __init__(self) -> None:
+        self._digest = b""
+        self._download: asyncio.Future[NDArray[np.float32]] | None = None
+
+    async def get(
+        self, digest: bytes, download: Callable[[], Coroutine[None, None, NDArray[np.float32]]]
+    ) -> NDArray[np.float32]:
+        """The model of that digest. `download` verifies it. Another client's download that fails is made again."""
+        if self._download is not None and digest == self._digest:
+            try:
+                return await asyncio.shield(self._download)
+            except (grpc.aio.AioRpcError, ProtocolError):
+                return await download()
+        own = asyncio.ensure_future(download())
+        own.add_done_callback(_look_at)
+        self._digest, self._download = digest, own
+        return await asyncio.shield(own)
+
+
+def _look_at(download: asyncio.Future[NDArray[np.float32]]) -> None:
+    """Its error is for whoever waits; when all of them were cancelled, it is not reported as forgotten."""
+    if not download.cancelled():
+        download.exception()
+
+
+class ClientSession:
+    """One client, one task. `run` returns when the servers have finished the task."""
+
+    def __init__(
+        self,
+        *,
+        client: str,
+        task: Task,
+        addresses: tuple[str, str],
+        tls: TlsFiles,
+        train: Train,
+        conduct: Conduct = HONEST,
+        pins: tuple[Path | None, Path | None] = (None, None),
+        connect_timeout_s: float = 60.0,
+        reconnect_timeout_s: float = 0.0,
+        cache: ModelCache | None = None,
+        limit: UploadLimit | None = None,
+    ) -> None:
+        """addresses, pins: of A and B; with a pin file, its certificates alone are trusted. conduct: what it does to
+        its uploads; what else it does is in `train`. limit: how often it uploads for one model; without one, as often
+        as by default, and as long as this session lasts."""
+        self.client, self.task = client, task
+        self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
+        self._conduct = conduct
+        self._cache = cache or ModelCache()
+        self._limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
+        self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
+        self._log = log.bind(client=client)
+
+    async def run(self) -> None:
+        """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError,
+        UploadLimitError, StateFileError."""
+        links = Links(self._addresses, self._tls, self._pins)
+        invitations: tuple[Inbox, Inbox] = (asyncio.Queue(), asyncio.Queue())
+        listeners = [asyncio.create_task(self._listen(links, i, invitations[i])) for i in (0, 1)]
+        rounds = asyncio.create_task(self._answer(links.stubs, invitations))
+        try:
+            done, _ = await asyncio.wait((*listeners, rounds), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await asyncio.wait(listeners, timeout=5.0)
+            for listener in listeners:
+                if listener.done():
+                    listener.result()
+            self._log.info("client.finished")
+        finally:
+            for task in (*listeners, rounds):
+                task.cancel()
+            await asyncio.gather(*listeners, rounds, return_exceptions=True)
+            await links.close()
+
+    async def _listen(self, links: Links, server: int, inbox: Inbox) -> None:
+        """Passes on one server's invitations until it says that the task is finished; joins again when it is lost.
+
+        Raises the reason of the last loss when the server has been away for too long.
+        """
+        patience = Patience(self._connect_timeout_s, self._reconnect_timeout_s)
+        said = ""
+        while True:
+            try:
+                return await self._pass_on(links.stubs[server], server, inbox, patience)
+            except ServerUnreachableError as error:
+                if (pause_s := patience.next_pause_s(error.retry_after_s)) is None:
+                    raise
+                event = "client.lost" if patience.was_just_lost else "client.waiting"
+                if patience.was_just_lost or str(error) != said:  # a line for each reason, not for each attempt
+                    self._log.info(event, server=AGGREGATORS[server], reason=str(error))
+                said = str(error)
+            await asyncio.sleep(pause_s)
+            await links.renew(server)
+
+    async def _pass_on(self, stub: BytesStub, server: int, inbox: Inbox, patience: Patience) -> None:
+        """One open stream, to the end of the task."""
+        async for event in self._join(stub, server):
+            match event.WhichOneof("event"):
+                case "welcome":
+                    patience.is_here()
+                    self._log.info("client.joined", server=AGGREGATORS[server])
+                case "invitation":
+                    inbox.put_nowait(event.invitation)
+                case "goodbye" if event.goodbye.finished:
+                    return
+                case "goodbye":
+                    raise TaskEndedError(f"{AGGREGATORS[server]} ended the task: {event.goodbye.reason}")
+                case other:
+                    raise ProtocolError(f"{AGGREGATORS[server]} sent {other or 'an empty event'}")
+        raise ServerUnreachableError(f"{AGGREGATORS[server]} hung up")
+
+    async def _join(self, stub: BytesStub, server: int) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
+        try:
+            async for data in stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task))):
+                with _refusing_nonsense():
+                    event = decoded(aggregator_pb2.ClientEvent, data, AGGREGATORS[server])
+                yield event
+        except grpc.aio.AioRpcError as error:
+            reason = explain(error, AGGREGATORS[server], self._addresses[server])
+            if (hint_s := retry_after_s(error)) is not None:
+                raise ServerBusyError(reason, hint_s) from None
+            if error.code() not in WORTH_ASKING_AGAIN:
+                raise TaskRefusedError(f"{reason} ({error.code().name})") from None
+            raise ServerUnreachableError(reason) from None
+
+    async def _answer(self, stubs: list[BytesStub], inboxes: tuple[Inbox, Inbox]) -> None:
+        """One submission per round that both servers invite us to."""
+        while True:
+            from_a, from_b = await inboxes[0].get(), await inboxes[1].get()
+            while from_a.round != from_b.round:  # one server dropped us for a round and the other did not
+                if from_a.round < from_b.round:
+                    from_a = await inboxes[0].get()
+                else:
+                    from_b = await inboxes[1].get()
+            try:
+                await self._take_part(stubs, agree(from_a, from_b, self.task))
+            except ProtocolError as error:
+                self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
+                self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=error.details())
+
+    async def _take_part(self, stubs: list[BytesStub], invitation: RoundInvitation) -> None:
+        """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
+        upload, which counts once."""
+        ends_at = time.monotonic() + self.task.submit_timeout_s
+        model = invitation.model_digest, invitation.n_committed
+        await asyncio.to_thread(self._limit.require_room, *model)
+        parameters = await self._cache.get(
+            invitation.model_digest,
+            lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
+        )
+        encoded = await asyncio.to_thread(self._train, parameters)
+        submission = make_submission(encoded, invitation, task=self.task, client=self.client)
+        await asyncio.sleep(self._conduct.delay_s(self.task.submit_timeout_s))
+        await asyncio.to_thread(self._limit.count, *model)
+        for server in submission.servers:
+            ours = self._conduct.on_upload(submission, server)
+            await until_admitted(functools.partial(_submit, stubs[server], ours, server), ends_at - time.monotonic())
+        self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
+
+    async def _download(self, stub_of_a: BytesStub, invitation: RoundInvitation) -> NDArray[np.float32]:
+        """The global model, whose digest both servers named. Raises AioRpcError, ProtocolError."""
+        replies = stub_of_a.GetModel(aggregator_pb2.ModelRequest(round=invitation.round))
+        chunks = (decoded(common_pb2.Chunk, data, AGGREGATORS[0]) async for data in replies)
+        with _refusing_nonsense():
+            data = await convert.collect(chunks, limit=4 * self.task.dim)
+            if convert.sha256(data) != invitation.model_digest:
+                raise ProtocolError("the downloaded model does not have the digest that both servers named")
+            return convert.model_from_bytes(data, self.task.dim)
+
+
+async def _submit(stub: BytesStub, submission: Submission, server: int) -> None:
+    """One attempt at the upload to one server. Raises AioRpcError, ProtocolError."""
+    data = await stub.Submit(parts_of(submission, server))
+    with _refusing_nonsense():
+        decoded(aggregator_pb2.SubmitReply, data, AGGREGATORS[server])
+
+
+@contextmanager
+def _refusing_nonsense() -> Iterator[None]:
+    """Bytes that no honest server sends. Raises ProtocolError."""
+    try:
+        yield
+    except MalformedMessageError as error:
+        raise ProtocolError(str(error)) from None
+
+
+Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
+
+
+async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
+    """The messages to one server: its payload in chunks, the first one with the binding."""
+    first, *others = convert.growing_pieces(submission.payloads[server])
+    yield aggregator_pb2.SubmitPart(
+        binding=submission.binding,
+        statement=submission.statement,
+        salt=submission.salt_to(server),
+        chunk=common_pb2.Chunk(data=first),
+    )
+    for piece in others:
+        yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))

@@ -1,0 +1,87 @@
+"""`precad audit`: the protocol under attack."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.deploy.cli.common import ConfigFile, GateName, Json, ModeName, exit_codes, people
+from precad.deploy.configuration import sections as configuration
+from precad.protos.tls.identity import Role
+
+audit_app = typer.Typer(help="Verify what servers wrote down; attack the norm check yourself.", no_args_is_help=True)
+
+
+@audit_app.command("validation")
+def audit_validation(
+    vectors: Annotated[Path, typer.Option(metavar="FILE.npz", help="Array x: int64, shape (n, d).")],
+    clip: Annotated[float, typer.Option(help="C, the L2 bound on the decoded vector.")],
+    frac_bits: Annotated[int, typer.Option(help="f, fractional bits of the encoding.")] = 16,
+    seed_count: Annotated[int, typer.Option(help="Fresh seeds to repeat under; accept once is accept.", min=1)] = 1,
+    rows: Annotated[int, typer.Option(help="Rows of the no-wrap test; fewer than 64 only to study it.")] = 64,
+    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.CRYPTEN,
+    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    as_json: Json = False,
+) -> None:
+    """Run the real two-party norm check on arbitrary ring vectors."""
+    with exit_codes():
+        from precad.deploy.oversight.validation_audit import audit_file
+
+        report = audit_file(
+            vectors, clip=clip, frac_bits=frac_bits, n_rows=rows, seed_count=seed_count, gate=gate, mode=mode
+        )
+        if as_json:
+            sys.stdout.write(json.dumps(report) + "\n")
+        else:
+            for i, verdict in enumerate(report["verdicts"]):
+                sys.stdout.write(f"{i}\t{verdict}\n")
+
+
+class RoleWithDatabase(StrEnum):
+    """Who keeps something that can be copied."""
+
+    A = "aggregator-a"
+    B = "aggregator-b"
+    DEALER = "dealer"
+
+
+@audit_app.command("copy")
+def audit_copy(
+    config: ConfigFile,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the copy.")],
+    role: Annotated[RoleWithDatabase, typer.Option(help="Whose database.")],
+) -> None:
+    """Copy what a server keeps in PostgreSQL into a folder that `precad audit log` reads."""
+    with exit_codes():
+        from precad.deploy.oversight.log_audit import copy_state
+
+        for path in copy_state(configuration.load(config), Role(role.value), folder):
+            people.print(str(path), soft_wrap=True)
+
+
+@audit_app.command("log")
+def audit_log(
+    state_dir: Annotated[Path, typer.Argument(metavar="DIR", help="An aggregator's state_dir, or a copy of it.")],
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="DIR", help="The other aggregator's, to compare with.")
+    ] = None,
+    known: Annotated[
+        str | None, typer.Option("--known", metavar="CHAIN", help="A chain value that an earlier check printed.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify what a server wrote down of its decisions and releases, offline."""
+    with exit_codes():
+        from precad.deploy.oversight.log_audit import check_log
+
+        report = check_log(state_dir, against=against, known=known)
+        if as_json:
+            sys.stdout.write(json.dumps(report) + "\n")
+        else:
+            for name, value in report.items():
+                people.print(f"{name.replace('_', ' '):<18}{value}", highlight=False, markup=False, soft_wrap=True)

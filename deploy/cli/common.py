@@ -1,0 +1,89 @@
+"""What the commands share: the consoles, the flags that mean the same everywhere, and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from precad.deploy import errors
+
+people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the deployment.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Run folder; new or empty.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer and smaller sizes: two minutes on two cores.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it (needs matplotlib).")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")]
+Threads = Annotated[int | None, typer.Option(help="Of PyTorch; its own choice unless given.", min=1)]
+WorkersNumber = Annotated[int, typer.Option("--workers", help="Trainings at once, a process each.", min=1)]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS", help='Spread them over a Ray cluster; "local" starts one here. precad[scale].'
+    ),
+]
+
+
+class AggregatorLetter(StrEnum):
+    """Which of the two aggregators."""
+
+    A = "a"
+    B = "b"
+
+
+class GateName(StrEnum):
+    """Comparison gates."""
+
+    CRYPTEN = "crypten"
+    NATIVE = "native"
+
+
+class ModeName(StrEnum):
+    """Wire forms."""
+
+    MASKED = "masked"
+    SHARES = "shares"
+
+
+class ImagesName(StrEnum):
+    """Data sets that the CNN of 26 010 parameters takes."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    FASHION_MNIST = "fashion-mnist"
+
+
+class PicturesName(StrEnum):
+    """The same, and CIFAR-10, which takes another model."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    FASHION_MNIST = "fashion-mnist"
+    CIFAR10 = "cifar10"
+
+
+def say(line: str) -> None:
+    people.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Ends the process with the code that an error stands for, and one clear line per fault."""
+    try:
+        yield
+    except Exception as error:
+        if not errors.is_known(error):
+            raise  # a defect of ours: the traceback is what helps
+        code = errors.exit_code_of(error)
+        for line in str(error).splitlines():
+            style = None if code == errors.SUCCESS else "bold red"
+            people.print(f"precad: {line}", style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(code) from error

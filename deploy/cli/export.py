@@ -1,0 +1,123 @@
+"""`precad export` and `precad verify-export`: a trained model for others, and what it may be believed to be."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from precad.deploy.cli.common import AggregatorLetter, Json, exit_codes, say
+from precad.deploy.errors import ConfigError
+
+
+class FormatName(StrEnum):
+    """What may stand beside the state_dict."""
+
+    TORCHSCRIPT = "torchscript"
+    ONNX = "onnx"
+    TORCH_EXPORT = "torch-export"
+
+
+class SignedBy(StrEnum):
+    """Whose signatures an export must have."""
+
+    BOTH = "both"
+    A = "a"
+    B = "b"
+
+
+def export(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_STATE_DIR", help="Of a finished run; or a server's state_dir, or a copy.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty folder.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Of the server whose state_dir this is.")
+    ] = None,
+    role: Annotated[
+        AggregatorLetter | None, typer.Option(help="Who signs; of a run both do unless one is named.")
+    ] = None,
+    kinds: Annotated[
+        list[FormatName] | None, typer.Option("--format", help="Beside the state_dict; may be repeated.")
+    ] = None,
+    certificate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--certificate",
+            metavar="RUN",
+            help="Folder of an independent run of this task, to certify predictions from; repeat. Or certificate.json.",
+        ),
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM-DD", help="Into the statement; the same at both servers.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a finished task's model, and a signed statement of what was spent and what is guaranteed."""
+    with exit_codes():
+        _require_torch()
+        from precad.deploy.exporting import export as exporting
+        from precad.deploy.exporting.formats import Format
+        from precad.deploy.figures import to_json
+
+        source_found = exporting.source_of(source, config, None if role is None else role.value)
+        report = exporting.export(
+            source_found,
+            out,
+            kinds=[Format(kind) for kind in kinds or ()],
+            certificate=certificate or (),
+            date=date,
+        )
+        if as_json:
+            sys.stdout.write(to_json(report) + "\n")
+            return
+        say(f"{report['out']}: {', '.join(report['files'])}; signed by {' and '.join(report['signed_by'])}")
+        _say_statement(report)
+
+
+def verify_export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `precad export` wrote.")],
+    authority: Annotated[Path, typer.Option(metavar="FILE.pem", help="The authority's certificate.")],
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="DIR", help="The other server's export of the same model.")
+    ] = None,
+    signed_by: Annotated[SignedBy, typer.Option(help="Whose signatures must be there.")] = SignedBy.BOTH,
+    as_json: Json = False,
+) -> None:
+    """Check an exported model: digests, signatures, roles, and that both servers state the same."""
+    with exit_codes():
+        _require_torch()
+        from precad.deploy.exporting import signing, verify
+        from precad.deploy.figures import to_json
+
+        wanted = {SignedBy.A: signing.SIGNERS[:1], SignedBy.B: signing.SIGNERS[1:], SignedBy.BOTH: signing.SIGNERS}
+        report = verify.verify_export(folder, authority=authority, against=against, wanted=wanted[signed_by])
+        if as_json:
+            sys.stdout.write(to_json(report) + "\n")
+            return
+        for role, found in report["signatures"].items():
+            say(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
+        for name, roles in report["files"].items():
+            say(f"{name}: as {' and '.join(roles)} signed it")
+        say(f"certificate against poisoning: {report['certificate']}")
+        _say_statement(report)
+
+
+def _require_torch() -> None:
+    """Raises ConfigError, where the image of the servers ends here."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError("expected PyTorch, found none: exports need all of precad, not the servers' image")
+
+
+def _say_statement(report: dict[str, Any]) -> None:
+    said = report["statement"]
+    say(f"task {said['task']['name']}, {said['rounds']['committed']} rounds ({said['rounds']['ended']})")
+    say(f"model {said['model']['architecture']}, SHA-256 {said['model']['sha256']}")
+    say(f"statement SHA-256 {report['statement_sha256']}")
+    say(said["guarantee"])
+    if said["format"] == "precad/export/1":
+        say("its epsilons are of the rounds that there were: they hold if no draw was discarded (docs/privacy.md)")

@@ -1,0 +1,82 @@
+"""`precad demo` and `run`: a whole training on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.run_folder import RunFolder
+
+Dashboard = Annotated[
+    bool, typer.Option("--dashboard", help="Give every server a dashboard on this machine, and say where.")
+]
+
+
+def demo(
+    output: Output = None,
+    clients: Annotated[int, typer.Option(help="Clients, two of them malicious.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Training rounds.", min=1)] = 30,
+    seed: Annotated[int, typer.Option(help="Of the data partition and the initial model.", min=0)] = 0,
+    dashboard: Dashboard = False,
+    as_json: Json = False,
+) -> None:
+    """Train on the bundled digits across real processes, two malicious clients included."""
+    from precad.deploy.configuration.demo import demo_config
+
+    raw = partial(demo_config, n_clients=clients, rounds=rounds, seed=seed)
+    _run_local(raw, output, dashboard=dashboard, as_json=as_json)
+
+
+def run(config: ConfigFile, output: Output = None, dashboard: Dashboard = False, as_json: Json = False) -> None:
+    """Run a whole deployment on this machine: every role a process of its own."""
+    _run_local(lambda: configuration.read_toml(config), output, dashboard=dashboard, as_json=as_json)
+
+
+def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:
+    with exit_codes():
+        settings = raw()
+        from precad.deploy.configuration.local import with_operations
+        from precad.deploy.localhost.deployment import LocalRun, default_output
+        from precad.deploy.localhost.summary import print_summary
+
+        task = settings.get("task")
+        name = str(task.get("name", "task")) if isinstance(task, dict) else "task"
+        if dashboard:
+            settings = with_operations(settings)
+        local = LocalRun(settings, output or default_output(name), people)
+        summary = asyncio.run(local.run())
+        print_summary(people, summary, local.deployment.task)
+        _write_report(local.folder)
+        if as_json:
+            sys.stdout.write(json.dumps(summary) + "\n")
+        if not summary["model_is_finite"]:
+            raise UnfulfilledError("the training diverged: the model is not finite")
+
+
+def _write_report(folder: RunFolder) -> None:
+    """The run is over and its summary written: what keeps a page from being drawn is told, and no failure of it."""
+    try:
+        from precad.deploy.reporting.write import Report, write_files
+    except ImportError as error:
+        if error.name != "precad.clients.attacks":
+            raise
+        say(
+            "no report was written: expected precad.clients.attacks, which it repeats simulations with, found none here"
+        )
+        return
+    try:
+        write_files({folder.report: Report.of([folder.root]).html().encode()})
+    except ConfigError as error:
+        say(f"no report was written: {error}")
+    else:
+        say(f"report            {folder.report}")

@@ -1,0 +1,58 @@
+"""`precad status` and `precad watch`: a running or finished task, from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.deploy.cli.common import Json, exit_codes, people
+from precad.deploy.errors import UNREACHABLE, InterruptedRunError, RunFailedError
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CONFIG|URL|FOLDER", help="Deployment, operations port, or run folder (default: the latest in runs/)."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token", metavar="FILE", help="Holds the token, where CONFIG and the environment do not."),
+]
+
+
+def status(
+    target: Target = None,
+    token: TokenFile = None,
+    ready: Annotated[bool, typer.Option("--ready", help="Exit with 4 unless every server is ready.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show where a task stands: rounds, clients, verdicts, both epsilons."""
+    with exit_codes():
+        from precad.deploy.oversight import operations
+
+        statuses, faults = asyncio.run(operations.statuses_at(operations.place_of(target), token))
+        if as_json:
+            shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
+            sys.stdout.write(json.dumps({"servers": shown, "unreachable": faults}) + "\n")
+        elif statuses:
+            people.print(operations.status_table(statuses), highlight=False)
+        unready = [f"{name} is not ready" for name, found in statuses.items() if ready and not found.is_ready]
+        if faults or unready:
+            raise RunFailedError("\n".join([*faults, *unready]), exit_code=UNREACHABLE)
+
+
+def watch(target: Target = None, token: TokenFile = None) -> None:
+    """Follow a task, a line per round, until it ends."""
+    with exit_codes():
+        from precad.deploy.oversight import operations
+
+        place = operations.place_of(target)
+        try:
+            asyncio.run(operations.show_rounds(operations.as_it_goes(place, token), people, title=str(place)))
+        except KeyboardInterrupt:
+            raise InterruptedRunError("interrupted; the task goes on") from None

@@ -1,0 +1,132 @@
+"""`precad pki`: a private authority."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.deploy import errors
+from precad.deploy.cli.common import exit_codes, people
+from precad.protos.tls.identity import Identity, Role
+
+pki_app = typer.Typer(help="A private authority and the certificates that it issues.", no_args_is_help=True)
+
+AuthorityFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")]
+RoleName = Annotated[str, typer.Option("--role", help="aggregator-a, aggregator-b, dealer, client or operator.")]
+ClientId = Annotated[str | None, typer.Option("--name", help="The client's id.")]
+PassphraseFile = Annotated[Path | None, typer.Option(help="Encrypts the new key under the one line of this file.")]
+AuthorityPassphraseFile = Annotated[Path | None, typer.Option(help="What ca.key is encrypted under, if it is.")]
+Days = Annotated[int, typer.Option(help="Validity of the certificate.", min=1)]
+
+
+@pki_app.command("init")
+def pki_init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder for the authority.")],
+    days: Annotated[int, typer.Option(help="Validity of the authority's certificate.", min=1)] = 3650,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
+) -> None:
+    """Create a private authority."""
+    with exit_codes():
+        from precad.deploy.authority import pki
+        from precad.protos.tls.identity import fingerprint
+
+        path = pki.create_authority(directory, days=days, passphrase=passphrase_of(authority_passphrase_file))
+        people.print(f"authority: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+
+
+@pki_app.command("issue")
+def pki_issue(
+    directory: AuthorityFolder,
+    role: RoleName,
+    name: ClientId = None,
+    days: Days = 365,
+    passphrase_file: PassphraseFile = None,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
+) -> None:
+    """Issue a certificate and its key, where one operator runs every role."""
+    with exit_codes():
+        from precad.deploy.authority import pki
+
+        files = pki.issue(
+            directory,
+            identity_of(role, name),
+            days=days,
+            passphrase=passphrase_of(passphrase_file),
+            authority_passphrase=passphrase_of(authority_passphrase_file),
+        )
+        people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
+
+
+@pki_app.command("request")
+def pki_request(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the key is made, and stays.")],
+    role: RoleName,
+    name: ClientId = None,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Make a key, and the request for its certificate that goes to the authority."""
+    with exit_codes():
+        from precad.deploy.authority import pki
+
+        path = pki.request(directory, identity_of(role, name), passphrase=passphrase_of(passphrase_file))
+        people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
+
+
+@pki_app.command("sign")
+def pki_sign(
+    directory: AuthorityFolder,
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="request.pem of whoever asks.")],
+    role: RoleName,
+    name: ClientId = None,
+    days: Days = 365,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
+) -> None:
+    """Sign a request; the key stays with whoever asked."""
+    with exit_codes():
+        from precad.deploy.authority import pki
+        from precad.protos.tls.identity import fingerprint
+
+        opens = passphrase_of(authority_passphrase_file)
+        path = pki.sign(directory, request, identity_of(role, name), days=days, authority_passphrase=opens)
+        people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+
+
+@pki_app.command("renew")
+def pki_renew(
+    directory: AuthorityFolder,
+    role: RoleName,
+    name: ClientId = None,
+    days: Days = 365,
+    request: Annotated[
+        Path | None, typer.Option(help="A request for a new key; without one, the certificate's own stays.")
+    ] = None,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
+) -> None:
+    """Certify a holder once more; the certificate before stays beside it as previous.pem."""
+    with exit_codes():
+        from precad.deploy.authority import pki
+        from precad.protos.tls.identity import fingerprint
+
+        opens = passphrase_of(authority_passphrase_file)
+        path = pki.renew(
+            directory, identity_of(role, name), request_path=request, days=days, authority_passphrase=opens
+        )
+        people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+
+
+def passphrase_of(path: Path | None) -> bytes | None:
+    """Of a file that was named; keys are encrypted when it is asked for. Raises TlsFileError."""
+    from precad.protos.tls.files import read_passphrase
+
+    return None if path is None else read_passphrase(path)
+
+
+def identity_of(role: str, name: str | None) -> Identity:
+    """Whom the flags name. Raises ConfigError, IdentityError."""
+    if role not in set(Role):
+        raise errors.ConfigError(f"--role: expected one of {', '.join(Role)}, found {role!r}")
+    if name is None and role == Role.CLIENT:
+        raise errors.ConfigError("--name: expected the client's id, found none")
+    return Identity(Role(role), name or role)

@@ -1,0 +1,154 @@
+"""`precad serve` and `precad client`: one role of a deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Protocol, TypeVar
+
+import structlog
+import typer
+
+from precad.deploy import errors
+from precad.deploy.cli.common import AggregatorLetter, ConfigFile, exit_codes
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.localhost.processes import watch_lifeline
+from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.identity import Role
+from precad.servers.telemetry import logs
+
+serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=True)
+
+
+@serve_app.command("aggregator")
+def serve_aggregator(
+    config: ConfigFile,
+    role: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+) -> None:
+    """Run aggregation server A or B."""
+    with exit_codes():
+        deployment = configuration.load(config)
+        from precad.servers.aggregator import Aggregator
+
+        letter = role.value
+        own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
+        network = deployment.network
+        serve(
+            lambda: Aggregator(
+                party=0 if role is AggregatorLetter.A else 1,
+                task=deployment.task,
+                config=own,
+                addresses=(network.aggregator_b, network.dealer),
+            ),
+            on_terminate=Aggregator.drain,
+        )
+
+
+@serve_app.command("dealer")
+def serve_dealer(config: ConfigFile) -> None:
+    """Run the dealer."""
+    with exit_codes():
+        deployment = configuration.load(config)
+        from precad.servers.dealer import Dealer
+
+        own = configuration.section(deployment.dealer, "dealer")
+        serve(lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
+
+
+def client(
+    config: ConfigFile,
+    ids: Annotated[
+        list[str], typer.Option("--id", metavar="ID", help="Client to host; repeat for several virtual ones.")
+    ],
+) -> None:
+    """Run one client, or several virtual ones."""
+    with exit_codes():
+        deployment = configuration.load(config)
+        own = configuration.section(deployment.client, "client")
+        unknown = [name for name in ids if name not in deployment.task.clients]
+        if unknown or len(set(ids)) != len(ids):
+            raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
+        from precad.deploy.conducts import conducts_of
+
+        conducts = conducts_of(ids, own)
+        for name in ids:
+            _require_identity(own.tls(name), name)
+        from precad.clients.process import ClientProcess
+
+        addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
+        serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
+
+
+def _require_identity(tls: TlsFiles, client_id: str) -> None:
+    found = tls.load().identity
+    if (found.role, found.name) != (Role.CLIENT, client_id):
+        raise errors.ConfigError(f"certificate: expected one of client {client_id!r}, found {found.uri}")
+
+
+class Service(Protocol):
+    """A role of the deployment, ready to run."""
+
+    def stop(self) -> None:
+        """Ends it at the next possible moment."""
+
+    def run(self) -> Coroutine[None, None, None]:
+        """Runs it to its end."""
+
+
+S = TypeVar("S", bound=Service)
+
+
+def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = None) -> None:
+    """Runs a service until it ends or a signal stops it; logs JSON lines to standard error.
+
+    on_terminate: what SIGTERM does instead.
+    """
+    watch_lifeline()
+    _configure_logging()
+    with suppress(ValueError, OSError):  # a sandbox that forbids the call sets the limit itself (deploy/hosts/systemd)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold shares and keys
+
+    async def main() -> None:
+        service = make()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, service.stop)
+        loop.add_signal_handler(
+            signal.SIGTERM, service.stop if on_terminate is None else partial(on_terminate, service)
+        )
+        await service.run()
+
+    asyncio.run(main())
+
+
+def _configure_logging() -> None:
+    structlog.configure(
+        processors=[
+            logs.Throttle(),
+            structlog.contextvars.merge_contextvars,
+            logs.add_context,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: _Log(sys.stderr),
+    )
+
+
+class _Log(structlog.PrintLogger):
+    """Loses lines, not rounds, when standard error cannot be written: the disk that holds it may be full."""
+
+    def msg(self, message: str) -> None:
+        """One line."""
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg

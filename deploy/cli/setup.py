@@ -1,0 +1,50 @@
+"""`precad check` and `precad initial-model`: before a deployment starts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.deploy.cli.common import ConfigFile, Json, exit_codes, say
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.errors import ConfigError
+
+
+def check(config: ConfigFile, as_json: Json = False) -> None:
+    """Check a role's configuration and files; show the digests that operators compare."""
+    with exit_codes():
+        from precad.deploy.configuration import check as checking
+
+        report = checking.check(configuration.load(config))
+        if as_json:
+            sys.stdout.write(json.dumps(report) + "\n")
+        else:
+            for line in checking.lines(report):
+                say(line)
+
+
+def initial_model(
+    config: ConfigFile,
+    path: Annotated[Path, typer.Argument(metavar="FILE.npy", help="New file, for `initial_model` of both servers.")],
+) -> None:
+    """Write the public model that the task starts from, of task.model and task.model_seed."""
+    with exit_codes():
+        task = configuration.load(config).task
+        import numpy as np
+
+        from precad.clients.models.networks import initial_vector
+        from precad.protos.messages import convert
+
+        parameters = initial_vector(task)
+        if parameters.size != task.dim:
+            raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
+        try:
+            with path.open("xb") as file:
+                np.save(file, parameters)
+        except OSError as error:
+            raise ConfigError(f"FILE.npy: expected a new file to write, found {path}: {error.strerror}") from None
+        say(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")

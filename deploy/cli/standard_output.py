@@ -1,0 +1,59 @@
+"""Standard output that cannot be written: one line and exit code 1; where nobody reads it any more, the code alone.
+
+`with checked()` stands around a whole command, so whatever writes there, click's help included, is covered.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from precad.deploy.cli.common import say
+from precad.deploy.errors import FAILURE
+
+
+class OutputError(Exception):
+    """Standard output does not take what was written. Within `checked` only."""
+
+
+class _Descriptor(io.FileIO):
+    """Its own error for what it does not take, so that no other file's is taken for it; a closed pipe's is left to
+    click, which ends a command in silence then."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"standard output: expected to write to it, found: {error.strerror}") from None
+
+
+@contextmanager
+def checked() -> Iterator[None]:
+    """Around a command that ends with SystemExit: then everything has left, or the code is 1."""
+    if sys.stdout is None:  # closed by whoever started us, a service manager for instance
+        yield
+        return
+    raw = _Descriptor(sys.stdout.fileno(), "w", closefd=False)
+    stream = io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=sys.stdout.encoding,
+        errors=sys.stdout.errors,
+        line_buffering=sys.stdout.isatty(),
+    )
+    try:
+        with redirect_stdout(stream):
+            try:
+                yield
+            except SystemExit:
+                stream.flush()
+                raise
+    except OutputError as error:
+        say(f"precad: {error}")
+        raise SystemExit(FAILURE) from None
+    except BrokenPipeError:
+        raise SystemExit(FAILURE) from None

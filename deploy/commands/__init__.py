@@ -1,1 +1,0 @@
-"""The commands of `precad`, a module for each kind."""

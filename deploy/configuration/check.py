@@ -1,0 +1,154 @@
+"""`precad check`: what can be known of a configuration before anything starts, and what operators tell one another.
+
+Reads what a server or client would read at its start, a client's records included, refuses what it would refuse, and
+shows what the organisations have to compare by another channel: the digest of the task, the certificates' fingerprints,
+the initial model's digest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from precad.clients.config import ClientConfig
+from precad.clients.upload_limit import require_writable
+from precad.deploy.configuration.sections import Deployment
+from precad.deploy.errors import ConfigError
+from precad.mpc.gates import require_gate
+from precad.protos.messages import convert
+from precad.protos.task.task import Task
+from precad.protos.tls.files import PinFile
+from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
+from precad.servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
+from precad.servers.database.replicas import connect, url_of
+from precad.servers.operations.access import load_token
+from precad.servers.rounds import memory
+from precad.servers.store.folder import load_initial_model
+from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
+
+
+def check(deployment: Deployment) -> dict[str, Any]:
+    """By section that the file has: certificates with fingerprint and expiry; the task's digest. Changes nothing.
+
+    Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError, ClientError.
+    """
+    task = deployment.task
+    report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex()}
+    if task.accept_weak_wire_form:
+        report["wire_form"] = f"{task.mode}: a server that deviates reads coordinates (docs/threat-model.md)"
+    if deployment.aggregator.a is not None:
+        report["aggregator_a"] = _aggregator(task, deployment.aggregator.a, Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+    if deployment.aggregator.b is not None:
+        report["aggregator_b"] = _aggregator(task, deployment.aggregator.b, Role.AGGREGATOR_B, Role.AGGREGATOR_A)
+    if deployment.dealer is not None:
+        report["dealer"] = _dealer(deployment.dealer)
+    if deployment.client is not None:
+        from precad.deploy.configuration.check_records import records_here
+
+        report["clients"] = _clients(task, deployment.client)
+        report["clients"]["records"] = records_here(task, deployment.client, _here(task, deployment.client))
+    return report
+
+
+def _require_usable_server(config: ServerConfig, role: Role) -> None:
+    require_own_role(config.tls, role)
+    if config.operations_listen is not None:
+        load_token(config.operations_token)
+    if (url := url_of(config.database_url)) is not None:
+        connect(url, role).close()
+
+
+def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) -> dict[str, Any]:
+    _require_usable_server(config, role)
+    require_gate(task.gate)
+    initial = load_initial_model(config.initial_model, task)
+    has_database = url_of(config.database_url) is not None
+    require_aggregator_opens(config.state_dir, task, initial, has_database=has_database)
+    return {
+        "certificate": _shown(config.certificate.read_bytes()),
+        "trusts": [
+            *_pinned(config.peer_certificate, peer),
+            *_pinned(config.dealer_certificate, Role.DEALER),
+        ],
+        "authority": _authorities(config.authority),
+        "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
+        "mib_for_uploads": memory.of_server(config, task) // memory.MIB,
+    }
+
+
+def _dealer(config: DealerConfig) -> dict[str, Any]:
+    from precad.servers.dealer import LEDGER_NAME
+
+    _require_usable_server(config, Role.DEALER)
+    require_dealer_opens(config.state_dir, LEDGER_NAME, has_database=url_of(config.database_url) is not None)
+    return {
+        "certificate": _shown(config.certificate.read_bytes()),
+        "trusts": [
+            *_pinned(config.aggregator_a_certificate, Role.AGGREGATOR_A),
+            *_pinned(config.aggregator_b_certificate, Role.AGGREGATOR_B),
+        ],
+        "authority": _authorities(config.authority),
+    }
+
+
+def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
+    """Those of the task's clients whose folder is here. They trust the pinned aggregators; any of the authority's where
+    none is pinned."""
+    certificates, here = config.certificates, _here(task, config)
+    require_writable(config.state_dir)
+    for client in here:
+        if (found := config.tls(client).load().identity) != Identity(Role.CLIENT, client):
+            raise ConfigError(f"client.certificates: expected the certificate of {client!r}, found one of {found.uri}")
+    return {
+        "certificates": [_shown((certificates / client / "cert.pem").read_bytes()) for client in here],
+        "trusts": [
+            shown
+            for path, role in zip(config.pins, (Role.AGGREGATOR_A, Role.AGGREGATOR_B), strict=True)
+            if path is not None
+            for shown in _pinned(path, role)
+        ],
+        "authority": _authorities(config.authority),
+    }
+
+
+def _here(task: Task, config: ClientConfig) -> list[str]:
+    found = [client for client in task.clients if (config.certificates / client).is_dir()]
+    if not found:
+        where = config.certificates
+        raise ConfigError(f"client.certificates: expected a folder of one of the task's clients, found {where}")
+    return found
+
+
+def _pinned(path: Path, role: Role) -> list[dict[str, str]]:
+    """The certificates in a pin file."""
+    return [_shown(pem) for pem in PinFile(path, role).load().certificates]
+
+
+def _shown(pem: bytes) -> dict[str, str]:
+    return {"of": Identity.from_certificate(pem).uri, **_expiry(pem)}
+
+
+def _authorities(path: Path) -> list[dict[str, str]]:
+    """One, or two while a new one takes the old one's place."""
+    return [_expiry(c.public_bytes(Encoding.PEM)) for c in parse_certificates(path.read_bytes())]
+
+
+def _expiry(pem: bytes) -> dict[str, str]:
+    return {"sha256": fingerprint(pem), "until": f"{parse_certificate(pem).not_valid_after_utc:%Y-%m-%d}"}
+
+
+def lines(report: dict[str, Any], indent: str = "") -> list[str]:
+    """The report for people, a fact a line."""
+    shown: list[str] = []
+    for name, value in report.items():
+        label = f"{indent}{name.replace('_', ' ').replace('mib', 'MiB')}"
+        if isinstance(value, list):
+            facts = ["  ".join(map(str, item.values())) for item in value] or ["whatever the authority signs"]
+            shown.extend(f"{label:<18}{fact}" for fact in facts)
+        elif isinstance(value, dict) and "sha256" not in value:
+            shown += [label, *lines(value, indent + "  ")]
+        else:
+            shown.append(f"{label:<18}{'  '.join(value.values()) if isinstance(value, dict) else value}")
+    return shown

@@ -1,0 +1,175 @@
+"""One TOML file per deployment: `[task]`, `[network]`, and one section for every role that this file's owner runs.
+
+The file is validated as a whole before anything starts. Unknown keys are refused; every fault is reported with its
+field, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from precad.clients.config import ClientConfig
+from precad.deploy.errors import ConfigError
+from precad.protos.config_path import ConfigPath
+from precad.protos.task.task import Task
+from precad.protos.tls.files import TlsFiles, TransportError
+from precad.protos.tls.transport import split_address
+from precad.servers.config import AggregatorConfig, DealerConfig
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+def _address(value: str) -> str:
+    try:
+        split_address(value)
+    except TransportError as error:
+        raise ValueError(str(error).removeprefix("address: ")) from None
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class Network(BaseModel):
+    """Where the servers are reached: HOST:PORT each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    aggregator_a: Address
+    aggregator_b: Address
+    dealer: Address
+
+    @model_validator(mode="after")
+    def _check_distinct(self) -> Self:
+        if len({self.aggregator_a, self.aggregator_b, self.dealer}) < 3:
+            found = ", ".join((self.aggregator_a, self.aggregator_b, self.dealer))
+            raise ValueError(f"expected three different addresses, found {found}")
+        return self
+
+
+class Aggregators(BaseModel):
+    """`[aggregator.a]` and `[aggregator.b]`; a deployment's file holds the one that its owner runs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    a: AggregatorConfig | None = None
+    b: AggregatorConfig | None = None
+
+
+class OperatorConfig(BaseModel):
+    """Who may watch the servers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate: ConfigPath
+    key: ConfigPath
+    authority: ConfigPath
+    key_passphrase_file: ConfigPath | None = None
+    """As a server's."""
+
+    @property
+    def tls(self) -> TlsFiles:
+        """What the operator's tools show and trust."""
+        return TlsFiles(
+            certificate=self.certificate,
+            key=self.key,
+            authority=self.authority,
+            key_passphrase_file=self.key_passphrase_file,
+        )
+
+
+class LocalhostConfig(BaseModel):
+    """`precad run`: how the roles become processes of one machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clients_per_process: Annotated[int, Field(ge=1)] = 1
+    """Virtual clients, each with its own certificate and connections, per client process."""
+
+
+class Deployment(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Task
+    network: Network
+    aggregator: Aggregators = Aggregators()
+    dealer: DealerConfig | None = None
+    client: ClientConfig | None = None
+    operator: OperatorConfig | None = None
+    localhost: LocalhostConfig = LocalhostConfig()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the file's raw contents, which may begin with a byte order mark. Raises ConfigError, also for none."""
+    try:
+        found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected TOML, found: {error}") from None
+    if not found:
+        raise ConfigError(f"{path}: expected a configuration with a section [task], found an empty file")
+    return found
+
+
+def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:
+    """The validated configuration; relative paths are taken from `base`. Raises ConfigError with every fault."""
+    try:
+        return Deployment.model_validate(raw, context={"base": base})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_fault(e) for e in error.errors(include_url=False))) from None
+
+
+def parse_section(kind: type[M], raw: object, name: str, *, base: Path) -> M:
+    """One section, validated by itself. Raises ConfigError with every fault."""
+    try:
+        return kind.model_validate(raw, context={"base": base})
+    except ValidationError as error:
+        faults = ({**e, "loc": (name, *e["loc"])} for e in error.errors(include_url=False))
+        raise ConfigError("\n".join(_fault(fault) for fault in faults)) from None
+
+
+def load(path: Path) -> Deployment:
+    """Reads and validates a file. Raises ConfigError."""
+    return parse(read_toml(path), base=path.parent.absolute())
+
+
+def section(value: T | None, name: str) -> T:
+    """A section that a command needs. Raises ConfigError when the file lacks it."""
+    if value is None:
+        raise ConfigError(f"[{name}]: expected this section for this command, found none")
+    return value
+
+
+_MAY_BE_SECRET = re.compile("://|password")
+"""Where a database's URL, or its settings, begin to be nobody's business: it may stand under a misspelt key."""
+
+
+def _fault(error: Any) -> str:
+    """One line: field, expected, found."""
+    field = ".".join(str(part) for part in error["loc"])
+    message = str(error["msg"])
+    match error["type"]:
+        case "missing":
+            return f"{field}: expected a value, found none"
+        case "extra_forbidden":
+            return f"{field}: expected no such key, found {_shown(error['input'])}"
+        case "value_error":
+            return f"{field}: {message.removeprefix('Value error, ')}"
+    return f"{field}: expected {message.removeprefix('Input should be ')}, found {_shown(error['input'])}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    if (secret := _MAY_BE_SECRET.search(text)) is not None:
+        text = f"{text[: secret.end()]}..."
+    return text if len(text) <= 80 else text[:77] + "..."

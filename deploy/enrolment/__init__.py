@@ -1,1 +1,0 @@
-"""Certificates by one-time token: the tokens, the authority's endpoint, and whoever enrols there."""

@@ -1,0 +1,9 @@
+"""`precad account` and `precad certify`: what a training proves.
+
+accounting     `precad account`
+certify_flags  `precad certify`
+certificates   `precad certify`
+planning       `precad certify --plan`
+run_evidence   what run folders say for a certificate
+plots          what `--plot` draws
+"""

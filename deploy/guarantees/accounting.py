@@ -1,0 +1,348 @@
+"""`precad account`: what a training costs, for people and for programs.
+
+Everything here is a function from parameters to plain data, and from that to tables. Every epsilon carries the label
+of the accountant that made it; JSON has no infinity, so an infinite one is the string "inf".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.deploy.errors import ConfigError
+from precad.deploy.figures import at_least, plain, shown
+from precad.dp.accountants.calibration import most_rounds, smallest_noise_multiplier
+from precad.dp.accountants.pld import (
+    Event,
+    Label,
+    PldAccountant,
+    PrivacyStatement,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+    View,
+    round_event,
+)
+from precad.dp.accountants.precad_client import client_noise_multiplier
+from precad.dp.accountants.renyi_accounting import OrderGridWarning
+from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
+from precad.dp.checks import require_count, require_delta, require_positive, require_probability
+from precad.dp.published.precad_record import participation_quantile
+
+_QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
+_POINTS = 48  # of a curve by round
+_COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingPlan:
+    """A training as its privacy sees it. Symbols are those of PRECAD's Algorithms 1 and 2."""
+
+    sigma: float
+    """Each server's noise over the record clip."""
+    q: float
+    """Probability that a client is in a round."""
+    p: float
+    """Probability that a record is in a round of its client."""
+    rounds: int
+    delta: float
+    participation: int | None = None
+    """Rounds that the client took part in, once they are known; None plans with the expected number, q * rounds."""
+    record_clip: float | None = None
+    client_clip: float | None = None
+    dim: int | None = None
+    """With record_clip and frac_bits: what rounding to fixed point adds to the sensitivity is counted."""
+    frac_bits: int = 16
+    lost_rounds: int | None = None
+    """How many rounds the task may lose; None: as many as a task that does not say."""
+    batches_ahead: int = 1
+    """Rounds drawn while clients train: when a round is lost, those drawn ahead of it are too."""
+
+    def __post_init__(self) -> None:
+        """What is no number is refused here; the file need not be a valid deployment's. Raises ValueError."""
+        require_positive("sigma", self.sigma)
+        require_probability("q", self.q)
+        require_probability("p", self.p)
+        require_count("rounds", self.rounds)
+        require_delta(self.delta)
+        if self.lost_rounds is not None:
+            require_count("lost_rounds", self.lost_rounds)
+        require_count("batches_ahead", self.batches_ahead)
+        if self.participation is not None:
+            require_count("participation", self.participation)
+            if self.participation > self.rounds:
+                raise ValueError(f"participation must be <= rounds = {self.rounds}, got {self.participation}")
+
+    @property
+    def most_rounds(self) -> int:
+        """Rounds that a client can be in, if draws may be discarded: all of them, with those that may be lost."""
+        most_lost = max(3 + self.rounds // 10, self.batches_ahead + 2) if self.lost_rounds is None else self.lost_rounds
+        return self.rounds + most_lost + max(self.batches_ahead - 1, 0)
+
+    @property
+    def expected_participation(self) -> int:
+        """Rounds that a client takes part in: the realised number, or q * rounds, rounded up."""
+        return math.ceil(self.q * self.rounds - 1e-9) if self.participation is None else self.participation
+
+    def round_of(self, view: View, sigma: float | None = None) -> SampledGaussian:
+        """One round of a client that takes part, as `view` sees it."""
+        sigma = self.sigma if sigma is None else sigma
+        if self.dim is None:
+            return SampledGaussian(self.p, sigma if view is View.ONE_SERVER else math.sqrt(2) * sigma)
+        if self.record_clip is None:
+            raise ValueError("record_clip must be given with dim, got None")
+        return round_event(
+            view,
+            record_sampling_rate=self.p,
+            noise_multiplier=sigma,
+            record_clip=self.record_clip,
+            dim=self.dim,
+            frac_bits=self.frac_bits,
+        )
+
+    def composed(self, view: View, sigma: float | None = None) -> tuple[Event, int]:
+        """(event, rounds) that the view's epsilon is about.
+
+        One server knows when the client took part, so its statement is about a client that does so in the expected,
+        or realised, number of rounds. Clients who see models only get the number as well once it is given; before,
+        each round is one that the client visibly is in, or is not.
+        """
+        event = self.round_of(view, sigma)
+        if view is View.ONE_SERVER or self.participation is not None:
+            return event, self.expected_participation
+        return TwoStageSampledGaussian(self.q, event.sampling_rate, event.noise_multiplier), self.rounds
+
+
+def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:
+    """Both views by every accountant, the client level if both clips are known, and calibration for a target.
+
+    With is_by_round also `epsilon_by_round`.
+
+    Raises: ValueError naming a parameter outside its range.
+    """
+    report: dict[str, Any] = {
+        "sigma": plan.sigma,
+        "q": plan.q,
+        "p": plan.p,
+        "rounds": plan.rounds,
+        "delta": plan.delta,
+        "participation": plan.expected_participation,
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", OrderGridWarning)
+        for view in View:
+            report[view.value] = _view_report(plan, view)
+    report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
+    if plan.record_clip is not None and plan.client_clip is not None:
+        sigma_bar = client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip)
+        client = TwoStageSampledGaussian(plan.q, 1.0, sigma_bar)  # drawn visibly, see precad.dp.task_privacy
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OrderGridWarning)
+            statements = side_by_side(client, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY)
+        report["client_level"] = {"noise_multiplier": sigma_bar, **_by_label(statements)}
+    if target_epsilon is not None:
+        report["calibrated"] = {"target_epsilon": target_epsilon} | {
+            view.value: _calibrated(plan, view, target_epsilon) for view in View
+        }
+    if is_by_round:
+        report["by_round"] = epsilon_by_round(plan)
+    return report
+
+
+def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
+    """Both views' proved bound, limit and published formula after some rounds, denser at the start.
+
+    Rounds of the training; once a client's own number is known, rounds of that client.
+    """
+    is_realised = plan.participation is not None
+    last = plan.expected_participation if is_realised else plan.rounds
+    rounds = sorted({round(last * (i / _POINTS) ** 2) for i in range(_POINTS + 1)} | _before_each_step(plan))
+    found: dict[str, Any] = {
+        "is_realised": is_realised,
+        "rounds": rounds,
+    }
+    for view in View:
+        found[view.value] = {name: [] for name in _COLUMNS}
+        for t in rounds:
+            so_far = replace(plan, participation=t) if is_realised else replace(plan, rounds=t)
+            event, composed = so_far.composed(view)
+            for name, accountant in _COLUMNS.items():
+                epsilon = ACCOUNTANTS[accountant].epsilon(event, composed, plan.delta)
+                found[view.value][name].append(plain(epsilon))
+    return found
+
+
+def _before_each_step(plan: TrainingPlan) -> set[int]:
+    """Rounds before and at which the expected participation rises, if that is seldom enough to be seen in a curve."""
+    if plan.participation is not None or not 0 < plan.expected_participation <= _POINTS:
+        return set()
+    last_of = [math.floor(n / plan.q + 1e-9) for n in range(plan.expected_participation)]
+    return {t for last in last_of for t in (last, last + 1) if t <= plan.rounds}
+
+
+def account_of_flags(
+    given: dict[str, Any],
+    task: Mapping[str, Any] | None,
+    *,
+    target_epsilon: float | None = None,
+    is_by_round: bool = False,
+) -> dict[str, Any]:
+    """`account` of what was given on the command line, the rest from a task. Raises ConfigError.
+
+    Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws.
+    """
+    flags = {name: value for name, value in given.items() if value is not None}
+    if task is not None:
+        flags = _of_task(task) | flags
+    if "sigma" not in flags and target_epsilon is not None:
+        flags["sigma"] = None
+    missing = [name for name in ("sigma", "q", "p", "rounds", "delta") if name not in flags]
+    if missing:
+        raise ConfigError("\n".join(f"{_FLAGS[name]}: expected a value, found none" for name in missing))
+    try:
+        if flags["sigma"] is None:
+            unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
+            flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
+        return account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `[task]` section of a configuration, of whose rounds `account` speaks.
+
+    Raises ConfigError for another algorithm's: a round of it has other noise, other units or more steps.
+    """
+    sections: dict[str, Mapping[str, Any]] = {}
+    for name in ("task", "simulation"):
+        section = config.get(name, {})
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"{name}: expected a section, found {section!r:.60}")
+        if (algorithm := section.get("algorithm", "precad")) not in ("precad", "deployed"):
+            raise ConfigError(
+                f"{name}.algorithm: expected precad, whose rounds are accounted here, found {algorithm!r}; "
+                "docs/privacy.md says what a round of it costs, and its runs and ledgers count that"
+            )
+        sections[name] = section
+    return sections["task"]
+
+
+_FLAGS = {"sigma": "--sigma", "q": "-q", "p": "-p", "rounds": "--rounds", "delta": "--delta"}
+
+
+def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    """What a `[task]` section says of these. The file need not be complete, so that a draft can be accounted."""
+    names = {
+        "noise_multiplier": "sigma",
+        "client_rate": "q",
+        "record_rate": "p",
+        "rounds": "rounds",
+        "delta": "delta",
+        "record_clip": "record_clip",
+        "client_clip": "client_clip",
+        "dim": "dim",
+        "frac_bits": "frac_bits",
+        "lost_rounds": "lost_rounds",
+        "batches_ahead": "batches_ahead",
+    }
+    return {flag: task[field] for field, flag in names.items() if field in task}
+
+
+def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
+    event, rounds = plan.composed(view)
+    report = _by_label(side_by_side(event, rounds, delta=plan.delta, view=view))
+    one_round = plan.round_of(view)
+    report["if_discarded"] = {
+        "epsilon": plain(PldAccountant().epsilon(one_round, plan.most_rounds, plan.delta)),
+        "rounds": plan.most_rounds,
+    }
+    if plan.participation is None:
+        beta = _QUANTILE_SHARE * plan.delta
+        most = participation_quantile(plan.rounds, plan.q, beta)
+        pld = PldAccountant()
+        visible = TwoStageSampledGaussian(plan.q, plan.p, one_round.noise_multiplier)
+        report["bound_by_participation"] = {
+            "expected": plain(pld.epsilon(one_round, plan.expected_participation, plan.delta)),
+            "random": plain(pld.epsilon(visible, plan.rounds, plan.delta)),
+            "quantile": plain(pld.epsilon(one_round, most, plan.delta - beta)),
+            "quantile_rounds": most,
+        }
+    return report
+
+
+def _by_label(statements: dict[str, PrivacyStatement]) -> dict[str, Any]:
+    return {
+        **{name: plain(statements[accountant].epsilon) for name, accountant in _COLUMNS.items()},
+        "accountants": {
+            name: {"epsilon": plain(made.epsilon), "label": made.label.value} for name, made in statements.items()
+        },
+    }
+
+
+def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[str, Any]:
+    """Least sigma for a client in the most rounds, and in the expected number; most rounds for this plan's sigma."""
+    pld = PldAccountant()
+    least = functools.partial(smallest_noise_multiplier, target_epsilon, delta=plan.delta, accountant=pld)
+    return {
+        "smallest_sigma": least(lambda sigma: plan.round_of(view, sigma), plan.most_rounds),
+        "smallest_sigma_if_no_draw_is_discarded": least(
+            lambda sigma: plan.composed(view, sigma)[0], plan.composed(view)[1]
+        ),
+        "most_rounds_of_a_client": most_rounds(target_epsilon, plan.round_of(view), plan.delta, pld),
+    }
+
+
+def print_account(console: Console, report: dict[str, Any]) -> None:
+    """Both views, every accountant, strongest label first."""
+    words = {View.ONE_SERVER.value: "one server corrupted", View.CLIENTS_ONLY.value: "only clients corrupted"}
+    table = Table(title=f"epsilon at delta = {report['delta']:g}, add/remove one record", title_justify="left")
+    table.add_column("accountant")
+    table.add_column("what it is")
+    for view in words.values():
+        table.add_column(view, justify="right")
+    first, second = (report[view]["accountants"] for view in words)
+    for label in Label:
+        for name in first | second:
+            of_views = [rows.get(name) for rows in (first, second)]
+            if any(row is not None and row["label"] == label.value for row in of_views):
+                cells = [shown(row["epsilon"], label) if row else "-" for row in of_views]
+                table.add_row(name, label.value.replace("_", " "), *cells)
+    console.print(table)
+    console.print(
+        f"one server: a client that takes part in {report['participation']} of {report['rounds']} rounds, if no draw "
+        "is discarded",
+        highlight=False,
+    )
+    discarded = {who: report[view]["if_discarded"] for view, who in words.items()}
+    most = report[View.ONE_SERVER.value]["if_discarded"]["rounds"]
+    figures = ", ".join(f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in discarded.items())
+    console.print(f"draws discarded or not, a client in at most {most} rounds: {figures}", highlight=False)
+    if found := report[View.ONE_SERVER.value].get("bound_by_participation"):
+        console.print(
+            f"  in a random number of rounds, seen: {shown(found['random'], Label.BOUND)}; in any number up to "
+            f"{found['quantile_rounds']}: {shown(found['quantile'], Label.BOUND)}",
+            highlight=False,
+        )
+    for warning in report["warnings"]:
+        console.print(warning, highlight=False)
+    if client := report.get("client_level"):
+        console.print(
+            f"a whole client, multiplier {client['noise_multiplier']:.3g}: {shown(client['bound'], Label.BOUND)}",
+            highlight=False,
+        )
+    if found := report.get("calibrated"):
+        for view, who in words.items():
+            of_view = found[view]
+            console.print(
+                f"epsilon <= {found['target_epsilon']:g}, {who}, draws discarded or not: sigma >= "
+                f"{at_least(of_view['smallest_sigma'])}; if no draw is discarded: sigma >= "
+                f"{at_least(of_view['smallest_sigma_if_no_draw_is_discarded'])}; with this sigma "
+                f"{of_view['most_rounds_of_a_client']} rounds of a client",
+                highlight=False,
+            )

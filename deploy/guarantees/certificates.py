@@ -1,0 +1,413 @@
+"""`precad certify`: what predictions withstand, from confidences in a file or from the runs of one configuration.
+
+Everything here is a function from parameters to plain data, and from that to tables. A number of attackers is a
+guarantee only if the confidences are the expected ones, or means of independent trainings with their radius. From too
+few runs nothing follows; the same computation with the confidences taken as if they were exact is then shown beside the
+guarantee, under `estimate`, and labelled an approximation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.deploy.errors import ConfigError
+from precad.deploy.figures import at_least, plain, shown, within
+from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
+from precad.dp.certificates.attack_inefficacy import (
+    attackers_needed,
+    inefficacy_bounds_over_curve,
+    xie_attack_inefficacy_bounds,
+    xie_corollary_k,
+)
+from precad.dp.certificates.monte_carlo import certified_accuracy, hoeffding_class_bounds, hoeffding_radius, require_psi
+from precad.dp.certificates.planner import least_multiplier_for_attackers
+from precad.dp.certificates.prediction import (
+    LABELS,
+    Method,
+    Threat,
+    Training,
+    attacked_bounds,
+    certify_all,
+    published_epsilon,
+)
+from precad.dp.checks import require_delta
+
+ATTACKERS_SHOWN: Final = 20
+"""Of the attack cost's curves: k = 0 .. 20."""
+
+_SUM_TOLERANCE: Final = 1e-6
+_NOTHING: Final = 1e-9  # nearer to 0 or 1 than this, a bound is rounded outwards
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is to be computed of the evidence."""
+
+    delta: float
+    """Of the published method, and of the planner's epsilons."""
+    threat: Threat = Threat.ADD
+    methods: tuple[Method, ...] = tuple(Method)
+    at_most: int = 128
+    psi: float = 0.01
+    is_planning: bool = False
+    with_attack_cost: bool = False
+
+    def __post_init__(self) -> None:
+        """Also where nothing that is asked for reads them: the report says them. Raises ConfigError."""
+        try:
+            require_delta(self.delta)
+            require_psi(self.psi)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+
+def methods_of(name: str) -> tuple[Method, ...]:
+    """One method, or `all` of them."""
+    return tuple(Method) if name == "all" else (Method(name),)
+
+
+def certify_samples(
+    confidences: list[list[float]],
+    labels: list[int],
+    training: Training,
+    request: Request,
+    *,
+    trainings: int | None = None,
+) -> dict[str, Any]:
+    """Attackers tolerated for each sample's prediction, by method, and certified accuracy for k = 0 .. their largest.
+
+    trainings  that the confidences are means of; all bounds then hold together with probability 1 - psi. None takes
+               the confidences as exact.
+    A sample counts at k = 0 if its prediction is right, and known to be the one of the expectation.
+    Raises: ConfigError where an argument is not what it must be.
+    """
+    try:
+        return _certify_samples(confidences, labels, training, request, trainings)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def certify_runs(
+    confidences: list[list[float]],
+    labels: list[int],
+    training: Training,
+    request: Request,
+    *,
+    n_runs: int,
+    provenance: dict[str, Any],
+) -> dict[str, Any]:
+    """The guarantee that the runs prove; `estimate`, what would hold if their mean were the expectation; `run`.
+
+    Raises: ConfigError where an argument is not what it must be.
+    """
+    report = certify_samples(confidences, labels, training, replace(request, is_planning=False), trainings=n_runs)
+    estimate = certify_samples(confidences, labels, training, request)
+    n_classes = max(map(len, confidences))
+    report["run"] = provenance | {
+        # a confidence and its mean are in [0, 1]: no radius says less than 1 does
+        "radius": min(1.0, hoeffding_radius(n_runs, request.psi, n_events=2 * n_classes * len(confidences))),
+        "runs_needed": runs_needed(n_classes, len(confidences), request.psi),
+    }
+    report["estimate"] = {
+        "label": Label.APPROXIMATION.value,
+        "of": f"expected confidence estimated from {n_runs} model{'s' if n_runs > 1 else ''}",
+        "tolerated": estimate["tolerated"],
+        "certified_accuracy": estimate["certified_accuracy"],
+    } | ({"attack_cost": estimate["attack_cost"]} if request.with_attack_cost else {})
+    if request.is_planning:  # the plan of a training is about the lead that it seems to have
+        report["plan"] = estimate["plan"] | {"label": Label.APPROXIMATION.value}
+    return report
+
+
+def runs_needed(n_classes: int, n_samples: int, psi: float) -> int:
+    """The least number of runs from which anything can follow: a radius below one half, were a model always certain."""
+    return math.floor(2 * math.log(2 * n_classes * n_samples / psi)) + 1
+
+
+def _certify_samples(
+    confidences: list[list[float]], labels: list[int], training: Training, request: Request, trainings: int | None
+) -> dict[str, Any]:
+    leads = [_lead(row, trainings, request.psi, len(confidences)) for row in confidences]
+    correct = [winner == label for (winner, _, _), label in zip(leads, labels, strict=True)]
+    # what is predicted is the argmax of the expectation; from few trainings not even that is known
+    is_known = [trainings is None or low > high for _, low, high in leads]
+    counted = [right and known for right, known in zip(correct, is_known, strict=True)]
+    report: dict[str, Any] = {
+        "threat": request.threat.value,
+        "delta": request.delta,
+        "confidence": None if trainings is None else 1 - request.psi,
+        "at_most": request.at_most,
+        "accuracy": sum(correct) / len(correct),
+        "correct": correct,
+        "labels": {},
+        "tolerated": {},
+        "certified_accuracy": {},
+    }
+    if request.is_planning:
+        bounds = [(low, high) for _, low, high in leads]
+        report["plan"] = plan_for_samples(correct, bounds, training, request)
+    for method in request.methods:
+        made = certify_all(
+            [(low, high) for _, low, high in leads],
+            training,
+            method=method,
+            threat=request.threat,
+            delta=request.delta,
+            at_most=request.at_most,
+        )
+        tolerated = [certificate.tolerated for certificate in made]
+        report["labels"][method.value] = made[0].label.value
+        report["tolerated"][method.value] = tolerated
+        report["certified_accuracy"][method.value] = [
+            certified_accuracy(tolerated, counted, k, strict=False) for k in range(max(tolerated) + 2)
+        ]
+    if request.with_attack_cost:
+        report["attack_cost"] = attack_cost(confidences, labels, training, request, trainings)
+    return report
+
+
+def attack_cost(
+    confidences: list[list[float]], labels: list[int], training: Training, request: Request, trainings: int | None
+) -> dict[str, Any]:
+    """`cost_bounds` of J, the expected confidence in the true class, averaged over the samples."""
+    J = sum(row[label] for row, label in zip(confidences, labels, strict=True)) / len(labels)
+    return cost_bounds(min(J, 1.0), training, request, trainings)
+
+
+def cost_bounds(J: float, training: Training, request: Request, trainings: int | None) -> dict[str, Any]:
+    """What k = 0 .. 20 attackers can do to J, the expectation of a quantity that is in [0, 1] for every model.
+
+    From trainings, J itself is known to Hoeffding's radius, by two bounds that hold together with probability 1 - psi;
+    None takes it as exact. For each method `bounds` has (lowest, highest) J after k attackers and `halved_by` the
+    fewest attackers for whom half of J is not ruled out, None if more than are shown; `published_corollary` is that
+    number by Xie et al.'s formula.
+    """
+    radius = 0.0 if trainings is None else hoeffding_radius(trainings, request.psi, n_events=2)
+    low, high = max(0.0, J - radius), min(1.0, J + radius)
+    epsilon = published_epsilon(training, request.delta)
+    ks = range(min(request.at_most, ATTACKERS_SHOWN) + 1)
+    bounds: dict[str, list[list[float]]] = {}
+    for method in request.methods:
+        interval = _interval_of(method, training, request, epsilon)
+        found: list[list[float]] = []
+        bounds[method.value] = found
+        for k in ks:  # what says nothing of k attackers says nothing of more
+            is_vacuous = bool(found) and found[-1] == [0, 1]
+            lowest, highest = (0.0, 1.0) if is_vacuous else (interval(low, k)[0], interval(high, k)[1])
+            found.append([lowest if lowest > _NOTHING else 0.0, highest if highest < 1 - _NOTHING else 1.0])
+    group = 1 if request.threat is Threat.ADD else 2
+    return {
+        "J": J,
+        "known_to_be_in": [low, high],
+        "labels": {method.value: LABELS[method].value for method in request.methods},
+        "bounds": bounds,
+        "halved_by": {
+            name: next((k for k, (lowest, _) in enumerate(intervals) if k > 0 and lowest <= J / 2), None)
+            for name, intervals in bounds.items()
+        },
+        "published_corollary": None
+        if epsilon == 0 or not math.isfinite(epsilon)
+        else attackers_needed(xie_corollary_k(J, 2.0, epsilon, request.delta, 1.0, "nonneg") / group),
+    }
+
+
+def _interval_of(
+    method: Method, training: Training, request: Request, epsilon: float
+) -> Callable[[float, int], tuple[float, float]]:
+    """(J, k) -> (lowest, highest) J after k attackers, a quantity in [0, 1]."""
+    group = 1 if request.threat is Threat.ADD else 2
+    if method is Method.EXACT:
+        return lambda J, k: attacked_bounds(J, k, training, request.threat)
+    if method is Method.PLD:
+        curve = training.one_unit_curve()
+        return lambda J, k: inefficacy_bounds_over_curve(J, group * k, curve, 1.0)
+    if not math.isfinite(epsilon):
+        return lambda J, k: (J, J) if k == 0 else (0.0, 1.0)
+    return lambda J, k: xie_attack_inefficacy_bounds(J, group * k, epsilon, request.delta, 1.0, "nonneg")
+
+
+def plan_for_samples(
+    correct: list[bool], leads: list[tuple[float, float]], training: Training, request: Request
+) -> dict[str, Any]:
+    """For the median lead of the correct predictions: least sigma by number of attackers, and a unit's epsilon there.
+
+    The confidences are taken to stay as they are, which more noise will not leave them: a plan, to be certified anew.
+    """
+    FA, FB = median_lead(correct, leads)
+    q, rounds = training.event.sampling_rate, training.rounds
+    rows = []
+    for k in (1, 2, 4, 8, 16, 32):
+        sigma = least_multiplier_for_attackers(k, FA, FB, q, rounds, request.threat)
+        epsilon = (
+            None if sigma is None else plain(PldAccountant().epsilon(SampledGaussian(q, sigma), rounds, request.delta))
+        )
+        rows.append({"attackers": k, "least_sigma": sigma, "epsilon_of_one_unit": epsilon})
+    return {"lead": [FA, FB], "label": Label.BOUND.value, "frontier": rows}
+
+
+def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[float, float]:
+    """(F_A, F_B) of the correct prediction in the middle, by F_A. Raises ValueError if none is correct."""
+    right = sorted((lead for lead, ok in zip(leads, correct, strict=True) if ok), key=lambda lead: lead[0])
+    if not right:
+        raise ValueError("confidences must have a correct prediction to plan for, got none")
+    return right[len(right) // 2]
+
+
+def lead_of_confidences(confidences: list[list[float]], labels: list[int]) -> tuple[float, float]:
+    """The median lead of these confidences, taken as exact. Raises ConfigError if no prediction is correct."""
+    leads = [_lead(row, None, 1.0, len(confidences)) for row in confidences]
+    try:
+        return median_lead(
+            [winner == label for (winner, _, _), label in zip(leads, labels, strict=True)],
+            [(low, high) for _, low, high in leads],
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _lead(row: list[float], trainings: int | None, psi: float, n_tests: int) -> tuple[int, float, float]:
+    """(predicted class, F_A at least, F_B at most)."""
+    if trainings is not None:
+        return hoeffding_class_bounds(row, trainings, psi, n_tests=n_tests)
+    winner = max(range(len(row)), key=lambda c: row[c])
+    return winner, row[winner], max(value for c, value in enumerate(row) if c != winner)
+
+
+def read_confidences(path: Path) -> tuple[list[list[float]], list[int]]:
+    """`{"confidences": [[...], ...], "labels": [...]}`. Raises ConfigError naming what was expected."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        confidences, labels = found["confidences"], found["labels"]
+    except OSError as error:
+        raise ConfigError(f"--confidences: expected a readable file, found {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigError(f"--confidences: expected an object with confidences and labels, found {path}") from None
+    require_confidences(confidences, labels, "--confidences")
+    return confidences, labels
+
+
+def require_confidences(confidences: Any, labels: Any, where: str) -> None:
+    """Rows of at least two numbers in [0, 1] that sum to at most 1, and a class of each. Raises ConfigError."""
+    if not isinstance(confidences, list) or not isinstance(labels, list) or not 0 < len(confidences) == len(labels):
+        raise ConfigError(f"{where}: expected as many labels as confidences, at least one")
+    for i, row in enumerate(confidences):
+        if not isinstance(row, list) or len(row) < 2 or not all(_is_number(value) and 0 <= value <= 1 for value in row):
+            raise ConfigError(f"{where}: expected at least two numbers in [0, 1] in row {i}, found {row}")
+        if sum(row) > 1 + _SUM_TOLERANCE:
+            raise ConfigError(f"{where}: expected a sum of at most 1 in row {i}, found {sum(row)}")
+        if not isinstance(labels[i], int) or isinstance(labels[i], bool) or not 0 <= labels[i] < len(row):
+            raise ConfigError(f"{where}: expected label {i} in 0 .. {len(row) - 1}, found {labels[i]}")
+
+
+def print_certificates(console: Console, report: dict[str, Any]) -> None:
+    """Certified accuracy by number of attackers, one column per method; estimates in columns of their own."""
+    if run := report.get("run"):
+        _print_run(console, run)
+    columns = {
+        f"{name}\n({_words(report['labels'][name])})": curve for name, curve in report["certified_accuracy"].items()
+    }
+    if estimate := report.get("estimate"):
+        columns |= {
+            f"{name}\n({_words(estimate['label'])})": curve for name, curve in estimate["certified_accuracy"].items()
+        }
+    table = Table(title=f"accuracy certified against k attackers that {report['threat']}", title_justify="left")
+    table.add_column("k", justify="right")
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for k in range(max(map(len, columns.values()))):
+        table.add_row(str(k), *(f"{curve[k]:.3f}" if k < len(curve) else "0.000" for curve in columns.values()))
+    console.print(table)
+    if estimate:
+        console.print(f"approximation: {estimate['of']}, not a guarantee", highlight=False)
+    if found := report.get("plan"):
+        _print_plan(console, found)
+    if cost := report.get("attack_cost"):
+        if estimate and cost["known_to_be_in"] == [0, 1]:
+            console.print("expected confidence in the true class: VACUOUS, the runs do not bound it", highlight=False)
+            cost = estimate["attack_cost"] | {"labels": dict.fromkeys(cost["labels"], estimate["label"])}
+        _print_attack_cost(console, cost, report["threat"])
+    for method, tolerated in report["tolerated"].items():
+        if not any(tolerated):
+            console.print(f"{method}: VACUOUS, no prediction survives even one attacker", highlight=False)
+
+
+def _words(label: str) -> str:
+    return label.replace("_", " ")
+
+
+def _print_run(console: Console, run: dict[str, Any]) -> None:
+    n = len(run["folders"])
+    lines = [
+        f"{n} run{'s' if n > 1 else ''} of {run['task']}: q = {run['q']:g}, at most {run['rounds']} draws, discarded "
+        f"or not, noise over the clip of one client {run['noise_multiplier_of_one_client']:.4g}",
+        f"confidences are means of {n} training{'s' if n > 1 else ''}, each {within(run['radius'])}; nothing can "
+        f"follow from fewer than {run['runs_needed']}",
+    ]
+    if not run["sampling_claimed"]:
+        lines.append("a budget may end the training, and when depends on who is drawn: q = 1 is accounted")
+    if attacks := run["attacks_in_the_training"]:
+        lines.append(f"attackers are counted beside those in the training: {', '.join(sorted(attacks))}")
+    privacy = run["privacy_of_all_models"]
+    if n > 1:
+        of_server = privacy["one_server"]
+        lines.append(
+            f"all {n} models together, one server corrupted, draws discarded or not: epsilon "
+            f"{shown(of_server['epsilon_if_draws_are_discarded'], Label.BOUND)}; if no draw is discarded, a client in "
+            f"{privacy['rounds_of_a_client']} rounds of all runs: {shown(of_server['epsilon'], Label.BOUND)}; at delta "
+            f"= {privacy['delta']:g}"
+        )
+    for line in lines:
+        console.print(line, highlight=False)
+
+
+def _print_plan(console: Console, found: dict[str, Any]) -> None:
+    FA, FB = found["lead"]
+    plan = Table(title=f"least sigma for a prediction of {FA:.3f} against {FB:.3f}", title_justify="left")
+    for column in ("attackers", "sigma at least", "epsilon of one unit"):
+        plan.add_column(column, justify="right")
+    for row in found["frontier"]:
+        sigma = row["least_sigma"]
+        cells = (
+            ("none does", "-") if sigma is None else (at_least(sigma), shown(row["epsilon_of_one_unit"], Label.BOUND))
+        )
+        plan.add_row(str(row["attackers"]), *cells)
+    console.print(plan)
+
+
+def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> None:
+    """The interval of J for some k, one column per method."""
+    table = Table(
+        title=f"expected confidence in the true class, {cost['J']:.3f}, after k attackers that {threat}",
+        title_justify="left",
+    )
+    table.add_column("k", justify="right")
+    for name in cost["bounds"]:
+        table.add_column(f"{name}\n({_words(cost['labels'][name])})", justify="right")
+    last = len(next(iter(cost["bounds"].values()))) - 1
+    for k in (k for k in (0, 1, 2, 4, 8, 12, 16, 20) if k <= last):
+        cells = (found[k] for found in cost["bounds"].values())
+        table.add_row(str(k), *(f"{_down(low)} .. {_up(high)}" for low, high in cells))
+    console.print(table)
+    for name, k in cost["halved_by"].items():
+        needed = f"more than {last} attackers" if k is None else f"at least {k} attacker{'s' if k > 1 else ''}"
+        console.print(f"{name} ({_words(cost['labels'][name])}): to halve it takes {needed}", highlight=False)
+
+
+def _down(value: float) -> str:
+    return f"{math.floor(value * 1000) / 1000:.3f}"
+
+
+def _up(value: float) -> str:
+    return f"{math.ceil(value * 1000) / 1000:.3f}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

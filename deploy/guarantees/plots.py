@@ -1,0 +1,341 @@
+"""What `precad account` and `precad certify` draw with `--plot`. matplotlib is an extra (`bench`), loaded to draw only.
+
+The legend says of every line whether it is a proved bound, and of every other that it is not a guarantee.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from precad.deploy.errors import ConfigError
+from precad.deploy.figures import rounded_up
+from precad.dp.accountants.pld import Label, View
+from precad.dp.certificates.planner import LEAST_MULTIPLIER
+
+SIZE: Final = (9.6, 5.0)  # inches; with DPI, 1200 pixels wide
+DPI: Final = 125
+
+VIEWS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
+
+# Okabe and Ito's, which colour-blind readers tell apart; the orange is darker, to be read as text.
+_BLUE, _ORANGE, _RED, _GREEN = "#0072B2", "#C98B00", "#D55E00", "#009E73"
+
+_UNTIL_REALISED: Final = {
+    View.ONE_SERVER: "one server corrupted; the client is in ⌈q t⌉ rounds",
+    View.CLIENTS_ONLY: "only clients corrupted; they see who is in a round",
+}
+
+CURVES: Final = {
+    "bound": ("proved bound (loss distributions)", "proved", {"color": _BLUE, "linestyle": "-", "linewidth": 2.2}),
+    "approximation": (
+        "approximation: central limit, not a guarantee",
+        "limit",
+        {"color": _ORANGE, "linestyle": "-", "linewidth": 4, "alpha": 0.5},
+    ),
+    "published": (
+        "published: PRECAD's Theorem 1, not a guarantee",
+        "published",
+        {"color": _RED, "linestyle": "--", "linewidth": 1.6},
+    ),
+}
+METHODS: Final = {
+    "exact": ("exact: law of k sampled units, proved bound", {"color": _BLUE, "linestyle": "-", "marker": "o"}),
+    "pld": ("pld: all of the privacy curve, proved bound", {"color": _GREEN, "linestyle": "-", "marker": "s"}),
+    "published": ("published: one (ε, δ), not a guarantee", {"color": _RED, "linestyle": "--", "marker": "^"}),
+}
+
+
+_ESTIMATED: Final = {"linestyle": ":", "markerfacecolor": "white"}
+
+
+def require_plot(path: Path) -> None:
+    """Refuses, before anything is computed, what cannot be drawn. Raises ConfigError."""
+    _pyplot()
+    if not path.parent.is_dir():
+        raise ConfigError(f"--plot: expected a file in an existing folder, found {path}")
+
+
+def plot_account(report: Mapping[str, Any], path: Path) -> None:
+    """Epsilon by round, a panel for each view: what is proved, the limit, and PRECAD's formula."""
+    pyplot = _pyplot()
+    found = report["by_round"]
+    figure, axes = pyplot.subplots(1, len(VIEWS), figsize=SIZE, sharey=True, layout="constrained")
+    for axis, (view, who) in zip(axes, VIEWS.items(), strict=True):
+        for name, (label, _, style) in CURVES.items():
+            values = [_number(value) for value in found[view.value][name]]
+            axis.plot(found["rounds"], values, label=label, **style)
+        if (target := report.get("calibrated")) is not None:
+            axis.axhline(target["target_epsilon"], color="0.4", linestyle=":", linewidth=1, label="target")
+        axis.set_title(who if found["is_realised"] else _UNTIL_REALISED[view], fontsize=10)
+        axis.set_xlabel("rounds that the client took part in" if found["is_realised"] else "rounds t")
+        axis.set_xlim(0, max(found["rounds"][-1], 1))
+        axis.grid(visible=True, alpha=0.25)
+    axes[0].set_ylim(bottom=0)
+    ends = {view: {name: _number(found[view.value][name][-1]) for name in CURVES} for view in VIEWS}
+    for axis, view in zip(axes, VIEWS, strict=True):
+        _name_ends(axis, ends[view])
+    if all(math.isnan(value) for of_view in ends.values() for value in of_view.values()):
+        axes[0].set_yticks([])
+    axes[0].set_ylabel(f"ε of one record at δ = {report['delta']:g}")
+    figure.suptitle(
+        f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}", fontsize=11
+    )
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    _save(pyplot, figure, path)
+
+
+def plot_certificates(report: Mapping[str, Any], path: Path) -> None:
+    """Certified accuracy by number of attackers, one line per method; beside it the planner's frontier, if planned, and
+    what attackers can do to the expected confidence in the true class, if computed."""
+    pyplot = _pyplot()
+    panels = [_draw_certified_accuracy]
+    panels += [_draw_frontier] if "plan" in report else []
+    panels += [_draw_attack_cost] if "attack_cost" in report else []
+    rows, columns = (2, 2) if len(panels) > 2 else (1, len(panels))
+    size = (SIZE[0], SIZE[1] * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis, draw in zip(axes.flat, panels, strict=False):
+        draw(axis, report)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    _save(pyplot, figure, path)
+
+
+def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
+    curves, estimate = report["certified_accuracy"], report.get("estimate")
+    estimated = {} if estimate is None else estimate["certified_accuracy"]
+    longest = max(map(len, [*curves.values(), *estimated.values()]))
+    last = min(longest - 1, report["at_most"])
+    for name, (label, style) in METHODS.items():
+        if name not in curves:
+            continue
+        values = curves[name][: last + 1]  # beyond the end of the search a curve says nothing
+        axis.plot(range(len(values)), values, label=label, drawstyle="steps-post", markersize=4, clip_on=False, **style)
+    for name, curve in estimated.items():
+        values, style = curve[: last + 1], METHODS[name][1] | _ESTIMATED
+        label = f"{name}: estimate, not a guarantee"
+        axis.plot(range(len(values)), values, label=label, drawstyle="steps-post", markersize=4, clip_on=False, **style)
+    found = [*report["tolerated"].values(), *({} if estimate is None else estimate["tolerated"]).values()]
+    if any(max(tolerated) == report["at_most"] for tolerated in found):
+        axis.axvline(last, color="0.4", linestyle=":", linewidth=1, label="more attackers are not looked for")
+    axis.set_xlabel(f"k attackers, who {_WORDS[report['threat']]}")
+    axis.set_ylabel(f"certified accuracy on {len(report['correct'])} samples")
+    axis.set_xlim(0, max(last, 1) + 0.5)
+    axis.set_ylim(0, 1.02)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.grid(visible=True, alpha=0.25)
+    axis.set_title(f"Certified against poisoning\n{_given(report['confidence'])}", fontsize=10)
+    _legend_below(axis)
+
+
+def _given(confidence: float | None) -> str:
+    if confidence is None:
+        return "confidences taken as exact"
+    return f"bounds on confidences hold with probability {confidence:g}"
+
+
+def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
+    """Attack inefficacy: the interval that J cannot leave, by number of attackers, weakest method outermost."""
+    cost = report["attack_cost"]
+    estimate = report.get("estimate") if cost["known_to_be_in"] == [0, 1] else None
+    cost = cost if estimate is None else estimate["attack_cost"]
+    note = _given(report["confidence"]) if estimate is None else estimate["of"]
+    ks: list[int] = []
+    for name, (label, style) in reversed(METHODS.items()):
+        if name not in cost["bounds"]:
+            continue
+        low, high = zip(*cost["bounds"][name], strict=True)
+        ks = list(range(len(low)))
+        line = style | {"markersize": 4, "clip_on": False} | ({} if estimate is None else _ESTIMATED)
+        axis.plot(ks, low, label=label if estimate is None else f"{name}: estimate, not a guarantee", **line)
+        axis.plot(ks, high, **line)
+        axis.fill_between(ks, low, high, color=style["color"], alpha=0.06)
+    axis.axhline(cost["J"], color="0.3", linewidth=1, linestyle="-.", label=f"without attackers: J = {cost['J']:.3f}")
+    axis.set_title(f"What attackers can do to J\n{note}", fontsize=10)
+    axis.set_xlabel(f"k attackers, who {_WORDS[report['threat']]}")
+    axis.set_ylabel("J, expected confidence in the true class")
+    axis.set_xlim(0, max(ks[-1], 1))
+    axis.set_ylim(0, 1)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.grid(visible=True, alpha=0.25)
+    _legend_below(axis)
+
+
+def plot_wish(report: Mapping[str, Any], path: Path) -> None:
+    """Noise over signal by attackers, best plans only; beside it the least sigma of every choice of T and C."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
+    _draw_best_plans(axes[0], report)
+    _draw_choices(axes[1], report)
+    _save(pyplot, figure, path)
+
+
+def _draw_best_plans(axis: Any, report: Mapping[str, Any]) -> None:
+    wish = report["wish"]
+    drawn = [
+        (row["attackers"], row["plan"]["noise_to_signal"])
+        for row in report["frontier"]
+        if row["plan"] is not None and not isinstance(row["plan"]["noise_to_signal"], str)
+    ]
+    axis.set_title(
+        f"The frontier at ε ≤ {wish['epsilon']:g}\nfor {wish['FA']:.3f} against {wish['FB']:.3f}", fontsize=10
+    )
+    axis.set_xlabel(f"attackers, who {_WORDS[wish['threat']]}")
+    axis.set_ylabel("noise over the largest signal, at least")
+    if not drawn:
+        axis.text(0.5, 0.5, "no noise reaches one attacker", ha="center", transform=axis.transAxes)
+        return
+    ks, ratios = zip(*drawn, strict=True)
+    limit = wish["most_noise_to_signal"]
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.plot(ks, ratios, color=_BLUE, marker="o", label="best σ, C and T (proved bound, if confidences hold)")
+    for k, ratio in drawn:
+        if k == wish["attackers"]:
+            axis.plot([k], [ratio], "D", color=_ORANGE, markersize=9, zorder=3, label="the wish")
+    axis.axhline(limit, color=_RED, linestyle="--", linewidth=1.6, label=f"out of reach above {limit:g}")
+    axis.set_xlim(ks[0] / 1.2, ks[-1] * 1.2)
+    axis.set_xticks(ks, [str(k) for k in ks])
+    _decades(axis)
+    axis.grid(visible=True, alpha=0.25)
+    _legend_below(axis)
+
+
+def _decades(axis: Any) -> None:
+    """Ticks at 1, 2, 5 of every power of ten, in plain digits."""
+    axis.yaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
+
+
+def _draw_choices(axis: Any, report: Mapping[str, Any]) -> None:
+    """Least sigma by C, one line for each T; by T alone where there is no C to choose. Hollow: out of reach."""
+    wish, plans = report["wish"], report["plans"]
+    axis.set_title(f"Least σ for {wish['attackers']} attackers\neach choice of T and C", fontsize=10)
+    axis.set_ylabel("σ, noise of one server over R" if report["task"]["kind"] == "precad" else "σ, noise over S")
+    if not plans:
+        axis.text(0.5, 0.5, "none does", ha="center", transform=axis.transAxes)
+        return
+    has_clip = plans[0]["client_clip"] is not None
+    axis.set_xlabel("C, clip of a client's update" if has_clip else "T, rounds")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    lines = sorted({plan["rounds"] for plan in plans}, reverse=True) if has_clip else [None]
+    for rounds, color in zip(lines, (_BLUE, _GREEN, _ORANGE, _RED, "0.4"), strict=False):
+        chosen = [plan for plan in plans if rounds in (None, plan["rounds"])]
+        x = "client_clip" if has_clip else "rounds"
+        chosen.sort(key=lambda plan: float(plan[x]))
+        axis.plot(
+            [plan[x] for plan in chosen],
+            [plan["sigma"] for plan in chosen],
+            color=color,
+            label="least σ" if rounds is None else f"T = {rounds}",
+        )
+        for plan in chosen:
+            face = color if plan["reaches"] else "white"
+            axis.plot([plan[x]], [plan["sigma"]], "o", color=color, markerfacecolor=face)
+    if not all(plan["reaches"] for plan in plans):
+        axis.plot([], [], "o", color="0.3", markerfacecolor="white", label="out of reach")
+    axis.xaxis.set_major_formatter("{x:g}")
+    _decades(axis)
+    axis.grid(visible=True, alpha=0.25)
+    axis.legend(fontsize=9, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+
+
+_WORDS: Final = {"add": "join", "replace": "replace benign units"}
+
+
+def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
+    """Least sigma by number of attackers, each point with the epsilon of one unit there."""
+    plan = report["plan"]
+    reached = [row for row in plan["frontier"] if row["least_sigma"] is not None]
+    FA, FB = plan["lead"]
+    axis.set_title(f"Least noise for the median prediction\n{FA:.3f} against {FB:.3f}", fontsize=10)
+    axis.set_xlabel(f"attackers, who {_WORDS[report['threat']]}")
+    axis.set_ylabel("σ, noise over the clip of one unit")
+    if not reached:
+        axis.text(0.5, 0.5, "no noise reaches one attacker", ha="center", transform=axis.transAxes)
+        return
+    ks, sigmas = [row["attackers"] for row in reached], [row["least_sigma"] for row in reached]
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    kind = "proved bound" if plan["label"] == Label.BOUND else "estimate, no guarantee"
+    label = f"least σ ({kind}), one unit's ε at δ = {report['delta']:g}"
+    axis.plot(ks, sigmas, color=_BLUE, marker="o", label=label)
+    if (start := [k for k, sigma in zip(ks, sigmas, strict=True) if sigma == LEAST_MULTIPLIER]) != []:
+        less = f"σ = {LEAST_MULTIPLIER:g} is enough; less is not looked for"
+        axis.plot(start, [LEAST_MULTIPLIER] * len(start), "o", color=_BLUE, markerfacecolor="white", label=less)
+    axis.fill_between(ks, sigmas, max(sigmas) * 3, color=_BLUE, alpha=0.08, label="that many are tolerated")
+    for row in reached:
+        epsilon = row["epsilon_of_one_unit"]
+        text = "ε = ∞" if isinstance(epsilon, str) else f"ε ≤ {rounded_up(epsilon)}"
+        axis.annotate(
+            text, (row["attackers"], row["least_sigma"]), (5, -11), textcoords="offset points", fontsize=8, color="0.25"
+        )
+    axis.set_xlim(ks[0] / 1.2, ks[-1] * 2)
+    axis.set_ylim(min(sigmas) / 1.8, max(sigmas) * 3)
+    axis.set_xticks(ks, [str(k) for k in ks])
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.grid(visible=True, alpha=0.25)
+    _legend_below(axis)
+
+
+def _legend_below(axis: Any) -> None:
+    axis.legend(fontsize=9, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+
+
+def _name_ends(axis: Any, ends: Mapping[str, float]) -> None:
+    """Name and value beside the end of each line; infinite ones, which have no line, in the corner."""
+    if infinite := [CURVES[name][1] for name, value in ends.items() if math.isnan(value)]:
+        axis.text(0.03, 0.95, f"ε = ∞, no guarantee: {', '.join(infinite)}", transform=axis.transAxes, va="top")
+    finite = sorted((name for name in ends if not math.isnan(ends[name])), key=lambda name: ends[name])
+    for name, y in zip(finite, _apart([ends[name] for name in finite], 0.09 * axis.get_ylim()[1]), strict=True):
+        _, word, style = CURVES[name]
+        axis.annotate(
+            f"{word}\n{rounded_up(ends[name]) if name == 'bound' else format(ends[name], '.2f')}",
+            (axis.get_xlim()[1], y),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=style["color"],
+            annotation_clip=False,
+        )
+
+
+def _apart(ascending: list[float], gap: float) -> list[float]:
+    """Heights at least `gap` from the next: moved down from the highest, but the i-th not below i gaps."""
+    placed, above = list[float](), math.inf
+    for i, value in reversed(list(enumerate(ascending))):
+        above = max(min(value, above - gap), i * gap)
+        placed.append(above)
+    return placed[::-1]
+
+
+def _number(value: float | str) -> float:
+    """The report's infinite epsilon, which has no place on a linear axis, as a gap."""
+    return math.nan if isinstance(value, str) else value
+
+
+def _pyplot() -> Any:
+    """matplotlib's pyplot, drawing to files. Raises ConfigError."""
+    try:
+        importlib.import_module("matplotlib").use("agg")
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        raise ConfigError("--plot needs matplotlib: pip install 'precad[bench]'") from None
+
+
+def _save(pyplot: Any, figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=DPI, format="png")
+    except OSError as error:
+        raise ConfigError(f"--plot: expected a file that can be written, found {path}: {error.strerror}") from None
+    finally:
+        pyplot.close(figure)

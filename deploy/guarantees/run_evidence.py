@@ -1,0 +1,224 @@
+"""What run folders say for a certificate: the training as an attacking client meets it, and its models' confidences.
+
+A certificate is about F_c, the expectation over trainings of the confidence in class c. One folder holds one training,
+and one model is one draw: the mean over O folders estimates F_c to Hoeffding's radius, so only many independent runs of
+one configuration make a guarantee. All folders must therefore have the same task and the same client section, and be
+different runs. Attacks that the configuration contains are part of the training: the certificate counts further ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from precad.clients.errors import ClientError
+from precad.clients.models import networks
+from precad.clients.records import DataSource
+from precad.clients.training import evaluation
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.sections import Deployment
+from precad.deploy.errors import ConfigError
+from precad.deploy.figures import plain
+from precad.deploy.run_folder import RunFolder
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.certificates.monte_carlo import monte_carlo_privacy
+from precad.dp.certificates.prediction import Training
+from precad.dp.ledger import Level
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.protos.messages import convert
+from precad.protos.task.task import Task
+from precad.servers.store.folder import ledger_path, open_ledger
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvidence:
+    """Of one configuration's runs."""
+
+    confidences: list[list[float]]
+    """Mean over the runs, (n samples, n classes)."""
+    labels: list[int]
+    training: Training
+    """What one attacking client is to it: rate, noise of both servers over C, rounds."""
+    task: Task
+    provenance: dict[str, Any]
+    """For the report: what was read, and what all the models together cost."""
+    model_digests: tuple[str, ...]
+    """SHA-256 of the models that were asked, in hex."""
+
+    @property
+    def n_runs(self) -> int:
+        """O, trainings that the confidences are means of."""
+        return len(self.provenance["folders"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    folder: RunFolder
+    deployment: Deployment
+    charged: Counter[str]
+    """Rounds that each client has paid for."""
+    rounds: int
+    model_digest: str
+    ended: str
+
+
+def read_runs(paths: list[Path]) -> RunEvidence:
+    """The evidence of finished runs. Raises ConfigError naming the folder, what was expected and what was found."""
+    runs = [_read(path) for path in paths]
+    first = runs[0].deployment
+    for run in runs[1:]:
+        if (name := _difference(run.deployment, first)) is not None:
+            raise ConfigError(f"--run: expected runs of one configuration, found another {name} in {run.folder.root}")
+    for digest, n in Counter(run.model_digest for run in runs).items():
+        if n > 1:
+            raise ConfigError(f"--run: expected different runs, found model {digest[:12]} {n} times")
+    task, client = first.task, first.client
+    assert client is not None  # _read saw it
+    split = DataSource.of(client).load(side=networks.image_side(task.model))
+    test = split.test
+    total, digests = np.zeros((len(test), split.n_logits)), []
+    for run in runs:
+        parameters = _parameters(run, task)
+        digests.append(convert.sha256(convert.model_to_bytes(parameters)).hex())
+        total += evaluation.confidences(parameters, task.model, test)
+    mean: NDArray[np.float64] = total / len(runs)
+    mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)  # never above one by rounding
+    return RunEvidence(
+        confidences=mean.tolist(),
+        labels=test.labels.tolist(),
+        training=training_of(task),
+        task=task,
+        provenance=_provenance(runs, task),
+        model_digests=tuple(digests),
+    )
+
+
+def training_of(task: Task) -> Training:
+    """The task as an attacking client meets it: both servers' noise over C, an update being at most C long on the grid.
+
+    T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
+    participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
+    1.
+    Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like.
+    """
+    whole_client = task_privacy(task).every_round.get(Level.CLIENT)
+    if whole_client is None:
+        raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
+    rate = 1.0 if _may_end_early(task) else task.client_rate
+    return Training(SampledGaussian(rate, whole_client.noise_multiplier), _most_draws(task))
+
+
+def _most_draws(task: Task) -> int:
+    most = task_cost(task).most_draws
+    assert most is not None  # a task has an end
+    return most
+
+
+def _may_end_early(task: Task) -> bool:
+    """Whether a client in every round would spend a budget before the last one."""
+    budgets = {
+        View.ONE_SERVER: task.epsilon_budget_one_server,
+        View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
+    }
+    return any(
+        budget is not None and not task_privacy(task).epsilon(view, _most_draws(task), task.delta) <= budget
+        for view, budget in budgets.items()
+    )
+
+
+def _read(path: Path) -> _Run:
+    folder = RunFolder(path)
+    deployment = configuration.load(folder.config)
+    if deployment.client is None:
+        raise ConfigError(f"--run: expected a [client] section in {folder.config}, found none")
+    try:
+        networks.build(deployment.task.model)
+    except ClientError as error:
+        raise ConfigError(f"--run: expected a model that can be built in {path}: {error}") from None
+    try:
+        summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+        metrics = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
+        charged = _charged(folder, deployment.task)
+        return _Run(folder, deployment, charged, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"]))
+    except OSError as error:
+        raise ConfigError(f"--run: expected the folder of a finished run, found {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise ConfigError(f"--run: expected a summary and metrics as precad run writes them, found {path}") from None
+
+
+def _charged(folder: RunFolder, task: Task) -> Counter[str]:
+    """By A's ledger, which also holds the rounds that were given up after their charge. Raises OSError, DpError."""
+    ledger_path(folder.state_dir("a")).stat()  # opening would make one
+    with open_ledger(folder.state_dir("a"), task) as ledger:
+        return Counter(ledger.participation)
+
+
+def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:
+    model = networks.build(task.model)
+    try:
+        model.load_state_dict(torch.load(run.folder.model, weights_only=True))
+    except Exception as error:
+        found = f"{run.folder.model}: {error}"
+        raise ConfigError(f"--run: expected parameters of the model {task.model!r}, found {found}") from error
+    return networks.flatten(model)
+
+
+def _difference(ours: Deployment, theirs: Deployment) -> str | None:
+    """The first field that changes the training's law and in which two runs differ."""
+    for section, names in (("task", tuple(type(ours.task).model_fields)), ("client", _OF_THE_LAW)):
+        mine, other = getattr(ours, section), getattr(theirs, section)
+        for name in names:
+            if getattr(mine, name) != getattr(other, name):
+                return f"{section}.{name}"
+    return None
+
+
+_OF_THE_LAW: Final = (
+    *("dataset", "classes", "partition", "partition_seed", "shards_per_client", "dirichlet_alpha"),
+    "attacks",
+)
+"""Fields of `[client]` that say who holds which records, and what is sent of them. The others say where and when."""
+
+
+def _of_all_models(task: Task, view: View, n_runs: int, most: int) -> float:
+    """Of a client in the most rounds that there can be, in every run."""
+    limit = task_cost(task).most_of_a_client
+    assert limit is not None  # a task has an end
+    return task_privacy(task).epsilon(view, max(most, n_runs * limit), task.delta)
+
+
+def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
+    """What was read, and the privacy of all models together: one client's rounds in all runs, composed."""
+    together = sum((run.charged for run in runs), Counter[str]())
+    most = max(together.values(), default=0)
+    of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)
+    deployment = runs[0].deployment
+    training = training_of(task)
+    privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}
+    for view in View:
+        epsilon_each = task_privacy(task).epsilon(view, of_one, task.delta)
+        epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))
+        privacy[view.value] = {
+            "epsilon": plain(task_privacy(task).epsilon(view, most, task.delta)),
+            "epsilon_if_draws_are_discarded": plain(_of_all_models(task, view, len(runs), most)),
+            "basic_composition": {"epsilon": plain(epsilon), "delta": delta},
+        }
+    return {
+        "folders": [str(run.folder.root) for run in runs],
+        "task": task.name,
+        "q": training.event.sampling_rate,
+        "sampling_claimed": training.event.sampling_rate == task.client_rate,
+        "noise_multiplier_of_one_client": training.event.noise_multiplier,
+        "rounds": training.rounds,
+        "rounds_realised": [run.rounds for run in runs],
+        "ended": [run.ended for run in runs],
+        "attacks_in_the_training": dict(deployment.client.attacks) if deployment.client else {},
+        "privacy_of_all_models": privacy,
+    }

@@ -1,0 +1,67 @@
+"""Takes out of an image's environment what its processes do not need. Run by deploy/hosts/docker/Dockerfile.
+
+    python prune.py ROOT ... [--without NAME ...]
+
+ROOT is a distribution, with extras if wished (`precad[crypten-runtime]`); what it requires stays, and what that
+requires, but for the names after --without and what nobody else requires. All else is uninstalled, pip last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def needed(roots: Iterable[str], *, without: Iterable[str] = ()) -> set[str]:
+    """Canonical names of the installed distributions that the roots require, themselves included.
+
+    A requirement that is not installed is passed over: CrypTen's metadata asks for names that do not exist. Raises
+    PackageNotFoundError when a root is not installed.
+    """
+    excluded = {canonicalize_name(name) for name in without}
+    waiting = [Requirement(root) for root in roots]
+    for root in waiting:
+        metadata.distribution(root.name)
+    found: set[str] = set()
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        requirement = waiting.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in seen or key[0] in excluded:
+            continue
+        seen.add(key)
+        try:
+            required = metadata.requires(requirement.name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found.add(key[0])
+        waiting += [inner for inner in map(Requirement, required) if _applies(inner, requirement.extras)]
+    return found
+
+
+def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
+    """Here, and for one of the extras that were asked for."""
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def main() -> None:
+    """Uninstalls the rest."""
+    parser = argparse.ArgumentParser(description="Uninstalls all but what ROOT needs.")
+    parser.add_argument("roots", nargs="+", metavar="ROOT")
+    parser.add_argument("--without", nargs="*", default=[], metavar="NAME")
+    arguments = parser.parse_args()
+    kept = needed(arguments.roots, without=arguments.without)
+    installed = {canonicalize_name(found.name) for found in metadata.distributions()}
+    rest = [*sorted(installed - kept - {"pip"}), "pip"]
+    subprocess.run([sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", *rest], check=True)
+
+
+if __name__ == "__main__":
+    main()

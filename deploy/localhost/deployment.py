@@ -1,0 +1,389 @@
+"""A whole deployment on one machine: the dealer, both aggregators and the clients, each an operating-system process.
+
+The runner is the operator. It makes certificates for this run, resolves the configuration, starts the processes,
+watches both aggregators over gRPC, measures the public model on the held-out records, and writes the run folder. It
+holds no share and no seed, and takes no part in the protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from precad.clients.models import networks
+from precad.clients.training import evaluation
+from precad.deploy.authority import pki
+from precad.deploy.configuration.local import resolve
+from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
+from precad.deploy.figures import plain
+from precad.deploy.localhost.processes import Child, Children
+from precad.deploy.localhost.watch import LiveTable, warning_of
+from precad.deploy.run_folder import RunFolder
+from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
+from precad.dp.task_privacy import task_cost
+from precad.mpc.gates import require_gate
+from precad.mpc.local.engines import require_engine
+from precad.protos.messages import convert
+from precad.protos.messages.undecoded import decoded, stub_of_bytes
+from precad.protos.precad.v1 import control_pb2
+from precad.protos.task.model_update import learnt_bound
+from precad.protos.tls.files import TransportError
+from precad.protos.tls.identity import Identity, Role
+from precad.protos.tls.transport import dial, require_free
+from precad.servers.errors import SetupError
+from precad.servers.rounds import memory
+
+_CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
+SERVER_ROLES = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
+START_TIMEOUT_S = 120.0
+POLL_S = 0.2
+DIAGNOSIS_S = 5.0
+"""How long a failed run waits for the process that failed to say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A finished round as one aggregator reports it, with its model where that came along."""
+
+    record: control_pb2.RoundRecord
+    parameters: NDArray[np.float32] | None
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the runner has seen of the task."""
+
+    task_id: str = ""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    final: NDArray[np.float32] | None = None
+    ended: str = ""
+
+
+class LocalRun:
+    """One run. `run` returns its summary."""
+
+    def __init__(
+        self, raw: Mapping[str, Any], output: Path, console: Console, *, accuracy_every_round: bool = True
+    ) -> None:
+        """Validates everything, then writes the folder. Raises ConfigError, GateUnavailableError,
+        EngineUnavailableError, PkiError.
+
+        `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
+        is evaluated.
+        """
+        self._started = time.monotonic()
+        self._accuracy_every_round = accuracy_every_round
+        folder = RunFolder(output.absolute())
+        resolved, self.deployment, split = resolve(raw, folder)
+        self._require_free_ports()
+        require_gate(self.deployment.task.gate)
+        self._require_engines_and_memory()
+        self.folder = RunFolder.create(output)
+        self._console = console
+        task = self.deployment.task
+        pki.create_authority(self.folder.pki)
+        for role in Role:
+            if role is not Role.CLIENT:
+                pki.issue(self.folder.pki, Identity(role, role.value))
+        for client in task.clients:
+            pki.issue(self.folder.pki, Identity(Role.CLIENT, client))
+        np.save(self.folder.initial_model, networks.initial_vector(task))
+        self.folder.write_config(resolved)
+        self._open_operations()
+        self._test = split.test
+        self._children = Children(self.folder.logs)
+        self._progress = Progress()
+        self._cost = task_cost(task)
+
+    def _open_operations(self) -> None:
+        """Makes the token of the operations ports, where the run has any, and says where they are."""
+        servers = (self.deployment.aggregator.a, self.deployment.aggregator.b, self.deployment.dealer)
+        listening = [
+            (role, own) for role, own in zip(SERVER_ROLES, servers, strict=True) if own and own.operations_listen
+        ]
+        if any(own.operations_token == self.folder.operations_token for _, own in listening):
+            self.folder.write_operations_token(secrets.token_urlsafe(32))
+        for role, own in listening:
+            scheme = "https" if own.operations_tls else "http"
+            line = f"dashboard of {role}: {scheme}://{own.operations_listen}/  token: {own.operations_token}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _require_free_ports(self) -> None:
+        network = self.deployment.network
+        for name in ("aggregator_a", "aggregator_b", "dealer"):
+            try:
+                require_free(getattr(network, name))
+            except TransportError as error:
+                raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
+
+    def _require_engines_and_memory(self) -> None:
+        for letter, server in (("a", self.deployment.aggregator.a), ("b", self.deployment.aggregator.b)):
+            assert server is not None  # resolve() supplied it
+            require_engine(server.engine)
+            try:
+                memory.of_server(server, self.deployment.task)
+            except SetupError as error:
+                raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+    async def run(self) -> dict[str, Any]:
+        """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError on Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        interrupted = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupted.set)
+        task = self.deployment.task
+        algorithm = "" if task.algorithm == "precad" else f"{task.algorithm}, "
+        title = f"{task.name}: {algorithm}two aggregators, a dealer, {len(task.clients)} clients"
+        try:
+            with LiveTable(self._console, title=title) as table:
+                if (warning := warning_of(task)) is not None:
+                    table.warn(warning)
+                await self._watch_until_done(table, interrupted)
+        finally:
+            await asyncio.to_thread(self._children.close)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        return self._finish()
+
+    async def _watch_until_done(self, table: LiveTable, interrupted: asyncio.Event) -> None:
+        servers = self._start_servers()
+        watching = asyncio.create_task(self._watch(table))
+        stopping = asyncio.create_task(interrupted.wait())
+        guarding = asyncio.create_task(self._guard(servers, table))
+        try:
+            done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
+            if stopping in done:
+                raise InterruptedRunError("interrupted; every process was stopped")
+            if watching in done and watching.exception() is not None:
+                await asyncio.wait((guarding,), timeout=DIAGNOSIS_S)  # who died says more than what we missed
+            if guarding.done():
+                guarding.result()
+            watching.result()
+        finally:
+            for task in (watching, stopping, guarding):
+                task.cancel()
+            await asyncio.gather(watching, stopping, guarding, return_exceptions=True)
+
+    def _start_servers(self) -> list[Child]:
+        """The processes without whom there is no run. Each waits for the others."""
+        config = str(self.folder.config)
+        return [
+            self._children.start("dealer", "serve", "dealer", config),
+            self._children.start("aggregator-a", "serve", "aggregator", config, "--role", "a"),
+            self._children.start("aggregator-b", "serve", "aggregator", config, "--role", "b"),
+        ]
+
+    def _start_clients(self) -> None:
+        """After the servers, so that no round is over before we watch."""
+        ids, size = list(self.deployment.task.clients), self.deployment.localhost.clients_per_process
+        for start in range(0, len(ids), size):
+            group = ids[start : start + size]
+            name = group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1]}"
+            flags = [part for client in group for part in ("--id", client)]
+            self._children.start(name, "client", str(self.folder.config), *flags)
+
+    async def _guard(self, servers: list[Child], table: LiveTable) -> None:
+        """Raises RunFailedError when a server has ended with an error. A client that ends is reported, no more."""
+        reported: set[str] = set()
+        while True:
+            for child in self._children.all:
+                if child.exit_code in (None, 0) or child.name in reported:
+                    continue
+                if child in servers:
+                    await asyncio.sleep(1.0)  # the others notice, say so in their logs, and exit
+                    raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
+                reported.add(child.name)
+                table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
+            await asyncio.sleep(POLL_S)
+
+    def _why_failed(self, servers: list[Child]) -> str:
+        ended = [child for child in servers if child.exit_code not in (None, 0)]
+        lines = [f"{child.name} ended with code {child.exit_code}: {child.last_words()}" for child in ended]
+        return "\n".join([*lines, f"logs: {self.folder.logs}"])
+
+    def _exit_code(self, servers: list[Child]) -> int:
+        """Of the run: that of the first server which says why; a killed one says nothing, its peers say 4."""
+        codes = [child.exit_code for child in servers if child.exit_code not in (None, 0)]
+        return next((code for code in codes if code is not None and code > 1), UNREACHABLE if codes else FAILURE)
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, table: LiveTable) -> None:
+        """Joins the two aggregators' records round by round, until both say that the task is finished."""
+        assert self.deployment.operator is not None  # resolve() supplied it
+        operator, network = self.deployment.operator.tls, self.deployment.network
+        addresses = ((network.aggregator_a, Role.AGGREGATOR_A), (network.aggregator_b, Role.AGGREGATOR_B))
+        channels = [dial(address, role, operator) for address, role in addresses]
+        inboxes: list[asyncio.Queue[Observation | None]] = [asyncio.Queue(), asyncio.Queue()]
+        up = [asyncio.Event(), asyncio.Event()]
+        observers = [
+            asyncio.create_task(self._observe(channels[i], inboxes[i], up[i], table if i == 0 else None))
+            for i in (0, 1)
+        ]
+        joining = asyncio.create_task(self._join_records(inboxes, up, table))
+        try:
+            for finished in asyncio.as_completed((*observers, joining)):
+                await finished
+        finally:
+            for task in (*observers, joining):
+                task.cancel()
+            await asyncio.gather(*observers, joining, return_exceptions=True)
+            for channel in channels:
+                await channel.close()
+
+    async def _join_records(
+        self, inboxes: list[asyncio.Queue[Observation | None]], up: list[asyncio.Event], table: LiveTable
+    ) -> None:
+        for event in up:
+            await event.wait()
+        self._start_clients()
+        while True:
+            a, b = await inboxes[0].get(), await inboxes[1].get()
+            if a is None or b is None:
+                if a is not b:
+                    raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
+                return
+            accuracy = None
+            if a.parameters is not None:
+                self._progress.final = a.parameters
+                if self._accuracy_every_round:
+                    accuracy = await asyncio.to_thread(self._accuracy, a.parameters)
+            metrics = round_metrics(a.record, b.record, accuracy=accuracy)
+            metrics |= await asyncio.to_thread(epsilon_of_a_client, self._cost, a.record.round)
+            self._progress.metrics.append(metrics)
+            self.folder.append_metrics(metrics)
+            table.add(metrics)
+
+    async def _observe(
+        self,
+        channel: grpc.aio.Channel,
+        inbox: asyncio.Queue[Observation | None],
+        up: asyncio.Event,
+        table: LiveTable | None,
+    ) -> None:
+        """Finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError,
+        MalformedMessageError."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        request = control_pb2.WatchRequest(with_models=table is not None)
+        model = bytearray()
+        while True:
+            try:
+                async for data in stub_of_bytes(channel, _CONTROL).Watch(request):
+                    event = decoded(control_pb2.ControlEvent, data, "an aggregator")
+                    up.set()
+                    match event.WhichOneof("event"):
+                        case "model":
+                            model += event.model.data
+                        case "round":
+                            inbox.put_nowait(Observation(event.round, self._parameters(bytes(model))))
+                            model.clear()
+                        case "status" if table is not None:
+                            self._show_status(event.status, table)
+                        case "goodbye":
+                            self._progress.ended = event.goodbye.reason
+                            if not event.goodbye.finished:
+                                raise RunFailedError(event.goodbye.reason, exit_code=UNREACHABLE)
+                            inbox.put_nowait(None)
+                            return
+                raise RunFailedError("an aggregator hung up", exit_code=UNREACHABLE)
+            except grpc.aio.AioRpcError as error:
+                if up.is_set() or time.monotonic() > deadline:
+                    raise RunFailedError(f"lost an aggregator: {error.details()}", exit_code=UNREACHABLE) from None
+                await asyncio.sleep(POLL_S)
+
+    def _show_status(self, status: control_pb2.Status, table: LiveTable) -> None:
+        self._progress.task_id = status.task
+        n = len(self.deployment.task.clients)
+        table.say(f"{status.state}; {status.n_registered} of {n} clients connected")
+
+    def _parameters(self, data: bytes) -> NDArray[np.float32] | None:
+        return convert.model_from_bytes(data, self.deployment.task.dim) if data else None
+
+    def _accuracy(self, parameters: NDArray[np.float32]) -> float:
+        task = self.deployment.task
+        return evaluation.accuracy(parameters[: task.n_parameters], task.model, self._test)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> dict[str, Any]:
+        """Writes the model and the summary."""
+        task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
+        if final is None or not metrics:
+            raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=REFUSED)
+        torch.save(networks.trained(task.model, final[: task.n_parameters]).state_dict(), self.folder.model)
+        summary: dict[str, Any] = {
+            "rounds": len(metrics),
+            "clients": len(task.clients),
+            "processes": len(self._children.all),
+            "model_is_finite": evaluation.is_finite(final[: task.n_parameters], task.model, self._test),
+            "accuracy": round(self._accuracy(final), 4),
+            **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
+            **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
+            "delta": task.delta,
+            "accepted": sum(len(m["accepted"]) for m in metrics),
+            "rejected": sum(len(m["rejected"]) for m in metrics),
+            "missing": sum(len(m["missing"]) for m in metrics),
+            "rejected_clients": sorted({client for m in metrics for client in m["rejected"]}),
+            "seconds_total": round(time.monotonic() - self._started, 3),
+            "seconds_per_round": round(sum(m["seconds_total"] for m in metrics) / len(metrics), 4),
+            "bytes_client_up": sum(m["bytes"]["clients_to_a"] + m["bytes"]["clients_to_b"] for m in metrics),
+            "bytes_server_link": sum(m["bytes"]["a_to_b"] + m["bytes"]["b_to_a"] for m in metrics),
+            "gate": task.gate,
+            "mode": task.mode,
+            "algorithm": task.algorithm,
+            "task": self._progress.task_id,
+            "ended": self._progress.ended,
+            "output": str(self.folder.root),
+        }
+        self.folder.write_summary(summary)
+        return summary
+
+
+def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:
+    """One line of metrics.jsonl from both servers' records. Raises RunFailedError when the servers disagree."""
+    for name in ("round", "chosen", "accepted", "rejected", "missing", "model_digest"):
+        if getattr(a, name) != getattr(b, name):
+            raise RunFailedError(f"the aggregators disagree on {name} of round {a.round}", exit_code=FAILURE)
+    return {
+        "round": a.round,
+        "participants": list(a.chosen),
+        "accepted": list(a.accepted),
+        "rejected": list(a.rejected),
+        "missing": list(a.missing),
+        "bytes": {
+            "clients_to_a": a.bytes_by_link["from_clients"],
+            "clients_to_b": b.bytes_by_link["from_clients"],
+            "a_to_b": a.bytes_by_link["to_peer"],
+            "b_to_a": b.bytes_by_link["to_peer"],
+            "dealer_to_a": a.bytes_by_link["from_dealer"],
+            "dealer_to_b": b.bytes_by_link["from_dealer"],
+        },
+        "seconds": {name: round(value, 5) for name, value in a.seconds.items()},
+        "seconds_total": round(max(sum(record.seconds.values()) for record in (a, b)), 5),
+        "epsilon_one_server": plain(max(a.epsilon_one_server, b.epsilon_one_server)),
+        "epsilon_clients_only": plain(max(a.epsilon_clients_only, b.epsilon_clients_only)),
+        "accuracy": accuracy,
+        "model_digest": a.model_digest.hex(),
+    }
+
+
+def default_output(name: str) -> Path:
+    """runs/<name>-<time>, a folder that does not exist yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    candidates = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    with suppress(StopIteration):
+        return next(path for path in candidates if not path.exists())
+    raise ConfigError("--output: expected a free name under runs/, found none")

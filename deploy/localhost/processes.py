@@ -1,0 +1,127 @@
+"""Child processes that cannot outlive their parent.
+
+Every child holds the read end of a pipe whose write end only the parent has. When the parent is gone, however it went,
+the pipe ends and the child exits (`watch_lifeline`). The parent stops its children with SIGTERM, then SIGKILL.
+
+Children import nothing from the folder that they are started in. `python -m` would put it first, and a user's own
+`clients.py` or `mpc/` there would run in the servers. A model of the user's own is still found
+(`precad.clients.models.extension`), behind everything else, by clients and evaluation alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+LIFELINE_VARIABLE = "PRECAD_LIFELINE_FD"
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""Environment of every child, and so of what it starts: no interpreter puts the current folder first."""
+GRACE_S = 8.0
+
+
+def isolated_python() -> list[str]:
+    """Return the start of a command that runs this interpreter without the current folder on its path."""
+    return [sys.executable, "-P"]
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One started process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "(nothing in its log)"
+
+
+class Children:
+    """The processes of one run."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._lifeline_read, self._lifeline_write = os.pipe()
+        self.all: list[Child] = []
+
+    def start(self, name: str, *arguments: str) -> Child:
+        """`precad ARGUMENTS` as a process of its own."""
+        return self.start_program(name, *isolated_python(), "-m", "precad.deploy.cli.main", *arguments)
+
+    def start_program(self, name: str, *command: str) -> Child:
+        """`command` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
+        log = self._logs / f"{name}.log"
+        environment = {**os.environ, **_our_code(), LIFELINE_VARIABLE: str(self._lifeline_read), **_ONE_THREAD_EACH}
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(self._lifeline_read,),
+                start_new_session=True,
+            )
+        child = Child(name, process, log)
+        self.all.append(child)
+        return child
+
+    def stop(self) -> None:
+        """Ends every process that still runs: SIGTERM, and SIGKILL for whoever is left after GRACE_S."""
+        running = [child for child in self.all if child.exit_code is None]
+        for child in running:
+            child.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        for child in running:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+
+    def close(self) -> None:
+        """Stops everybody and cuts the lifeline."""
+        self.stop()
+        os.close(self._lifeline_write)
+        os.close(self._lifeline_read)
+
+
+_ONE_THREAD_EACH = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
+"""A dozen processes on a laptop's cores: threads of their own would only wait for each other."""
+
+
+def _our_code() -> dict[str, str]:
+    """Make a child import the code that this process runs, which need not be installed."""
+    holds_precad = Path(__file__).absolute().parents[3]
+    if holds_precad.name in ("site-packages", "dist-packages"):
+        return SAFE_PATH
+    already = os.environ.get("PYTHONPATH")
+    return {**SAFE_PATH, "PYTHONPATH": os.pathsep.join([str(holds_precad), *([already] if already else [])])}
+
+
+def watch_lifeline() -> None:
+    """Makes this process exit when the one that started it is gone. Does nothing when it was started by hand."""
+    descriptor = os.environ.get(LIFELINE_VARIABLE, "")
+    if not descriptor.isdigit():
+        return
+
+    def wait() -> None:
+        os.read(int(descriptor), 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -1,0 +1,85 @@
+"""The summary of a run, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.deploy.figures import three_digits
+from precad.dp.accountants.pld import Conduct, Unit, View
+from precad.dp.task_privacy import task_privacy
+from precad.protos.task.task import Task
+
+HEADINGS: Final = {Conduct.MAY_DISCARD: "may discard draws", Conduct.WATCHES: "only watches"}
+"""The two columns."""
+NOT_COVERED: Final = "no epsilon counts when uploads come, which clients were missing, and records that only test"
+_AGAINST: Final = {View.ONE_SERVER: "one server, any clients", View.CLIENTS_ONLY: "any clients"}
+_PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_justify": "left", "title_style": ""}
+
+
+def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:
+    """What was trained, what was refused, what is guaranteed to whom, and what it cost."""
+    privacy = task_privacy(task)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    if task.algorithm != "precad":
+        table.add_row("algorithm", task.algorithm)
+    table.add_row("model", f"{task.model}, {task.n_parameters} parameters, test accuracy {summary['accuracy']:.3f}")
+    if "learnt_bound" in summary:
+        table.add_row("clipping", f"updates to {summary['learnt_bound']:.4g} in the end, a bound that was learnt")
+    table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
+    counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
+    table.add_row("uploads", counts)
+    table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
+    table.add_row("privacy", _privacy(summary, task))
+    table.add_row("", _counts(summary))
+    for note in dict.fromkeys(privacy.rests_on[view] for view in View if task.algorithm != "precad"):
+        table.add_row("", f"rests on: {note}")
+    table.add_row("not covered", NOT_COVERED)
+    table.add_row(
+        "cost",
+        f"{summary['seconds_per_round']:.2f} s per round, {summary['seconds_total']:.0f} s in all; "
+        f"{summary['bytes_client_up'] / 1e6:.1f} MB from clients, "
+        f"{summary['bytes_server_link'] / 1e6:.1f} MB between the servers",
+    )
+    table.add_row("run folder", summary["output"])
+    console.print(table, highlight=False)
+
+
+def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
+    """One line for each unit and view: the bound that assumes less first. What a budget limits comes first."""
+    privacy = task_privacy(task)
+    found = Table(title=f"epsilon at delta = {summary['delta']} (proved bounds, add/remove one)", **_PLAIN)
+    for heading in ("of one", "against", *HEADINGS.values()):
+        found.add_column(heading, justify="left" if heading in ("of one", "against") else "right")
+    for name, unit, against in _rows(summary, privacy.unit, task):
+        is_nothing = name != "client" and privacy.events[View(name)] is None
+        figures = (float(summary[key]) for key in (f"epsilon_{name}", f"realised_epsilon_{name}"))
+        found.add_row(unit, against, *("no guarantee" if is_nothing else f"<= {three_digits(x)}" for x in figures))
+    return found
+
+
+def _rows(summary: Mapping[str, Any], unit: Unit, task: Task) -> list[tuple[str, str, str]]:
+    """(name in the summary, of whom, against whom)."""
+    of_views = [(view.value, str(unit), _AGAINST[view]) for view in View]
+    if "epsilon_client" not in summary:
+        return of_views
+    drawn_or_not = "client" if unit is Unit.RECORD else "client, drawn or not"
+    budget = "" if task.epsilon_budget_client is None else f" (budget {task.epsilon_budget_client:g})"
+    row = ("client", f"{drawn_or_not}{budget}", _AGAINST[View.CLIENTS_ONLY])
+    return [row, *of_views] if budget else [*of_views, row]
+
+
+def _counts(summary: Mapping[str, Any]) -> str:
+    """Say what each adversary does, and how many rounds its column counts."""
+    most = summary["most_rounds_of_a_client"]
+    limit = "any number of" if most is None else f"at most {most}"
+    return (
+        f"{HEADINGS[Conduct.MAY_DISCARD]}: makes rounds fail, or ends the task, for what it saw; a client in {limit} "
+        f"rounds. {HEADINGS[Conduct.WATCHES]}: does neither; a client in at most {summary['rounds_of_a_client']} "
+        f"rounds, {summary['discarded_draws']} draws given up before their charge"
+    )

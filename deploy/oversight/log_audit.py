@@ -1,0 +1,82 @@
+"""`precad audit log`: an aggregator's log, ledger and releases, verified together and against the other one's."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from precad.deploy.configuration.sections import Deployment, section
+from precad.deploy.errors import ConfigError
+from precad.dp.ledger import verified_charges
+from precad.protos.tls.identity import Role
+from precad.servers.config import AggregatorConfig, ServerConfig
+from precad.servers.database.replicas import url_of
+from precad.servers.errors import AuditError, SetupError
+from precad.servers.store import audit_log
+from precad.servers.store.folder import ledger_path, store_path
+
+
+def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
+    """What one server keeps in PostgreSQL, as files, with its ledger's: all of it, or no folder. Raises ConfigError,
+    SetupError, StoreError."""
+    own: ServerConfig
+    if role is Role.DEALER:
+        own = section(deployment.dealer, "dealer")
+    else:
+        letter = role.value[-1]
+        own = section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
+    if (url := url_of(own.database_url)) is None:
+        raise ConfigError("database_url: expected one, found none: the state_dir itself holds everything")
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"DIR: expected a new folder, found {folder}: {error.strerror}") from None
+    from precad.servers.store.copy import copy_database
+
+    try:
+        made = copy_database(url, role, folder)
+        if isinstance(own, AggregatorConfig) and (ledger := ledger_path(own.state_dir)).exists():
+            made.append(Path(shutil.copy(ledger, folder)))
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)  # half of a state may look like a whole one
+        if isinstance(error, OSError):
+            raise ConfigError(f"DIR: expected room for a copy, found {folder}: {error.strerror}") from None
+        raise
+    return made
+
+
+def check_log(state_dir: Path, *, against: Path | None = None, known: str | None = None) -> dict[str, Any]:
+    """What was verified, in numbers. Nothing on disk is changed, so a copy of a running server's folder will do.
+
+    Raises: SetupError when a file is not there; AuditError, LedgerCorruptedError when something was changed;
+    PeerMismatchError when the two servers' logs contradict one another.
+    """
+    log = audit_log.read(store_path(state_dir))
+    releases = audit_log.releases(log)
+    if not (ledger := ledger_path(state_dir)).is_file():
+        raise SetupError(f"{ledger}: expected the privacy ledger, found none")
+    charged = verified_charges(ledger)
+    for round in releases.keys() - charged.keys():
+        raise AuditError(f"round {round} was released, and the ledger does not hold it")
+    for round, fields in releases.items():
+        if sorted(fields["chosen"]) != charged[round]:
+            raise AuditError(f"round {round} was charged to others than it was released for")
+    if uncharged := audit_log.checked(log) - charged.keys():
+        raise AuditError(f"round {min(uncharged)} was checked, and the ledger does not hold it")
+    if known is not None and known not in {entry.chain for entry in log}:
+        raise AuditError(
+            f"--known: expected the chain value of an entry, found {known!r}: the log was rewritten or cut"
+        )
+    report: dict[str, Any] = {
+        "task": next((entry.fields["task"] for entry in log if entry.kind == "task"), None),
+        "entries": len(log),
+        "releases": len(releases),
+        "charged_rounds": len(charged),
+        "verdicts_unknown": audit_log.n_unknown_verdicts(log, charged.keys()),
+        "interruptions": sum(entry.kind == "interrupted" for entry in log),
+        "chain": log[-1].chain if log else audit_log.FIRST_CHAIN,
+    }
+    if against is not None:
+        report["agreed_releases"] = audit_log.compare(log, audit_log.read(store_path(against)))
+    return report

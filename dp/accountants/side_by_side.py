@@ -1,0 +1,173 @@
+"""Every accountant of the project, side by side with PldAccountant of `precad.dp.accountants.pld`, which is the
+default.
+
+    name        label                   what it computes
+    pld         bound                   loss distributions, the tightest; see precad.dp.accountants.pld
+    rdp         bound                   Renyi divergences, conversion of Balle et al.; the fallback
+    gdp         bound                   closed form, for rounds without sampling only
+    gdp_clt     approximation           the limit for many rounds, with two-stage sampling treated as visible
+    precad      published_reproduction  PRECAD's Theorem 1 as printed: the limit, at record rate q p
+    xie         published_reproduction  Xie et al.'s tables: Renyi on the orders `opacus`, conversion of Mironov '17
+
+An epsilon leaves here as a PrivacyStatement carrying its accountant's label, so that it is printed as what it is.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Final
+
+from precad.dp.accountants.gaussian_dp import eps_from_mu, gdp_clt, gdp_composed_mu
+from precad.dp.accountants.pld import (
+    Event,
+    Label,
+    PldAccountant,
+    PrivacyAccountant,
+    PrivacyStatement,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+    View,
+)
+from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_poisson, rdp_sgm_two_stage
+from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp, order_grid
+from precad.dp.checks import integral, require_count, require_delta, require_positive, require_probability
+from precad.dp.errors import UnsupportedEventError
+
+
+class RdpAccountant:
+    """By Renyi divergences, exact ones of the sampled Gaussian, and one conversion at the best order."""
+
+    label: Final = Label.BOUND
+
+    def __init__(self, method: str = "balle", orders: str | Sequence[float] = "wide") -> None:
+        self._method, self._orders = method, order_grid(orders)
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """Upper bound on epsilon, see PrivacyAccountant. Warns if the best order is an end of the grid."""
+        require_count("rounds", rounds)
+        require_delta(delta)
+        if _is_nothing(event, rounds):
+            return 0.0
+        return eps_from_rdp(lambda alpha: rdp_composed(_rdp(alpha, event), rounds), delta, self._method, self._orders)
+
+
+def _rdp(alpha: float, event: Event) -> float:
+    if isinstance(event, TwoStageSampledGaussian):
+        return rdp_sgm_two_stage(alpha, event.selection_rate, event.record_rate, event.noise_multiplier)
+    return rdp_sgm_poisson(alpha, event.sampling_rate, event.noise_multiplier)
+
+
+class GdpAccountant:
+    """By Gaussian differential privacy, exactly: for rounds in which every unit takes part for certain."""
+
+    label: Final = Label.BOUND
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """The exact epsilon of sqrt(rounds)/sigma-GDP, raised by more than the root finder's error."""
+        require_count("rounds", rounds)
+        require_delta(delta)
+        if _is_nothing(event, rounds):
+            return 0.0
+        if _rates(event) != (1, 1):
+            raise UnsupportedEventError("the gdp accountant", event)
+        return eps_from_mu(delta, gdp_composed_mu(event.noise_multiplier, rounds)) * (1 + 1e-12)
+
+
+class GdpCltAccountant:
+    """By the central limit of Gaussian differential privacy. Above or below the truth, and below it for small delta."""
+
+    label: Final = Label.APPROXIMATION
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """Epsilon of p sqrt(q T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage. Infinite if that overflows."""
+        selection_rate, record_rate = _rates(event)
+        return _eps_of_limit(math.sqrt(selection_rate), record_rate, event, rounds, delta)
+
+
+class PrecadAccountant:
+    """PRECAD's Theorem 1 as printed, kept to show what it says: the central limit, with record rate q p."""
+
+    label: Final = Label.PUBLISHED_REPRODUCTION
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """Epsilon of q p sqrt(T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage. Infinite if that overflows."""
+        selection_rate, record_rate = _rates(event)
+        return _eps_of_limit(selection_rate, record_rate, event, rounds, delta)
+
+
+def _eps_of_limit(factor: float, record_rate: float, event: Event, rounds: int, delta: float) -> float:
+    require_count("rounds", rounds)
+    require_delta(delta)
+    if _is_nothing(event, rounds):
+        return 0.0
+    mu = factor * gdp_clt(record_rate, event.noise_multiplier, rounds)
+    return eps_from_mu(delta, mu) if math.isfinite(mu) else math.inf
+
+
+class XieAccountant(RdpAccountant):
+    """The recipe behind Xie et al.'s tables. What it computes is a bound, but not the one their text describes."""
+
+    label: Final = Label.PUBLISHED_REPRODUCTION  # type: ignore[misc]
+
+    def __init__(self) -> None:
+        super().__init__("mironov", "opacus")
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """Their epsilon; an end of their grid is often the best order, and is no news."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OrderGridWarning)
+            return super().epsilon(event, rounds, delta)
+
+
+ACCOUNTANTS: Final[dict[str, PrivacyAccountant]] = {
+    "pld": PldAccountant(),
+    "rdp": RdpAccountant(),
+    "gdp": GdpAccountant(),
+    "gdp_clt": GdpCltAccountant(),
+    "precad": PrecadAccountant(),
+    "xie": XieAccountant(),
+}
+
+
+def statement(
+    accountant: PrivacyAccountant, event: Event, rounds: int, *, delta: float, view: View
+) -> PrivacyStatement:
+    """What the accountant says of these rounds, under the accountant's label."""
+    return PrivacyStatement(accountant.epsilon(event, rounds, delta), delta, view, accountant.label)
+
+
+def side_by_side(event: Event, rounds: int, *, delta: float, view: View) -> dict[str, PrivacyStatement]:
+    """Every accountant's statement, by name; without those that have no formula for the event."""
+    found = {}
+    for name, accountant in ACCOUNTANTS.items():
+        try:
+            found[name] = statement(accountant, event, rounds, delta=delta, view=view)
+        except UnsupportedEventError:
+            continue
+    return found
+
+
+def pld_eps_sgm(q: float, sigma: float, T: float, delta: float, visible: float | None = None) -> float:
+    """Epsilon of T rounds of the Poisson(q)-sampled Gaussian by loss distributions, the larger of both directions.
+
+    With visible = w, a round takes place only with probability w, and whether it did is known. Bound.
+    """
+    require_probability("q", q)
+    require_positive("sigma", sigma)
+    T = integral("T", T)
+    require_delta(delta)
+    if visible is None:
+        return PldAccountant().epsilon(SampledGaussian(q, sigma), T, delta)
+    require_probability("visible", visible)
+    return PldAccountant().epsilon(TwoStageSampledGaussian(visible, q, sigma), T, delta)
+
+
+def _rates(event: Event) -> tuple[float, float]:
+    """(probability of the client, of the record): one stage has the first certain."""
+    if isinstance(event, TwoStageSampledGaussian):
+        return event.selection_rate, event.record_rate
+    return 1.0, event.sampling_rate
+
+
+def _is_nothing(event: Event, rounds: int) -> bool:
+    return rounds == 0 or 0 in _rates(event)

@@ -1,0 +1,133 @@
+"""What rounds of a task cost one unit, what budgets allow, and how many rounds that makes at most.
+
+A figure names what its adversary may do to the draws of clients (`precad.dp.accountants.pld.Conduct`):
+
+watches        No draw is discarded. The figure counts the rounds that were charged, in which the client really was.
+may discard    Draws can be discarded and the task can be ended for what has been released. The number of rounds is
+               then a stopping time, and "(epsilon of it, delta)" does not hold: stopping at the right moment raises
+               delta tenfold (tests/dp/accountants/test_odometer.py). The figure counts the most rounds that there can
+               be, a number that was fixed before: T, the rounds that may be lost, and the rounds that a budget allows.
+
+The second figure is sound for every stopping rule. A training that stops early is a function of one that runs on, and
+one that runs on is the composition of a fixed number of rounds, each chosen by what came before.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from precad.dp.accountants.calibration import largest
+from precad.dp.accountants.pld import (
+    Event,
+    PldAccountant,
+    PrivacyAccountant,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+    View,
+)
+
+_SEARCH_END: Final = 1_000_000
+"""Where the search for the rounds of a budget ends when nothing else limits them."""
+
+
+class Level(enum.StrEnum):
+    """What a round of the task costs a unit of any enrolled client, drawn or not, against clients only."""
+
+    CLIENT = "client"
+    """A whole client: drawn with probability q, for all to see, its update at most C long."""
+    DRAWN_RECORD = "drawn_record"
+    """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCost:
+    """Epsilons of a task at its delta."""
+
+    events: Mapping[View, SampledGaussian | None]
+    """What a step costs a unit of a client that takes part; None: everything."""
+    delta: float
+    every_round: Mapping[Level, Event] = field(default_factory=dict)
+    """What one round of the task costs, by level."""
+    budgets: Mapping[View | Level, float] = field(default_factory=dict)
+    """The largest epsilon that any client may reach."""
+    steps_per_round: int = 1
+    most_rounds: int | None = None
+    """How many rounds there are at most, with those that are lost. None: nothing limits them."""
+    accountant: PrivacyAccountant = field(default_factory=PldAccountant)
+
+    def of_view(self, view: View, rounds: int) -> float:
+        """Return epsilon of a client that was in so many rounds."""
+        event = self.events[view]
+        if event is None:
+            return math.inf if rounds else 0.0
+        return self.accountant.epsilon(event, rounds * self.steps_per_round, self.delta)
+
+    def of_level(self, level: Level, rounds: int) -> float:
+        """Return epsilon of a unit of any enrolled client after a realised number of rounds.
+
+        With a budget for a view the end of the task depends on who was drawn. Hiding in the draw cannot then be
+        claimed for the number of rounds that there were. Raises ValueError for a level without an account.
+        """
+        event = self._event_of(level)
+        if any(isinstance(key, View) for key in self.budgets):
+            event = everybody_drawn(event)
+        return self.accountant.epsilon(event, rounds, self.delta)
+
+    def level_after_draws(self, level: Level, n_drawn: int, n_charged: int = 0) -> float:
+        """Return what the budget of a level is compared with: every draw counts, also of a round that was given up.
+
+        Round numbers count draws. A server that misbehaves may skip many of them, but cannot draw more than there are.
+        """
+        if self.most_rounds is not None:
+            n_drawn = min(n_drawn, self.most_rounds)
+        return self.of_level(level, max(n_drawn, n_charged))
+
+    @functools.cached_property
+    def most_draws(self) -> int | None:
+        """How many rounds can be drawn at most: those of the task, or of the budgets of its levels."""
+        allowed = [self._allowed(key) for key in self.budgets if isinstance(key, Level)]
+        return min([*([] if self.most_rounds is None else [self.most_rounds]), *allowed], default=None)
+
+    @functools.cached_property
+    def most_of_a_client(self) -> int | None:
+        """In how many rounds a client can be at most: in all that are drawn, or as many as its budgets allow."""
+        allowed = [self._allowed(key) for key in self.budgets if isinstance(key, View)]
+        return min([*([] if self.most_draws is None else [self.most_draws]), *allowed], default=None)
+
+    def view_if_discarded(self, view: View, rounds: int = 0) -> float:
+        """Return epsilon of a client in the most rounds, or in `rounds`, those that there were, if they are more."""
+        if self.most_of_a_client is None:
+            return math.inf
+        return self.of_view(view, max(rounds, self.most_of_a_client))
+
+    def level_if_discarded(self, level: Level, rounds: int = 0) -> float:
+        """Return epsilon of a unit of any enrolled client over the most draws, or over `rounds` if they are more.
+
+        The number is fixed, so hiding in the draws can be claimed: whoever discards some learns no more than from all.
+        """
+        event = self._event_of(level)
+        if self.most_draws is None:
+            return math.inf
+        return self.accountant.epsilon(event, max(rounds, self.most_draws), self.delta)
+
+    def _allowed(self, key: View | Level) -> int:
+        """Return the most rounds with which the budget is kept."""
+        cost = functools.partial(self.of_view, key) if isinstance(key, View) else functools.partial(self.of_level, key)
+        return largest(lambda n: cost(n) <= self.budgets[key], self.most_rounds or _SEARCH_END)
+
+    def _event_of(self, level: Level) -> Event:
+        if level not in self.every_round:
+            raise ValueError(f"level must be one of {', '.join(self.every_round) or 'none'}, got {level}")
+        return self.every_round[Level(level)]
+
+
+def everybody_drawn(event: Event) -> Event:
+    """Return the event of a client that is in the round for certain."""
+    if isinstance(event, TwoStageSampledGaussian):
+        return SampledGaussian(event.record_rate, event.noise_multiplier)
+    return SampledGaussian(1.0, event.noise_multiplier)

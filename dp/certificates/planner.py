@@ -1,0 +1,278 @@
+"""Which noise, clip and number of rounds reach a wish: k attackers tolerated, at epsilon <= e, in a given training.
+
+More noise helps both parts of a wish, so for given rounds and clips there is a least sigma for each, and the larger of
+the two reaches the wish. What noise costs is accuracy. `noise_to_signal` says how much of it must be lost, before
+anybody trains: the noise of all rounds together, along one direction, over the largest signal that the clips let
+through. Real gradients point less one way and are clipped more, so the truth is above it, and a wish for which it
+exceeds a limit is out of reach. Fewer rounds and tighter clips are tried too.
+
+The confidences F_A and F_B are taken to stay as they are, which other noise will not leave them: what is planned must
+be certified anew once it is trained.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, Self
+
+from scipy.optimize import brentq
+from scipy.special import ndtri
+
+from precad.dp.accountants.gaussian_dp import mu_from_eps_delta
+from precad.dp.accountants.group_mixture import Direction, loss_distribution
+from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
+from precad.dp.checks import require_count, require_delta, require_positive, require_probability
+
+LEAST_MULTIPLIER: Final = 0.25
+"""Where the search starts: less noise is not looked for."""
+
+_MOST_MULTIPLIER: Final = 1e4
+_HALVINGS: Final = 4
+
+
+class Task(Protocol):
+    """A training whose noise is to be chosen."""
+
+    @property
+    def q(self) -> float:
+        """Probability that a client is in a round."""
+
+    @property
+    def rounds(self) -> int:
+        """T."""
+
+    @property
+    def delta(self) -> float:
+        """Of epsilon."""
+
+    @property
+    def client_clip(self) -> float | None:
+        """C, where it is free to choose."""
+
+    @property
+    def protected(self) -> tuple[float, int]:
+        """(sampling rate, rounds) that the wished epsilon is about, at multiplier sigma."""
+
+    def sigma_of(self, attacker_multiplier: float) -> float:
+        """The sigma at which an attacking unit sees that much noise over its clip."""
+
+    def noise_to_signal(self, sigma: float) -> float:
+        """Noise of all rounds over the largest signal, along one direction; see the module."""
+
+    def alternatives(self) -> list[Self]:
+        """This task, and the same with fewer rounds or tighter clips."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrecadTask:
+    """PRECAD: epsilon of one record against one server, attackers who are whole clients and control no server."""
+
+    q: float
+    p: float
+    rounds: int
+    n_clients: int
+    n_records: int
+    """Of all clients together, as declared."""
+    record_clip: float
+    client_clip: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        require_probability("q", self.q)
+        require_probability("p", self.p)
+        require_count("rounds", self.rounds, at_least=1)
+        require_count("n_clients", self.n_clients, at_least=1)
+        require_count("n_records", self.n_records, at_least=1)
+        require_positive("record_clip", self.record_clip)
+        require_positive("client_clip", self.client_clip)
+        require_delta(self.delta)
+
+    @property
+    def protected(self) -> tuple[float, int]:
+        """A record of a client that takes part in the expected number of rounds."""
+        return self.p, math.ceil(self.q * self.rounds - 1e-9)
+
+    def sigma_of(self, attacker_multiplier: float) -> float:
+        """m C/(sqrt(2) R): both servers' noise counts."""
+        return attacker_multiplier * self.client_clip / (math.sqrt(2) * self.record_clip)
+
+    def noise_to_signal(self, sigma: float) -> float:
+        """sqrt(2 T) sigma R over T min(q p N R, q n C)."""
+        per_round = self.q * min(self.p * self.n_records * self.record_clip, self.n_clients * self.client_clip)
+        return _ratio(math.sqrt(2 / self.rounds) * sigma * self.record_clip, per_round)
+
+    def alternatives(self) -> list["PrecadTask"]:
+        """T, T/2, .. with C, C/2, .., four halvings of each at most."""
+        clips = [self.client_clip / 2**i for i in range(_HALVINGS + 1)]
+        return [replace(self, rounds=T, client_clip=C) for T in _halved(self.rounds) for C in clips]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CentralTask:
+    """Central DP: updates of whole users clipped to S and noised by sigma S; epsilon and attackers are about users."""
+
+    q: float
+    rounds: int
+    n_users: int
+    delta: float
+
+    def __post_init__(self) -> None:
+        require_probability("q", self.q)
+        require_count("rounds", self.rounds, at_least=1)
+        require_count("n_users", self.n_users, at_least=1)
+        require_delta(self.delta)
+
+    @property
+    def client_clip(self) -> None:
+        """None: S is the unit of noise and signal alike, and cancels."""
+        return
+
+    @property
+    def protected(self) -> tuple[float, int]:
+        """Every user, in every round with probability q."""
+        return self.q, self.rounds
+
+    def sigma_of(self, attacker_multiplier: float) -> float:
+        """The same: an attacker is a user."""
+        return attacker_multiplier
+
+    def noise_to_signal(self, sigma: float) -> float:
+        """sqrt(T) sigma S over T q n S."""
+        return _ratio(sigma / math.sqrt(self.rounds), self.q * self.n_users)
+
+    def alternatives(self) -> list["CentralTask"]:
+        """T, T/2, .., four halvings at most."""
+        return [replace(self, rounds=T) for T in _halved(self.rounds)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """`attackers` tolerated by a prediction with F_A against F_B, at epsilon <= `epsilon`, with signal left."""
+
+    attackers: int
+    epsilon: float
+    FA: float
+    FB: float
+    threat: Threat = Threat.ADD
+    most_noise_to_signal: float = 1.0
+    """Beyond this the wish counts as out of reach: by default noise as large as the largest signal."""
+
+    def __post_init__(self) -> None:
+        require_count("attackers", self.attackers)
+        require_positive("epsilon", self.epsilon)
+        require_probability("FA", self.FA)
+        require_probability("FB", self.FB)
+        require_positive("most_noise_to_signal", self.most_noise_to_signal)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The least sigma for a wish with these rounds and clips. Label: bound, as long as F_A and F_B hold."""
+
+    rounds: int
+    client_clip: float | None
+    sigma: float
+    decided_by: str
+    """`attackers` or `epsilon`: which of the two asked for this much."""
+    noise_to_signal: float
+
+
+def least_multiplier_for_attackers(k: int, FA: float, FB: float, q: float, rounds: int, threat: Threat) -> float | None:
+    """The least noise over an attacking unit's clip, to 1e-3 from above, with which a prediction survives k of them.
+
+    None if there is none up to 10^4, or the lead is none; LEAST_MULTIPLIER if that suffices. Exact method, a bound.
+    """
+    require_count("k", k)
+    require_probability("FA", FA)
+    require_probability("FB", FB)
+    return _least_multiplier(k, float(FA), float(FB), float(q), rounds, Threat(threat)) if FA > FB else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _least_multiplier(k: int, FA: float, FB: float, q: float, rounds: int, threat: Threat) -> float | None:
+    def margin(multiplier: float) -> float:
+        training = Training(SampledGaussian(q, multiplier), rounds)
+        return attacked_bounds(FA, k, training, threat)[0] - attacked_bounds(FB, k, training, threat)[1]
+
+    # k q sqrt(T) over the multiplier is the parameter of a Gaussian limit, in which half the lead is what may be lost
+    lead = float(ndtri(min(FA, 1 - 1e-9)) - ndtri(max(FB, 1e-9)))
+    guess = (1 if threat is Threat.ADD else 2) * k * q * math.sqrt(rounds) / max(lead / 2, 1e-9)
+    low = high = min(max(guess, LEAST_MULTIPLIER), _MOST_MULTIPLIER)
+    while not margin(high) > 0:
+        if high >= _MOST_MULTIPLIER:
+            return None
+        low, high = high, min(1.25 * high, _MOST_MULTIPLIER)
+    while margin(low) > 0:
+        if low <= LEAST_MULTIPLIER:
+            return LEAST_MULTIPLIER
+        low, high = max(low / 1.25, LEAST_MULTIPLIER), low
+    root = brentq(lambda x: margin(math.exp(x)), math.log(low), math.log(high), xtol=5e-4)
+    found = math.exp(root)
+    while not margin(found) > 0:  # by at most the root finder's tolerance, and then from above
+        found *= 1 + 3e-4
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: float) -> float | None:
+    """To 1e-3 from above, None if there is none up to 10^4.
+
+    By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
+    """
+
+    def excess(sigma: float) -> float:
+        found = max(loss_distribution(1, rate, sigma, rounds, direction).epsilon(delta) for direction in Direction)
+        return math.log(min(found, 1e9) + 1e-9) - math.log(epsilon)
+
+    if rate == 0 or rounds == 0:
+        return LEAST_MULTIPLIER
+    if rate == 1:  # exactly Gaussian
+        return math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta) * (1 + 1e-9)
+    guess = rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta)
+    low = high = min(max(guess, LEAST_MULTIPLIER), _MOST_MULTIPLIER)
+    while excess(high) > 0:
+        if high >= _MOST_MULTIPLIER:
+            return None
+        low, high = high, min(1.25 * high, _MOST_MULTIPLIER)
+    while not excess(low) > 0:
+        if low <= LEAST_MULTIPLIER:
+            return LEAST_MULTIPLIER
+        low, high = max(low / 1.25, LEAST_MULTIPLIER), low
+    found = math.exp(brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=5e-4))
+    while excess(found) > 0:
+        found *= 1 + 3e-4
+    return found
+
+
+def plan(wish: Wish, task: Task) -> Plan | None:
+    """The least sigma that reaches the wish with the rounds and clips of this task; None if none does."""
+    multiplier = least_multiplier_for_attackers(wish.attackers, wish.FA, wish.FB, task.q, task.rounds, wish.threat)
+    if multiplier is None:
+        return None
+    for_attackers = task.sigma_of(multiplier)
+    for_epsilon = _least_sigma_for_epsilon(wish.epsilon, *task.protected, task.delta)
+    if for_epsilon is None:
+        return None
+    sigma = max(for_attackers, for_epsilon)
+    decided_by = "attackers" if for_attackers > for_epsilon else "epsilon"
+    return Plan(task.rounds, task.client_clip, sigma, decided_by, task.noise_to_signal(sigma))
+
+
+def search(wish: Wish, task: Task) -> list[Plan]:
+    """The plan of every alternative to the task, the one that leaves most of the signal first. Empty: none does."""
+    found = [made for other in task.alternatives() if (made := plan(wish, other)) is not None]
+    return sorted(found, key=lambda made: made.noise_to_signal)
+
+
+def frontier(ks: list[int], wish: Wish, task: Task) -> dict[int, Plan | None]:
+    """The best plan for each number of attackers, the rest of the wish as it is; None where none exists."""
+    return {k: next(iter(search(replace(wish, attackers=k), task)), None) for k in ks}
+
+
+def _halved(rounds: int) -> list[int]:
+    return sorted({max(1, rounds >> i) for i in range(_HALVINGS + 1)}, reverse=True)
+
+
+def _ratio(noise: float, signal: float) -> float:
+    return noise / signal if signal > 0 else math.inf

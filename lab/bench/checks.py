@@ -1,0 +1,137 @@
+"""What the clock runs over, from held submissions to verdicts and the sum of the accepted shares.
+
+sound      the protocol as the servers run it
+unsound    the same without rows: a modular square-sum and one comparison, which a wrapping vector passes
+exchange   one empty message in each direction: the link's own cost of a round
+floor      what no implementation of the sound check can leave out: masks, rows, one pass over the data
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from precad.lab.bench.unsound import NoRows, UnsoundEngine
+from precad.lab.bench.workload import Case, Held
+from precad.mpc import ring, validation
+from precad.mpc.channel import Channel
+from precad.mpc.gate import equality, top_bits
+from precad.mpc.gate.top_bits import Gate
+from precad.mpc.kernels import local as local_kernels
+from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
+from precad.mpc.local.step import add_shares, local_sums
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.sharing import Mode
+from precad.mpc.tuples.correlations import Block
+from precad.mpc.tuples.held import ServerTuples
+from precad.mpc.validation import Revealed, Validated
+
+UNSOUND, FLOOR, EXCHANGE = "unsound", "floor", "exchange"
+GATE_OF_UNSOUND = "native"
+AES_TILE = 1 << 18
+"""Bytes of a buffer that stays in the cache: the cipher's own rate, without the memory's."""
+
+
+def gate_blocks(case: Case, gate: Gate) -> tuple[Block, ...]:
+    """The binary correlations of the whole batch: 65 words per client, or 1 without rows."""
+    low_bits = case.bound.low_bits
+    return top_bits.blocks(gate, case.clients, low_bits[-1:] if case.implementation == UNSOUND else low_bits)
+
+
+def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated:
+    """Lock, reveal, check. Run by both servers."""
+    locked = validation.lock(held.bindings, held.tuples.shape, channel)
+    if case.mode == Mode.MASKED:
+        revealed = validation.reveal(locked, held.vectors(), held.tuples, channel)
+    else:
+        revealed = validation.reveal_and_open(locked, held.vectors(), held.tuples, channel, held.rooms)
+    check = validate_without_rows if case.implementation == UNSOUND else validation.validate
+    return check(revealed, held.tuples, case.bound, gate, channel)
+
+
+def validate_without_rows(
+    revealed: Revealed, tuples: ServerTuples, bound: NormBound, gate: Gate, channel: Channel
+) -> Validated:
+    """`precad.mpc.validation.validate` less the no-wrap test: accepts 2^32 e_1. For comparison only.
+
+    Source: PRECAD, Sec. 4.3, as printed, on the integers modulo 2^64.
+    """
+    active, opened = revealed.active, revealed.opened
+    engine = UnsoundEngine()
+    sums = local_sums(tuples.party, validation.masked_shares(active, opened, tuples), NoRows(), bound.dim, engine)
+    words = validation.words_to_check(active, sums, tuples, bound)[:, -1:]
+    verdicts = equality.all_zero(
+        top_bits.shares_of_zero(words, bound.low_bits[-1:], gate, tuples.correlations(), channel),
+        equality.hash_key(revealed.challenge, tuples.shape.label()),
+        tuples.equality_tuples(active),
+        channel,
+    )
+    rejected = [i for i, is_accepted in enumerate(verdicts) if not is_accepted]
+    again = validation.masked_shares([active[i] for i in rejected], [opened[i] for i in rejected], tuples)
+    add_shares(sums.share_sum, tuples.party, again, engine, negate=True)
+    return Validated(active, tuple(verdicts), sums.share_sum)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Seconds of the parts, for a whole batch at one server."""
+
+    aes: float
+    memory: float
+    rows: float
+
+    @property
+    def total(self) -> float:
+        """One after the other on one core, as the server runs them."""
+        return self.aes + self.memory + self.rows
+
+
+def run_floor(case: Case) -> Floor:
+    """The parts of the sound check that depend on d, each as bare as it gets.
+
+    aes     one word per coordinate and client for the mask, one per coordinate for the rows of the whole batch, by
+            AES-128-CTR into a buffer that stays in the cache
+    memory  one pass per client that reads the upload and the running sum and writes the sum, 24 bytes a coordinate
+    rows    the compiled loop of the rows on words and shares that lie in the cache
+    """
+    shares = np.ones((case.clients, case.dim), dtype=np.int64)
+    running = np.zeros(case.dim, dtype=np.int64)
+    row_words = _aes_seconds(case.dim)
+    masks = _aes_seconds(case.dim * case.clients)
+
+    start = time.perf_counter()
+    for share in shares:
+        np.add(running, share, out=running)
+    memory = time.perf_counter() - start
+
+    return Floor(aes=masks + row_words, memory=memory, rows=_rows_seconds(case.dim, case.clients))
+
+
+def _rows_seconds(dim: int, n_clients: int) -> float:
+    """The rows of a batch: one client alone, more of them in groups of four."""
+    words = np.arange(ring.TILE, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    lanes = 1 if n_clients == 1 else LANES
+    buckets = np.zeros(BYTES * BYTE_VALUES * lanes, dtype=np.uint64)
+    signed = words if lanes == 1 else np.tile(words, (lanes, 1))
+    scatter = local_kernels.scatter_one if lanes == 1 else local_kernels.scatter_four
+    n_tiles = -(-dim // ring.TILE)
+    start = time.perf_counter()
+    for _ in range(n_tiles):
+        scatter(words, signed, buckets)
+    seconds = time.perf_counter() - start
+    return seconds * dim / (n_tiles * ring.TILE) * -(-n_clients // lanes)
+
+
+def _aes_seconds(n_words: int) -> float:
+    """AES-128-CTR of n_words, at the rate that the `cryptography` package reaches in place."""
+    encryptor = Cipher(algorithms.AES128(bytes(16)), modes.CTR(bytes(16))).encryptor()
+    zeros, out = bytes(AES_TILE), bytearray(AES_TILE)
+    n_bytes = 8 * n_words
+    start = time.perf_counter()
+    for _ in range(n_bytes // AES_TILE):
+        encryptor.update_into(zeros, out)
+    encryptor.update_into(memoryview(zeros)[: n_bytes % AES_TILE], out)
+    return time.perf_counter() - start

@@ -1,0 +1,53 @@
+"""`precad bench noise`: our sampler beside OpenDP's discrete Gaussian and a vectorised Canonne-Kamath-Steinke.
+
+All are exact: ours for the rounded Gaussian, theirs for the discrete one, laws that agree to 1 / (24 std^2). std = 2^17
+on the grid is sigma R = 2 at 16 fractional bits. `ratio` is the sampler's time over ours. One thread, one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from precad.dp.noise import rounded_gaussian
+from precad.lab.bench import machine, peer_runs
+from precad.lab.bench.canonne import CanonneSampler
+from precad.lab.bench.peer_runs import OPENDP
+from precad.lab.bench.statistics import Spread, timed
+
+STD = 1 << 17
+OPENDP_SIZE = 5_000
+"""Coordinates per measurement: OpenDP takes microseconds for one."""
+
+OURS, CANONNE = "precad", "canonne-vectorised"
+
+
+def run(
+    *, size: int, repetitions: int, peers_python: Path, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """The report: `{"rows": [...], "machine": {...}, "missing": {...}}`. Raises ProcessFailedError."""
+    facts, canonne = machine.facts(), CanonneSampler(STD)
+    say(f"{OURS} and {CANONNE}, {size:,} coordinates")
+    ours = timed(lambda: rounded_gaussian.sample(float(STD), size), repetitions).scaled(1e9 / size)
+    rows = [_row(OURS, size, ours, ours)]
+    rows.append(_row(CANONNE, size, timed(lambda: canonne.sample(size), repetitions).scaled(1e9 / size), ours))
+    absent: dict[str, str] = {}
+    if (why_not := peer_runs.missing(OPENDP, peers_python)) is not None:
+        say(f"{OPENDP}: left out: {why_not}")
+        absent[OPENDP] = why_not
+    else:
+        say(f"{OPENDP}, {OPENDP_SIZE:,} coordinates")
+        rows.append(_row(OPENDP, OPENDP_SIZE, peer_runs.run_opendp(STD, OPENDP_SIZE, repetitions, peers_python), ours))
+    return {"rows": rows, "machine": facts, "missing": absent}
+
+
+def _row(sampler: str, size: int, spread: Spread, ours: Spread) -> dict[str, Any]:
+    return {
+        "sampler": sampler,
+        "exact": True,
+        "std": STD,
+        "size": size,
+        **spread.fields("ns_per_coordinate"),
+        "ratio": spread.median / ours.median,
+    }

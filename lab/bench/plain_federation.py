@@ -1,0 +1,310 @@
+"""A federated deployment without PRECAD: one server that sees every update, over the same gRPC and mutual TLS.
+
+For `precad bench overhead`. Records, model, gradient engine, certificates, transport and the number of processes are
+those of a PRECAD deployment; what is missing is the second server and everything that it takes. A client joins, is
+invited, downloads the model (one download per process and round, as in `precad.clients.process`), trains, and uploads
+float32.
+
+    no-privacy   the sum of the sampled records' gradients, clipped by nothing
+    local-dp     Algorithm 2's clipped update; each client adds the noise that protects it alone
+
+A process: python -m precad.lab.bench.plain_federation server JOB | clients JOB ID..
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from precad.clients.config import ClientConfig
+from precad.clients.errors import ProtocolError, ServerUnreachableError
+from precad.clients.models import networks
+from precad.clients.process import Trainer, load_records
+from precad.clients.training.conduct import Honest
+from precad.clients.upload.session import ModelCache
+from precad.deploy.authority import pki
+from precad.deploy.localhost.processes import Children, isolated_python, watch_lifeline
+from precad.dp.noise import rounded_gaussian
+from precad.lab.bench.server_pair import free_ports, wait_for_all
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from precad.protos.task.task import Task
+from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.identity import Identity, Role, require_role
+from precad.protos.tls.transport import bind_server, dial
+
+NO_PRIVACY, LOCAL_DP = "no-privacy", "local-dp"
+NO_CLIP = 1e12
+"""A bound that no gradient reaches."""
+SERVER = Role.AGGREGATOR_A
+TIMEOUT_S = 1800.0
+RETRY_S, CONNECT_TIMEOUT_S = 0.2, 120.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What every process of one setting is told."""
+
+    setting: str
+    chosen: Sequence[Sequence[str]]
+    """Of every round, who is in it."""
+    address: str
+    pki: str
+    task: dict[str, Any]
+    client: dict[str, Any]
+    result: str
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What `write` wrote."""
+        return cls(**json.loads(path.read_text()))
+
+    def tls(self, name: str) -> TlsFiles:
+        """What a process shows and trusts."""
+        folder = Path(self.pki)
+        return TlsFiles(
+            certificate=folder / name / "cert.pem", key=folder / name / "key.pem", authority=folder / "ca.pem"
+        )
+
+
+def measure(
+    setting: str, task: Task, client: dict[str, Any], *, clients_per_process: int, chosen: Sequence[Sequence[str]]
+) -> list[dict[str, float]]:
+    """Seconds of each phase, a round for every set of chosen clients: `collect` (invitation to last upload), `update`.
+
+    Raises ProcessFailedError.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"precad-{setting}-") as folder:
+        root = Path(folder)
+        pki.create_authority(root / "pki", name="precad benchmark")
+        pki.issue(root / "pki", Identity(SERVER, SERVER.value))
+        ids = list(task.clients)
+        for name in ids:
+            pki.issue(root / "pki", Identity(Role.CLIENT, name))
+        job, result = root / "job.json", root / "result.json"
+        Job(
+            setting=setting,
+            chosen=chosen,
+            address=f"127.0.0.1:{free_ports(1)[0]}",
+            pki=str(root / "pki"),
+            task=task.model_dump(mode="json"),
+            client={**client, "certificates": str(root / "pki"), "authority": str(root / "pki" / "ca.pem")},
+            result=str(result),
+        ).write(job)
+        children = Children(root)
+        command = [*isolated_python(), "-m", "precad.lab.bench.plain_federation"]
+        try:
+            started = [children.start_program("server", *command, "server", str(job))]
+            for start in range(0, len(ids), clients_per_process):
+                group = ids[start : start + clients_per_process]
+                started.append(children.start_program(f"clients-{start}", *command, "clients", str(job), *group))
+            wait_for_all(started, TIMEOUT_S)
+        finally:
+            children.close()
+        measured: list[dict[str, float]] = json.loads(result.read_text())
+        return measured
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
+    """Invites, sums what comes, updates."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._task = Task.model_validate(job.task)
+        self._queues: dict[str, asyncio.Queue[aggregator_pb2.ClientEvent]] = {}
+        self._changed = asyncio.Event()
+        self._model = b""
+        self._total: NDArray[np.float64] = np.zeros(self._task.dim)
+        self._expected: set[str] = set()
+
+    async def Join(  # noqa: N802
+        self, request: aggregator_pb2.JoinRequest, context: Context
+    ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        """Streams invitations until the end."""
+        queue = self._queues[require_role(context, Role.CLIENT).name] = asyncio.Queue()
+        self._changed.set()
+        while True:
+            event = await queue.get()
+            yield event
+            if event.WhichOneof("event") == "goodbye":
+                return
+
+    async def GetModel(  # noqa: N802
+        self, request: aggregator_pb2.ModelRequest, context: Context
+    ) -> AsyncIterator[common_pb2.Chunk]:
+        """The model of the round in progress."""
+        require_role(context, Role.CLIENT)
+        for piece in convert.pieces(self._model):
+            yield common_pb2.Chunk(data=piece)
+
+    async def Submit(  # noqa: N802
+        self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
+    ) -> aggregator_pb2.SubmitReply:
+        """Adds one update, float32."""
+        client = require_role(context, Role.CLIENT).name
+        received = bytearray()
+        async for part in request_iterator:
+            received += part.chunk.data
+        self._total += np.frombuffer(received, dtype="<f4")
+        self._expected.discard(client)
+        self._changed.set()
+        return aggregator_pb2.SubmitReply()
+
+    async def run(self) -> list[dict[str, float]]:
+        """All rounds: seconds of their phases."""
+        server, _ = bind_server(self._job.address, self._job.tls(SERVER.value))
+        aggregator_pb2_grpc.add_AggregatorServicer_to_server(self, server)
+        await server.start()
+        await self._until(lambda: len(self._queues) == len(self._task.clients))
+        parameters = networks.initial_parameters(self._task.model, seed=self._task.model_seed)
+        measured = []
+        for t, chosen in enumerate(self._job.chosen, start=1):
+            start = time.perf_counter()
+            await self._collect(t, parameters, chosen)
+            collected = time.perf_counter()
+            step = self._total * (self._task.learning_rate / self._task.divisor)
+            parameters = (parameters + step).astype(np.float32)
+            measured.append({"collect": collected - start, "update": time.perf_counter() - collected})
+        for queue in self._queues.values():
+            queue.put_nowait(aggregator_pb2.ClientEvent(goodbye=common_pb2.Goodbye(finished=True)))
+        await server.stop(5.0)
+        return measured
+
+    async def _collect(self, t: int, parameters: NDArray[np.float32], chosen: Sequence[str]) -> None:
+        self._model, self._total = convert.model_to_bytes(parameters), np.zeros(self._task.dim)
+        digest = convert.sha256(self._model)
+        self._expected = set(chosen)
+        for client in chosen:
+            invitation = aggregator_pb2.Invitation(round=t, dim=self._task.dim, model_digest=digest)
+            self._queues[client].put_nowait(aggregator_pb2.ClientEvent(invitation=invitation))
+        await self._until(lambda: not self._expected)
+
+    async def _until(self, condition: Any) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+# -- a process of clients ---------------------------------------------------------------------------------------------
+
+
+class PlainClients:
+    """Several virtual clients, each with its own certificate and connection."""
+
+    def __init__(self, job: Job, clients: Sequence[str]) -> None:
+        torch.set_num_threads(1)
+        self._job, self._clients = job, clients
+        task = Task.model_validate(job.task)
+        config = ClientConfig.model_validate(job.client, context={"base": Path(job.pki)})
+        self._is_private = job.setting == LOCAL_DP
+        bounds = {} if self._is_private else {"record_clip": NO_CLIP, "client_clip": NO_CLIP}
+        self._task = task
+        self._trainer = Trainer(
+            task=task.model_copy(update=bounds),
+            records=load_records(task, config, clients),
+            conducts={client: Honest() for client in clients},
+            device=config.device,
+        )
+        self._cache = ModelCache()
+
+    async def run(self) -> None:
+        """Until the server says goodbye. Raises ServerUnreachableError, ProtocolError."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(self._clients) + 4))
+        await asyncio.gather(*(self._run_client(client) for client in self._clients))
+
+    async def _run_client(self, client: str) -> None:
+        async with dial(self._job.address, SERVER, self._job.tls(client)) as channel:
+            stub = aggregator_pb2_grpc.AggregatorStub(channel)
+            async for event in self._events(stub):
+                if event.WhichOneof("event") == "invitation":
+                    await self._take_part(stub, client, event.invitation)
+
+    async def _events(self, stub: aggregator_pb2_grpc.AggregatorStub) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            has_joined = False
+            try:
+                async for event in stub.Join(aggregator_pb2.JoinRequest()):
+                    has_joined = True
+                    yield event
+            except grpc.aio.AioRpcError as error:
+                if has_joined or time.monotonic() > deadline:
+                    raise ServerUnreachableError(str(error.details())) from None
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _take_part(
+        self, stub: aggregator_pb2_grpc.AggregatorStub, client: str, invitation: aggregator_pb2.Invitation
+    ) -> None:
+        parameters = await self._cache.get(invitation.model_digest, lambda: self._download(stub, invitation))
+        update = await asyncio.to_thread(self._update, client, parameters)
+        await stub.Submit(_parts(update))
+
+    def _update(self, client: str, parameters: NDArray[np.float32]) -> bytes:
+        update = self._trainer.update(client, parameters)
+        if self._is_private:
+            noise = rounded_gaussian.sample(self._task.noise_std_on_grid, self._task.dim)
+            update = update + noise * math.ldexp(1.0, -self._task.frac_bits)
+        return update.astype("<f4").tobytes()
+
+    async def _download(
+        self, stub: aggregator_pb2_grpc.AggregatorStub, invitation: aggregator_pb2.Invitation
+    ) -> NDArray[np.float32]:
+        data = await convert.collect(
+            stub.GetModel(aggregator_pb2.ModelRequest(round=invitation.round)), limit=4 * self._task.dim
+        )
+        if convert.sha256(data) != invitation.model_digest:
+            raise ProtocolError("the downloaded model does not have the digest that the server named")
+        return convert.model_from_bytes(data, self._task.dim)
+
+
+async def _parts(update: bytes) -> AsyncIterator[aggregator_pb2.SubmitPart]:
+    for piece in convert.pieces(update):
+        yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
+
+
+def main() -> None:
+    """One process of the deployment."""
+    watch_lifeline()
+    what, job, *clients = sys.argv[1:]
+    described = Job.read(Path(job))
+
+    async def serve() -> list[dict[str, float]]:  # made inside the loop: gRPC and asyncio's primitives belong to one
+        return await PlainServer(described).run()
+
+    async def train() -> None:
+        await PlainClients(described, clients).run()
+
+    if what == "server":
+        Path(described.result).write_text(json.dumps(asyncio.run(serve())))
+    else:
+        asyncio.run(train())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""One of the two measured server processes: the servers' own link and MPC thread, and a list of cases to run in step.
+
+    precad bench server JOB --party a|b        (hidden; `precad.lab.bench.server_pair` starts it)
+
+Both run the same cases in the same order and agree at a barrier before each clock starts. What only one of them can
+know (bytes that it sent, its own seconds) it writes into its result file, for the parent to join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from precad.dp.noise import rounded_gaussian
+from precad.lab.bench.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
+from precad.lab.bench.errors import WrongVerdictError
+from precad.lab.bench.machine import peak_rss, reset_peak_rss, take_own_core
+from precad.lab.bench.workload import Case, Updates, open_spool, prepare
+from precad.mpc.channel import Prefixed
+from precad.mpc.gate.top_bits import Gate
+from precad.mpc.gates import make_gate
+from precad.mpc.opening import open_in_place
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Party
+from precad.mpc.validation import Validated
+from precad.protos.precad.v1 import common_pb2, peer_pb2_grpc
+from precad.protos.task.task import PROTOCOL_VERSION
+from precad.protos.tls.files import PinFile, TlsContext, TlsFiles
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import bind_server, dial, with_port
+from precad.servers.door.servicers import PeerServicer
+from precad.servers.links.credentials import ROLES
+from precad.servers.links.lane import Lane, lane_context
+from precad.servers.links.lane_listener import LaneListener
+from precad.servers.links.lane_opening import open_lane
+from precad.servers.links.peer import PeerLink, dial_peer
+from precad.servers.rounds.uploads import Spool
+from precad.servers.telemetry.events import Telemetry
+
+CONNECT_TIMEOUT_S = 60.0
+GOODBYE_TIMEOUT_S = 5.0
+NOISE_STD = 2.0**17
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What both processes are told, in one file."""
+
+    address: str
+    """Of server B."""
+    pki: str
+    """Folder of a throw-away authority with both aggregators' certificates."""
+    cases: tuple[Case, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        """Of a file that `write` made."""
+        fields = json.loads(path.read_text())
+        return cls(fields["address"], fields["pki"], tuple(Case.from_json(case) for case in fields["cases"]))
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+    def tls(self, party: Party) -> TlsFiles:
+        """One server's certificate and key."""
+        folder = Path(self.pki)
+        own = folder / ROLES[party]
+        return TlsFiles(certificate=own / "cert.pem", key=own / "key.pem", authority=folder / "ca.pem")
+
+    def pinned(self, party: Party) -> PinFile:
+        """The certificate that the other server pins."""
+        return PinFile(self.tls(party).certificate, ROLES[party])
+
+    def lane(self, party: Party) -> TlsContext:
+        """What a server shows and trusts on the lane."""
+        return lane_context(party, self.tls(party), self.tls(0 if party == 1 else 1).certificate)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one server saw of one case; one entry per repetition that counts."""
+
+    check_s: list[float] = field(default_factory=list)
+    aggregate_s: list[float] = field(default_factory=list)
+    """Noise, exchange of the noisy shares, their sum."""
+    dealer_s: list[float] = field(default_factory=list)
+    bytes_sent: int = 0
+    """On the lane, by this server's socket, for one check: TLS's records included."""
+    aggregate_bytes_sent: int = 0
+    rounds: int = 0
+    peak_rss: int = 0
+    """Bytes, of the whole process from the lock to the noisy sum: submissions and the workload's one vector included.
+    The process's peak so far where the kernel cannot reset it."""
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    """Of the floor: seconds of each part."""
+
+
+class BenchmarkServer:
+    """One process. `run` returns when every case is measured."""
+
+    def __init__(self, job: Job, party: Party, result: Path) -> None:
+        self._job, self._party, self._result = job, party, result
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends it without a result."""
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Raises: WrongVerdictError, ServerError, MpcError, TransportError."""
+        async with AsyncExitStack() as stack:
+            link, lane = await self._link(stack)
+            receiving = asyncio.create_task(link.run())
+            thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
+            stack.callback(thread.shutdown, wait=False, cancel_futures=True)
+            loop = asyncio.get_running_loop()
+            stack.callback(lane.close)
+            measuring = loop.run_in_executor(thread, run_cases, self._job.cases, lane)
+            stopping = asyncio.create_task(self._stopped.wait())
+            try:
+                await asyncio.wait((measuring, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if measuring.done():
+                    self._result.write_text(json.dumps([asdict(case) for case in measuring.result()]))
+            finally:
+                await link.say_goodbye(common_pb2.Goodbye(finished=True), GOODBYE_TIMEOUT_S)
+                stopping.cancel()
+                await asyncio.wait((receiving,), timeout=GOODBYE_TIMEOUT_S)
+                receiving.cancel()
+                with suppress(Exception, asyncio.CancelledError):
+                    await receiving
+
+    async def _link(self, stack: AsyncExitStack) -> tuple[PeerLink, Lane]:
+        """The servers' own link and lane: A dials B over TLS, each trusts exactly the other's certificate."""
+        job, party = self._job, self._party
+        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION)
+        if party == 0:
+            link, theirs = await dial_peer(
+                stack,
+                lambda: dial(job.address, Role.AGGREGATOR_B, job.tls(0), job.pinned(1)),
+                hello,
+                job.address,
+                CONNECT_TIMEOUT_S,
+            )
+            lane = await open_lane(job.address, theirs.lane_port, theirs.lane_token, job.lane(0), CONNECT_TIMEOUT_S)
+            return link, lane
+        server, _ = bind_server(job.address, job.tls(1))
+        listener = LaneListener(with_port(job.address, 0), job.lane(1))
+        hello.lane_port, hello.lane_token = listener.port, listener.token
+        servicer = PeerServicer(job.pinned(0), Telemetry(ROLES[1]))
+        peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
+        await server.start()
+        stack.push_async_callback(server.stop, 1.0)
+        stack.callback(servicer.release)
+        link, _ = await servicer.wait_for_peer(hello, CONNECT_TIMEOUT_S)
+        return link, await listener.accept(CONNECT_TIMEOUT_S)
+
+
+class CountingChannel:
+    """The servers' lane, with the counters that a report needs."""
+
+    def __init__(self, lane: Lane, prefix: str) -> None:
+        self._inner, self._lane = Prefixed(lane, prefix), lane
+        self.rounds = 0
+
+    @property
+    def party(self) -> Party:
+        """0 for A, 1 for B."""
+        return self._inner.party
+
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
+        """See `precad.mpc.channel.Channel.exchange`."""
+        self.rounds += 1
+        return self._inner.exchange(label, payload, at_most)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
+        """See `precad.mpc.channel.Channel.exchange_pieces`. One round, however many pieces."""
+        self.rounds += 1
+        return self._inner.exchange_pieces(label, pieces, at_most)
+
+    def bytes_sent(self) -> int:
+        """On the lane since it was opened."""
+        return self._lane.bytes_sent
+
+
+def run_cases(cases: tuple[Case, ...], lane: Lane) -> list[Measured]:
+    """Every case, in the MPC thread. Cases of one size take turns, so that whatever else the machine does meanwhile
+    meets all of them alike and their ratios less than their times."""
+    take_own_core(lane.party)
+    gates: dict[str, Gate] = {}
+    runs = [_run_of(case, CountingChannel(lane, f"case-{i}"), gates) for i, case in enumerate(cases)]
+    for _, group in itertools.groupby(runs, key=lambda run: (run.case.dim, run.case.clients)):
+        same_size = list(group)
+        for repetition in range(max(run.case.warm_up + run.case.repetitions for run in same_size)):
+            for run in same_size:
+                if repetition < run.case.warm_up + run.case.repetitions:
+                    run.repeat(repetition, is_timed=repetition >= run.case.warm_up)
+    return [run.measured for run in runs]
+
+
+class CaseRun(Protocol):
+    """One case on its way."""
+
+    case: Case
+    measured: Measured
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """One repetition, at both servers; the warm-up's leave no time."""
+
+
+def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> CaseRun:
+    if case.implementation == FLOOR:
+        return FloorRun(case, channel)
+    if case.implementation == EXCHANGE:
+        return ExchangeRun(case, channel)
+    name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
+    gates[name] = gates.get(name) or make_gate(name)
+    return CheckRun(case, gates[name], channel)
+
+
+class FloorRun:
+    """Both servers at the same time: they share the memory's bandwidth in the check, too."""
+
+    def __init__(self, case: Case, channel: CountingChannel) -> None:
+        self.case, self.measured, self._channel = case, Measured(), channel
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`."""
+        self._channel.exchange("barrier", b"")
+        floor = run_floor(self.case)
+        if is_timed:
+            self.measured.check_s.append(floor.total)
+            for name, seconds in asdict(floor).items():
+                self.measured.parts.setdefault(name, []).append(seconds)
+
+
+class ExchangeRun:
+    """An empty step of the link, there and back, as the protocol makes one per round."""
+
+    def __init__(self, case: Case, channel: CountingChannel) -> None:
+        self.case, self.measured, self._channel = case, Measured(), channel
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`."""
+        start = time.perf_counter()
+        self._channel.exchange("empty", b"")
+        if is_timed:
+            self.measured.check_s.append(time.perf_counter() - start)
+
+
+class CheckRun:
+    """A check, every time on a fresh batch. All verdicts are looked at; in the warm-up, the opened sum as well."""
+
+    def __init__(self, case: Case, gate: Gate, channel: CountingChannel) -> None:
+        self.case, self.measured = case, Measured()
+        self._gate, self._channel = gate, channel
+        self._blocks = gate_blocks(case, gate)
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See `CaseRun.repeat`. Raises WrongVerdictError."""
+        with (
+            tempfile.TemporaryDirectory(prefix="precad-bench-") as folder,
+            open_spool(self.case, Path(folder)) as spool,
+        ):
+            self._repeat(repetition, spool, is_timed=is_timed)
+
+    def _repeat(self, repetition: int, spool: Spool, *, is_timed: bool) -> None:
+        case, channel, measured, updates = self.case, self._channel, self.measured, Updates(self.case)
+        held = prepare(case, updates, repetition, channel.party, self._blocks, spool)
+        channel.exchange("barrier", b"")
+        sent_before, rounds_before = channel.bytes_sent(), channel.rounds
+        reset_peak_rss()
+        start = time.perf_counter()
+        checked = run_check(case, held, self._gate, channel)
+        seconds = time.perf_counter() - start
+        measured.bytes_sent, measured.rounds = channel.bytes_sent() - sent_before, channel.rounds - rounds_before
+        measured.peak_rss = max(measured.peak_rss, peak_rss())
+        if checked.verdicts != case.expected(repetition):
+            raise WrongVerdictError(f"{case}: expected {case.expected(repetition)}, found {checked.verdicts}")
+        if not is_timed:
+            _require_right_sum(updates.accepted_sum(repetition), checked, channel)
+            return
+        measured.check_s.append(seconds)
+        measured.dealer_s.append(held.dealer_seconds)
+        channel.exchange("barrier", b"")
+        sent_before = channel.bytes_sent()
+        measured.aggregate_s.append(_aggregate(checked.accepted_share_sum, channel))
+        measured.aggregate_bytes_sent = channel.bytes_sent() - sent_before
+        measured.peak_rss = max(measured.peak_rss, peak_rss())
+
+
+def _require_right_sum(expected: RingArray, checked: Validated, channel: CountingChannel) -> None:
+    open_in_place(checked.accepted_share_sum, "sum", channel)
+    if not np.array_equal(checked.accepted_share_sum, expected):
+        raise WrongVerdictError("the shares of the accepted clients do not add up to their updates")
+
+
+def _aggregate(share_sum: RingArray, channel: CountingChannel) -> float:
+    """Seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
+    start = time.perf_counter()
+    share_sum += rounded_gaussian.sample(NOISE_STD, share_sum.size)
+    open_in_place(share_sum, "noisy sum", channel)
+    return time.perf_counter() - start

@@ -1,0 +1,203 @@
+"""`precad bench validation`: the two-server check of a batch, beside CrypTen's, SPU's, the unsound one and the floor.
+
+What is timed: from the moment at which both servers hold every submission until both know the verdicts and hold their
+share of the sum. Two processes over loopback gRPC with mutual TLS, one thread each; every batch has fresh tuples and
+one update that is too long. The peers run one after the other, never beside each other, and leave out the sum.
+
+Fields of a row, per client of the batch: `ms_per_client` (the median; `_q1` and `_q3` are quartiles) and, from it,
+`ns_per_coordinate`; `bytes_up`, client to servers; `bytes_link`, one server to the other, in the direction that carries
+more, from the lock on. `rounds` are those of the whole batch: messages in one direction. `ratio` is our `ms_per_client`
+over that of the named implementation at the same d and number of clients: below 1, ours is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precad.lab.bench import machine, peer_runs, server_pair
+from precad.lab.bench.checks import EXCHANGE, FLOOR, UNSOUND
+from precad.lab.bench.peer_runs import CRYPTEN_TTP, SPU_CHEETAH, SPU_SEMI2K, Cell, PeerResult
+from precad.lab.bench.server_pair import PairResult
+from precad.lab.bench.statistics import Spread
+from precad.lab.bench.workload import TASK, Case
+from precad.mpc.gates import GATES
+from precad.mpc.ring import WORD_BYTES
+from precad.mpc.sharing import Mode, Party
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.protos.task.task import PROTOCOL_VERSION
+
+Progress = Callable[[str], None]
+
+EMPTY_EXCHANGES = Case(implementation=EXCHANGE, mode=Mode.MASKED, dim=1, clients=1, repetitions=200, warm_up=50)
+
+COMPARED = (CRYPTEN_TTP, SPU_SEMI2K, SPU_CHEETAH, UNSOUND, FLOOR)
+"""What `ratio` compares with."""
+
+QUICK_DIMS, DIMS = (26_010, 100_000, 1_000_000), (26_010, 100_000, 1_000_000, 10_000_000)
+QUICK_CLIENTS, CLIENTS = (1, 8), (1, 8, 32)
+MAX_WORDS = 40_000_000
+"""Coordinates of a whole batch; larger ones only in full runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to measure."""
+
+    dims: tuple[int, ...] = DIMS
+    clients: tuple[int, ...] = CLIENTS
+    repetitions: int = 7
+    peer_repetitions: int = 3
+    max_words: int = MAX_WORDS
+    peer_max_words: tuple[tuple[str, int], ...] = (
+        (CRYPTEN_TTP, 40_000_000),
+        (SPU_SEMI2K, 40_000_000),
+        (SPU_CHEETAH, 4_000_000),
+    )
+    """Peers take long where they are slow: SPU CHEETAH needs some microseconds per coordinate."""
+
+    @classmethod
+    def quick(cls, repetitions: int) -> Plan:
+        """Three sizes, 1 and 8 clients, within two minutes on two cores."""
+        limits = ((CRYPTEN_TTP, 8_000_000), (SPU_SEMI2K, 8_000_000), (SPU_CHEETAH, 100_000))
+        return cls(
+            dims=QUICK_DIMS,
+            clients=QUICK_CLIENTS,
+            repetitions=repetitions,
+            peer_repetitions=min(2, repetitions),
+            peer_max_words=limits,
+        )
+
+    def sizes(self, max_words: int) -> list[tuple[int, int]]:
+        """(dim, clients), small ones first; a single client at every dimension."""
+        every = [(dim, clients) for dim in self.dims for clients in self.clients]
+        return [(dim, n) for dim, n in every if n == 1 or dim * n <= min(max_words, self.max_words)]
+
+    def peer_cells(self, peer: str) -> list[Cell]:
+        """The sizes at which a peer runs: a single client, too, only within its limit."""
+        limit = dict(self.peer_max_words)[peer]
+        return [Cell(d, n, self.peer_repetitions) for d, n in self.sizes(limit) if d * n <= limit]
+
+    def cases(self) -> list[Case]:
+        """Ours, the unsound check and the floor, at every size."""
+        kinds = [(gate, mode.value) for gate in GATES for mode in Mode]
+        kinds += [(UNSOUND, Mode.MASKED.value), (FLOOR, Mode.MASKED.value)]
+        return [
+            Case(implementation=name, mode=mode, dim=d, clients=n, repetitions=self.repetitions)
+            for d, n in self.sizes(self.max_words)
+            for name, mode in kinds
+        ]
+
+
+def run(plan: Plan, *, peers_python: Path, say: Progress = lambda line: None) -> dict[str, Any]:
+    """The report: `{"rows": [...], "machine": {...}, "missing": {...}, "exchange_ms": ...}`. Raises BenchmarkError."""
+    facts = machine.facts()
+    cases = plan.cases()
+    say(f"our check, the unsound one and the floor: {len(cases)} cases in two processes")
+    exchange, *ours = server_pair.measure([EMPTY_EXCHANGES, *cases])
+    rows = [our_row(result) for result in ours]
+    absent: dict[str, str] = {}
+    for peer in (CRYPTEN_TTP, SPU_SEMI2K, SPU_CHEETAH):
+        why_not = peer_runs.missing(peer, peers_python)
+        if why_not is not None:
+            say(f"{peer}: left out: {why_not}")
+            absent[peer] = why_not
+            continue
+        say(f"{peer}: {len(plan.peer_cells(peer))} cases")
+        rows += [peer_row(peer, result) for result in peer_runs.run_peer(peer, plan.peer_cells(peer), peers_python)]
+    add_ratios(rows)
+    return {"rows": rows, "machine": facts, "missing": absent, "exchange_ms": 1e3 * exchange.check.median}
+
+
+def our_row(result: PairResult) -> dict[str, Any]:
+    """One case of the two server processes."""
+    case, n = result.case, result.case.clients
+    row = _row(case.implementation, case.mode, case.dim, n, result.check)
+    if case.implementation == FLOOR:
+        parts = {f"{name}_ns": 1e9 * s / (n * case.dim) for name, s in result.parts.items()}
+        return row | {"mode": None, "bytes_up": 0, "bytes_link": 0, "rounds": 0, "sound": None} | parts
+    assert result.dealer is not None  # every check was dealt for
+    return row | {
+        "bytes_up": bytes_up(Mode(case.mode), case.dim),
+        "bytes_link": result.bytes_link / n,
+        "rounds": result.rounds,
+        "sound": case.implementation != UNSOUND,
+        "bytes_link_both_directions": result.bytes_link_total / n,
+        "bytes_relayed_before_lock": WORD_BYTES * case.dim if case.mode == Mode.MASKED else 0,
+        "dealer_ms_per_client": 1e3 * result.dealer.median / n,
+        "peak_rss_bytes": result.peak_rss,
+    }
+
+
+def peer_row(peer: str, result: PeerResult) -> dict[str, Any]:
+    """One case of a peer. Its client would send one share to each server; the dealer's bytes are not counted."""
+    cell = result.cell
+    return _row(peer, "shares", cell.dim, cell.clients, result.check) | {
+        "bytes_up": 2 * WORD_BYTES * cell.dim,
+        "bytes_link": result.bytes_link / cell.clients,
+        "rounds": result.rounds,
+        "sound": False,
+    }
+
+
+def _row(implementation: str, mode: str, dim: int, clients: int, batch: Spread) -> dict[str, Any]:
+    per_client = batch.scaled(1e3 / clients)
+    return {
+        "implementation": implementation,
+        "mode": mode,
+        "d": dim,
+        "clients": clients,
+        **per_client.fields("ms_per_client"),
+        "ns_per_coordinate": 1e6 * per_client.median / dim,
+    }
+
+
+def bytes_up(mode: Mode, dim: int) -> int:
+    """What one client uploads to both servers: the messages of `precad.clients.upload.session.parts_of`, framing left
+    out."""
+    binding = common_pb2.Binding(
+        protocol_version=PROTOCOL_VERSION,
+        task=TASK,
+        round=1000,
+        client="client-000000",
+        config_digest=bytes(32),
+        model_digest=bytes(32),
+        dim=dim,
+        mode=mode,
+        digest_a=bytes(32),
+        digest_b=bytes(32),
+    )
+    total = 0
+    parties: tuple[Party, Party] = (0, 1)
+    for party in parties:
+        total += aggregator_pb2.SubmitPart(binding=binding).ByteSize()
+        n_bytes = convert.upload_bytes(mode, party, dim)
+        full, rest = divmod(n_bytes, convert.CHUNK_BYTES)
+        total += full * _chunk_bytes(convert.CHUNK_BYTES) + (_chunk_bytes(rest) if rest else 0)
+    return total
+
+
+def _chunk_bytes(n: int) -> int:
+    return aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=bytes(n))).ByteSize()
+
+
+def add_ratios(rows: Sequence[dict[str, Any]]) -> None:
+    """Adds `ratio` to every row of ours; with the CrypTen gate, the one to `native` in the same form, too."""
+    for row in rows:
+        if row["implementation"] in GATES:
+            beside = {other["implementation"]: other for other in _same_size(rows, row)}
+            row["ratio"] = {
+                name: row["ms_per_client"] / beside[name]["ms_per_client"] for name in COMPARED if name in beside
+            }
+            native = next(
+                (o for o in _same_size(rows, row) if (o["implementation"], o["mode"]) == ("native", row["mode"])), None
+            )
+            if native is not None and row["implementation"] != "native":
+                row["ratio"]["native"] = row["ms_per_client"] / native["ms_per_client"]
+
+
+def _same_size(rows: Iterable[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [other for other in rows if (other["d"], other["clients"]) == (row["d"], row["clients"])]

@@ -1,0 +1,282 @@
+"""`precad bench`: it is measured, beside what one would otherwise pick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from precad.deploy.cli.common import (
+    AggregatorLetter,
+    Device,
+    GateName,
+    ImagesName,
+    Json,
+    ModeName,
+    Plot,
+    Quick,
+    exit_codes,
+    people,
+    say,
+)
+from precad.deploy.cli.roles import serve
+
+bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
+Repetitions = Annotated[
+    int | None, typer.Option(help="Measurements per size, after a warm-up; 3 with --quick, else 7.", min=1)
+]
+PeersPython = Annotated[
+    Path, typer.Option("--peers-python", metavar="PYTHON", help="Interpreter of the peers' environment (make peers).")
+]
+DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
+
+
+@bench_app.command("validation")
+def bench_validation(
+    quick: Quick = False,
+    full: Annotated[bool, typer.Option("--full", help="Every batch at every size; takes hours.")] = False,
+    dims: Annotated[list[int] | None, typer.Option("--dim", help="Instead of the usual sizes; repeat.", min=1)] = None,
+    clients: Annotated[
+        list[int] | None, typer.Option("--clients", help="Instead of the usual batches; repeat.", min=1)
+    ] = None,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The norm check of both servers, beside CrypTen, SPU, the unsound check and the floor."""
+    with exit_codes():
+        from dataclasses import replace
+
+        from precad.lab.bench import plots, tables, validation
+
+        plan = validation.Plan.quick(repetitions or 3) if quick else validation.Plan(repetitions=repetitions or 7)
+        if full:
+            plan = replace(plan, max_words=sys.maxsize)
+        plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
+        run = partial(validation.run, plan, peers_python=peers_python, say=say)
+        measure(run, tables.print_validation, plots.plot_validation, plot=plot, as_json=as_json)
+
+
+@bench_app.command("noise")
+def bench_noise(
+    quick: Quick = False,
+    size: Annotated[int, typer.Option(help="Coordinates per measurement of our sampler.", min=1)] = 1_000_000,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The noise sampler, beside OpenDP's and a vectorised Canonne-Kamath-Steinke."""
+    with exit_codes():
+        from precad.lab.bench import noise, plots, tables
+
+        run = partial(
+            noise.run,
+            size=min(size, 200_000) if quick else size,
+            repetitions=repetitions or (3 if quick else 7),
+            peers_python=peers_python,
+            say=say,
+        )
+        measure(run, tables.print_noise, plots.plot_noise, plot=plot, as_json=as_json)
+
+
+@bench_app.command("scale")
+def bench_scale(
+    quick: Quick = False,
+    full: Annotated[bool, typer.Option("--full", help="Up to d = 10^8.")] = False,
+    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.NATIVE,
+    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Time, memory and bytes as the model and the round grow."""
+    with exit_codes():
+        from precad.lab.bench import plots, scale, tables
+
+        plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
+        run = partial(scale.run, plan, gate=gate, mode=mode, say=say)
+        measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json)
+
+
+@bench_app.command("threads")
+def bench_threads(
+    dim: Annotated[int, typer.Option("--dim", help="d, the length of an upload.", min=1)] = 1_000_000,
+    clients: Annotated[int, typer.Option(help="Uploads of the round.", min=1)] = 8,
+    threads: Annotated[list[int] | None, typer.Option(help="Beside one; repeat.", min=1, max=256)] = None,
+    repetitions: Repetitions = None,
+    as_json: Json = False,
+) -> None:
+    """What one server computes of the norm check, on one core and on several."""
+    with exit_codes():
+        from precad.lab.bench import tables
+        from precad.lab.bench import threads as of_threads
+
+        run = partial(
+            of_threads.run,
+            dim=dim,
+            n_clients=clients,
+            threads=threads or [2],
+            repetitions=repetitions or 7,
+            say=say,
+        )
+        measure(run, tables.print_threads, as_json=as_json)
+
+
+@bench_app.command("training")
+def bench_training(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Clients of the round.", min=1)] = 10,
+    records: Annotated[int, typer.Option(help="Sampled records of each.", min=1)] = 30,
+    threads: Annotated[int, typer.Option(help="Of PyTorch; a client process uses one.", min=1)] = 1,
+    device: Device = "cpu",
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Clipped per-record gradients of a round, beside Opacus, a loop over clients and the plain gradient."""
+    with exit_codes():
+        from precad.clients.gradients.engine import resolve_device
+        from precad.lab.bench import plots, tables, training
+
+        plan = training.Plan(
+            clients=clients,
+            records=records,
+            repetitions=repetitions or (5 if quick else 20),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        run = partial(training.run, plan, peers_python=peers_python, say=say)
+        measure(run, tables.print_training, plots.plot_training, plot=plot, as_json=as_json)
+
+
+@bench_app.command("local-training")
+def bench_local_training(
+    quick: Quick = False,
+    clients: Annotated[list[int] | None, typer.Option("--clients", help="Instead of 10 and 40; repeat.", min=1)] = None,
+    records: Annotated[int, typer.Option(help="Of a client's step.", min=1)] = 30,
+    steps: Annotated[int, typer.Option(help="Of a client's round.", min=1)] = 5,
+    threads: Annotated[int, typer.Option(help="Of PyTorch.", min=1)] = 1,
+    device: Device = "cpu",
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Several local steps of many clients, stacked and client by client."""
+    with exit_codes():
+        from precad.clients.gradients.engine import resolve_device
+        from precad.lab.bench import local_training, plots, tables
+
+        plan = local_training.Plan(
+            clients=tuple(clients) if clients else (10, 40),
+            records=records,
+            steps=steps,
+            repetitions=repetitions or (3 if quick else 20),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        run = partial(local_training.run, plan)
+        measure(run, tables.print_local_training, plots.plot_local_training, plot=plot, as_json=as_json)
+
+
+@bench_app.command("simulation")
+def bench_simulation(
+    quick: Quick = False,
+    drawn: Annotated[
+        list[int] | None, typer.Option(help="Clients of a round, instead of 10, 30, 100; repeat.", min=1)
+    ] = None,
+    registered: Annotated[
+        list[int] | None, typer.Option(help="Clients in all, instead of 100 to 100 000; repeat.", min=50)
+    ] = None,
+    records: Annotated[int, typer.Option(help="Of a drawn client.", min=1)] = 30,
+    rounds: Annotated[int | None, typer.Option(help="Of each size; 10 with --quick, else 40.", min=1)] = None,
+    threads: Annotated[int, typer.Option(help="Of PyTorch.", min=1)] = 1,
+    device: Device = "cpu",
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Simulated rounds of PRECAD: as more clients are drawn or registered, and what of it is not gradients."""
+    with exit_codes():
+        from precad.clients.gradients.engine import resolve_device
+        from precad.lab.bench import plots, simulation, tables
+
+        usual = simulation.Plan()
+        plan = simulation.Plan(
+            drawn=tuple(drawn) if drawn else usual.drawn,
+            registered=tuple(registered) if registered else usual.registered,
+            records=records,
+            rounds=rounds or (10 if quick else usual.rounds),
+            threads=threads,
+            device=str(resolve_device(device)),
+        )
+        run = partial(simulation.run, plan, say=say)
+        measure(run, tables.print_simulation, plots.plot_simulation, plot=plot, as_json=as_json)
+
+
+@bench_app.command("overhead")
+def bench_overhead(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Virtual clients, in four processes.", min=4)] = 100,
+    rounds: Annotated[int | None, typer.Option(help="Rounds that count; 10 with --quick, else 30.", min=1)] = None,
+    record_rate: Annotated[float, typer.Option(help="p, the share of records in a round.", min=0.001, max=1)] = 0.05,
+    dataset: Annotated[
+        ImagesName | None, typer.Option(help="Default: mnist where PRECAD_DATA has it, else the digits, enlarged.")
+    ] = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """A federated round with no privacy, local DP, PRECAD without and with validation."""
+    with exit_codes():
+        from precad.lab.bench import overhead, plots, tables
+
+        n_rounds = rounds or (10 if quick else 30)
+        source = dataset.value if dataset is not None else overhead.default_dataset()
+        say(f"records: {source}")
+        plan = overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate, dataset=source)
+        run = partial(overhead.run, plan, say=say)
+        measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json)
+
+
+@bench_app.command("server", hidden=True)
+def bench_server(
+    job: Annotated[Path, typer.Argument(metavar="JOB")],
+    result: Annotated[Path, typer.Argument(metavar="RESULT")],
+    party: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+) -> None:
+    """One of the two processes that the benchmarks measure."""
+    with exit_codes():
+        from precad.lab.bench.server import BenchmarkServer, Job
+
+        task = Job.read(job)
+        serve(lambda: BenchmarkServer(task, 0 if party is AggregatorLetter.A else 1, result))
+
+
+def measure(
+    run: Callable[[], dict[str, Any]],
+    print_table: Callable[[Console, Mapping[str, Any]], None],
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
+    *,
+    plot: Path | None = None,
+    as_json: bool,
+) -> None:
+    """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a picture and to
+    standard output for programs. What a picture needs is looked for before anything is measured."""
+    from precad.lab.bench import plots, tables
+
+    if plot is not None:
+        plots.require_matplotlib()
+    report = run()
+    print_table(people, report)
+    tables.print_machine(people, report["machine"])
+    if as_json:
+        sys.stdout.write(json.dumps(report) + "\n")
+    if plot is not None and draw is not None:
+        draw(report, plot)

@@ -1,0 +1,50 @@
+"""`precad simulate`: a whole training in this process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.deploy.cli.common import Json, RayAddress, Threads, WorkersNumber, exit_codes, people, say
+from precad.deploy.configuration import sections as configuration
+
+
+def simulate(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="As for `precad run`; without one, the demo's training.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,
+    threads: Threads = None,
+    workers: WorkersNumber = 1,
+    ray: RayAddress = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Run folder; one of the same runs is gone on with.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train in one process: PRECAD, what it is compared with, and attacks, from seeds."""
+    with exit_codes():
+        import torch
+
+        from precad.deploy.configuration.demo import demo_config
+        from precad.deploy.figures import to_json
+        from precad.deploy.localhost.deployment import default_output
+        from precad.lab.simulation import simulate as simulation
+        from precad.lab.simulation.shown import print_simulation
+        from precad.lab.simulation.workers import Workers
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        raw = demo_config() if config is None else configuration.read_toml(config)
+        plan = simulation.resolve(raw, rounds=rounds)
+        folder = output or default_output(f"{plan.task.name}-simulated")
+        summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
+        print_simulation(people, summary)
+        say(f"as a page   precad report {folder}")
+        if as_json:
+            sys.stdout.write(to_json(summary) + "\n")
+        simulation.require_fulfilled(summary)

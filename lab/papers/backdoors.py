@@ -1,0 +1,98 @@
+"""What experiments with backdoors share: a case's two accuracies, in words, in a table and as curves.
+
+Backdoor accuracy is counted on images that are not of the target class anyway (`precad.clients.attacks`), and only
+where the clean accuracy exceeds `CLEAN_ACCURACY_FLOOR`: a model that calls every image the target class holds no
+backdoor.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.lab.papers import runner
+from precad.lab.papers.runner import Evaluations, Outcome
+
+CLEAN_ACCURACY_FLOOR: Final = 0.5
+"""A model that is right on more than half of the clean images takes at most 0.56 of those of the nine other classes for
+the target class without any backdoor. One that calls every image the target class has an accuracy of 0.1."""
+
+Shown = Callable[[Mapping[str, Any]], str]
+
+
+def of_case(outcome: Outcome, evaluations: Sequence[Evaluations]) -> dict[str, Any]:
+    """Return what the report holds of a case, its labels first: means of each seed's `evaluations`, over the seeds.
+
+    An evaluation at or below the floor counts for the accuracy and not for the backdoor; `below_floor` is their number.
+    A seed with no evaluation above the floor has no backdoor accuracy.
+    """
+    counted = [[found for found in of_seed if found[0] > CLEAN_ACCURACY_FLOOR] for of_seed in evaluations]
+    return {
+        **outcome.case.labels,
+        "accuracy": runner.spread([_mean([accuracy for accuracy, _ in of_seed]) for of_seed in evaluations]),
+        "backdoor": runner.spread([_mean([success for _, success in of_seed]) for of_seed in counted if of_seed]),
+        "below_floor": sum(map(len, evaluations)) - sum(map(len, counted)),
+        "rejected": outcome.over_seeds("rejected"),
+        "diverged": outcome.diverged,
+    }
+
+
+def final_models(outcome: Outcome) -> list[Evaluations]:
+    """Return the evaluation of each seed's final model."""
+    return [[(run["accuracy"], run["attack_success"])] for run in outcome.runs]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def in_words(report: Mapping[str, Any]) -> str:
+    """Return every case's backdoor accuracy and accuracy."""
+    return "; ".join(
+        f"{case['defence']}, K = {case['attackers']}: {share(case['backdoor'])} at accuracy {share(case['accuracy'])}"
+        + (f" ({case['below_floor']} evaluation(s) below the floor)" if case["below_floor"] else "")
+        + (f" ({case['diverged']} of {report['seeds']} runs diverged)" if case["diverged"] else "")
+        for case in report["cases"]
+    )
+
+
+def floor_in_words() -> str:
+    """Return the sentence that says which evaluations count for a backdoor."""
+    return f'A backdoor counts only where the accuracy exceeds {CLEAN_ACCURACY_FLOOR:g} ("-": nowhere).'
+
+
+def share(values: Mapping[str, float | None]) -> str:
+    """A figure over the seeds."""
+    if values["mean"] is None:
+        return "-"
+    spread = "" if values["min"] == values["max"] else f" ({values['min']:.3f} to {values['max']:.3f})"
+    return f"{values['mean']:.3f}{spread}"
+
+
+def draw(axes: Any, outcomes: Sequence[Outcome], *, k: int, defences: Sequence[str], title: str, xlabel: str) -> None:
+    """Accuracy, and beside it backdoor accuracy where it counts, of every defence against K attackers."""
+    for colour, defence in zip(runner.COLOURS, defences, strict=False):
+        labels = {"defence": defence, "attackers": k}
+        rows = [row for outcome in outcomes if outcome.case.labels == labels for row in outcome.rows]
+        counted = [row for row in rows if row["accuracy"] > CLEAN_ACCURACY_FLOOR]
+        runner.draw_curves(axes[0], rows, "accuracy", colour=colour, label=defence)
+        runner.draw_curves(axes[1], counted, "attack_success", colour=colour, label=defence)
+    backdoor = f"backdoor accuracy (where accuracy > {CLEAN_ACCURACY_FLOOR:g})"
+    for panel, what in zip(axes, ("test accuracy", backdoor), strict=True):
+        panel.set(xlabel=xlabel, ylabel=what, title=title, ylim=(-0.02, 1.02))
+
+
+def print_cases(console: Console, report: Mapping[str, Any], *, title: str, extra: Mapping[str, Shown]) -> None:
+    """For people. extra: further columns, and what each shows of a case."""
+    table = Table(title=title, title_justify="left", caption=floor_in_words(), caption_justify="left")
+    for column in ("K", "defence", "accuracy", "backdoor accuracy", *extra):
+        table.add_column(column, justify="left" if column == "defence" else "right")
+    for case in report["cases"]:
+        shares = (share(case["accuracy"]), share(case["backdoor"]))
+        table.add_row(str(case["attackers"]), case["defence"], *shares, *(show(case) for show in extra.values()))
+    runner.print_result(console, table, report)

@@ -1,0 +1,82 @@
+"""What the PTR paper trains in its Tables 1, 3 and 4: mechanisms with their parameters, and corruptions of records.
+
+Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
+Private and Robust Machine Learning", NeurIPS '22, Sec. 6 and B.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from precad.lab.simulation.rules import TsgdGaussian, TsgdPtr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """A rule of `precad.lab.simulation.rules`, and its parameters in the paper."""
+
+    name: str
+    """Of its folders."""
+    words: str
+    rule: type[TsgdGaussian] | type[TsgdPtr]
+    parameters: Mapping[str, float]
+
+
+GAUSSIAN: Final = Method(
+    "tsgd-gaussian", "TSGD + Gaussian", TsgdGaussian, {"clip": 1.0, "noise_multiplier": 0.7, "trim": 0.25}
+)
+PTR: Final = Method(
+    "tsgd-ptr",
+    "TSGD + PTR",
+    TsgdPtr,
+    {"clip": 1.0, "noise_multiplier": 1.1, "tau": 0.5, "laplace_scale": 1.0, "test_failure": 1e-8, "trim": 0.25},
+)
+PTR_PARAMETERS: Final = ("noise_multiplier", "tau", "laplace_scale", "test_failure")
+"""sigma1, tau, b and delta0 by their names in `parameters`."""
+DPSGD: Final = Method("dpsgd", "DP-SGD", TsgdGaussian, {**GAUSSIAN.parameters, "trim": 0.0})
+"""Of Table 4: nothing is trimmed."""
+METHODS: Final = (GAUSSIAN, PTR)
+
+
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """Which records are corrupted, and how."""
+
+    of: str
+    share: float
+    paper: Mapping[float, tuple[float, float]]
+    """Table 1: by epsilon, the accuracy with Gaussian noise and that with PTR."""
+
+    @property
+    def name(self) -> str:
+        """For `--corruption` and folders."""
+        return f"{self.of}-{self.share:g}"
+
+    def attack(self, n: int) -> dict[str, Any]:
+        """Of `[simulation]`, with n records; empty where all are clean."""
+        kind, parameters = _ATTACKS[self.of]
+        clients = round(self.share * n)
+        return {"attack": {"kind": kind, "clients": clients, "parameters": parameters}} if clients else {}
+
+
+_ATTACKS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
+    "label": ("random-labels", {}),
+    "feature": ("gaussian-features", {"std": 10.0}),
+    "gradient": ("gradient-noise", {"std": 10.0}),
+    "mirrored-label": ("mirrored-labels", {}),
+    "sign-flip": ("sign-flip", {}),
+}
+CORRUPTIONS: Final = (
+    Corruption("label", 0.0, {3.0: (0.8753, 0.9143), 5.0: (0.8131, 0.928)}),
+    Corruption("label", 0.1, {3.0: (0.9015, 0.9329), 5.0: (0.8915, 0.94608)}),
+    Corruption("label", 0.2, {3.0: (0.9133, 0.92704), 5.0: (0.9247, 0.94084)}),
+    Corruption("feature", 0.1, {3.0: (0.8947, 0.9228), 5.0: (0.8653, 0.93388)}),
+    Corruption("feature", 0.2, {3.0: (0.9171, 0.9229), 5.0: (0.8699, 0.92864)}),
+    Corruption("gradient", 0.1, {3.0: (0.9027, 0.917), 5.0: (0.8841, 0.9168)}),
+    Corruption("gradient", 0.2, {3.0: (0.9113, 0.9145), 5.0: (0.887, 0.9031)}),
+)
+TABLE_3: Final = tuple(Corruption(of, share, {}) for of in ("mirrored-label", "sign-flip") for share in (0.1, 0.2))
+"""The paper has them for EMNIST."""
+QUICK_CORRUPTIONS: Final = ("label-0", "gradient-0.2")

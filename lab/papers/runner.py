@@ -1,0 +1,293 @@
+"""What the experiments of PRECAD's paper share: trainings of `precad simulate`, and what is written of them.
+
+A case is one configuration, trained once for each seed. A folder holds one run folder for each case, as `precad
+simulate` leaves it (`precad.lab.simulation.simulate`), and what is made of them all:
+
+curves.csv     every evaluation of every run
+report.json    what `--json` prints
+report.txt     what came out beside what the paper says, one paragraph
+*.png          the figure
+
+An experiment of the same cases in the same folder is gone on with, run by run; more rounds may be asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.clients.gradients.engine import RecordEngine
+from precad.deploy.errors import ConfigError
+from precad.deploy.figures import plain
+from precad.deploy.files.whole_file import write_whole
+from precad.lab.simulation import simulate
+from precad.lab.simulation.shown import progress_bar, side_by_side
+from precad.lab.simulation.workers import Workers
+
+AVERAGED: Final = 5
+"""Evaluations at the end of a long training, whose mean is reported."""
+SHORT_OF: Final = 2 * AVERAGED
+"""With fewer evaluations, their last five reach back into the training's beginning: the final model is reported."""
+EPOCH: Final = 200
+"""Rounds, with the paper's q = 0.1 and p = 0.05: each record is seen once, in expectation."""
+PANEL_WIDTH, PANEL_HEIGHT, LEGEND_ROW = 5.25, 4.2, 0.18
+"""Inches, of figures."""
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#C98B00", "#CC79A7", "#56B4E9", "#000000")
+"""Okabe and Ito's, which the colour-blind tell apart."""
+
+
+Evaluations = Sequence[tuple[float, float | None]]
+"""Of one training: clean accuracy and attack success of each evaluation; no success where the attack has no aim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One configuration."""
+
+    name: str
+    """Of its folder."""
+    labels: Mapping[str, Any]
+    """What sets it apart: columns of curves.csv, beside seed, round, epoch and what was measured."""
+    config: Mapping[str, Any]
+    """Of `precad simulate`."""
+    rounds_per_epoch: float = EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the runs of a case came to."""
+
+    case: Case
+    dim: int
+    runs: Sequence[Mapping[str, Any]]
+    """The summaries, a seed each."""
+    rows: Sequence[Mapping[str, Any]]
+    """The evaluations, in the columns of curves.csv."""
+    ms_per_round: float | None
+    """Median over all rounds of all runs, evaluations left out."""
+
+    def over_seeds(self, name: str) -> dict[str, float | None]:
+        """Mean, least and most over the seeds of a figure of the summaries; None where a run has none."""
+        return spread([run[name] for run in self.runs])
+
+    def reported(self) -> list[Evaluations]:
+        """Return of each seed the last five evaluations, or, after a short training, that of the final model."""
+        every = self.case.config["simulation"]["evaluate_every"]
+        found: list[Evaluations] = []
+        for run in self.runs:
+            rows = [row for row in self.rows if row["seed"] == run["seed"]]
+            due = [row for row in rows if row["round"] % every == 0 or row["round"] == run["rounds"]]
+            final = {"accuracy": run["accuracy"], "attack_success": run["attack_success"]}
+            shown = due[-AVERAGED:] if len(due) >= SHORT_OF else [final]
+            found.append([(row["accuracy"], row.get("attack_success")) for row in shown])
+        return found
+
+    @property
+    def diverged(self) -> int:
+        """How many of the runs."""
+        return sum(run["diverged_in_round"] is not None for run in self.runs)
+
+
+def what_is_reported(outcomes: Sequence[Outcome]) -> str:
+    """Say which evaluations `Outcome.reported` took of these trainings."""
+    sizes = {len(of_seed) for outcome in outcomes for of_seed in outcome.reported()}
+    words = {AVERAGED: f"the mean of the last {AVERAGED} evaluations", 1: "that of the final model"}
+    return ", or ".join(words[size] for size in sorted(sizes, reverse=True))
+
+
+def spread(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return mean, least and most; None where there is no value, or one is missing."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return {"mean": None, "min": None, "max": None}
+    return {"mean": statistics.fmean(known), "min": min(known), "max": max(known)}
+
+
+def paper_config(
+    *,
+    name: str,
+    rounds: int,
+    clients: int = 100,
+    sigma: float = 1.0,
+    clip: float = 20.0,
+    dataset: str = "mnist",
+    model: str | None = None,
+    device: str = "auto",
+    simulation: Mapping[str, Any],
+) -> dict[str, Any]:
+    """PRECAD's Sec. 6.1 and Appendix E: q = 0.1, p = 0.05, eta = 0.1, R = 2, delta = 1e-5, one evaluation an epoch.
+
+    MNIST, and what has its shape: 4 shards for each client, the CNN of Opacus' example on standardised pixels.
+    CIFAR-10: Dirichlet(0.5), the CNN of TensorFlow's tutorial. `model`: another.
+    """
+    is_cifar = dataset == "cifar10"
+    return {
+        "task": {
+            "name": name,
+            "clients": clients,
+            "rounds": rounds,
+            "client_rate": 0.1,
+            "record_rate": 0.05,
+            "record_clip": 2.0,
+            "client_clip": clip,
+            "noise_multiplier": sigma,
+            "learning_rate": 0.1,
+            "delta": 1e-5,
+            "model": model or ("cifar" if is_cifar else "cnn-standardised"),
+        },
+        "client": {"dataset": dataset, "partition": "dirichlet" if is_cifar else "shards", "device": device},
+        "simulation": {"evaluate_every": EPOCH, **simulation},
+    }
+
+
+def run_cases(
+    cases: Sequence[Case], *, seeds: int, folder: Path, console: Console, workers: Workers | None = None
+) -> list[Outcome]:
+    """All trainings, one after the other unless there are workers, to the same bits. Those that the folder already
+    holds are left as they are. Raises ConfigError, ArgumentError."""
+    if workers is not None:
+        return _side_by_side(cases, seeds, folder, console, workers)
+    engines: dict[tuple[str, str, str], RecordEngine] = {}
+    outcomes = []
+    for case in cases:
+        runs = simulate.Runs(simulate.resolve(case.config), folder / case.name)
+        plan = runs.plan
+        key = (plan.task.model, plan.client.dataset, plan.client.device)
+        if key not in engines:
+            engines[key] = plan.simulation(0).federation.engine
+        summaries = []
+        for seed in range(seeds):
+            with progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
+                summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
+        outcomes.append(_outcome(case, plan.task.dim, runs.folder, summaries))
+    return outcomes
+
+
+def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Console, workers: Workers) -> list[Outcome]:
+    """Every seed of every case is a job of its own."""
+    jobs, dims = [], []
+    for case in cases:
+        runs = simulate.Runs(simulate.resolve(case.config), (folder / case.name).absolute())
+        jobs += runs.jobs(range(seeds))
+        dims.append(runs.plan.task.dim)
+    done = side_by_side(jobs, "trainings", console, workers)
+    return [
+        _outcome(case, dim, folder / case.name, done[i * seeds : (i + 1) * seeds])
+        for i, (case, dim) in enumerate(zip(cases, dims, strict=True))
+    ]
+
+
+def _outcome(case: Case, dim: int, folder: Path, summaries: Sequence[Mapping[str, Any]]) -> Outcome:
+    rows, seconds = [], []
+    for summary in summaries:
+        seed = summary["seed"]
+        lines = [json.loads(line) for line in (folder / f"seed-{seed}.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines, case.rounds_per_epoch)]
+        seconds += [line["seconds"] for line in lines]
+    ms = 1000 * statistics.median(seconds) if seconds else None
+    return Outcome(case=case, dim=dim, runs=summaries, rows=rows, ms_per_round=ms)
+
+
+def _evaluations(lines: Sequence[Mapping[str, Any]], rounds_per_epoch: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "round": line["round"] + 1,
+            "epoch": (line["round"] + 1) / rounds_per_epoch,
+            **{name: line[name] for name in ("accuracy", "attack_success") if name in line},
+        }
+        for line in lines
+        if "accuracy" in line
+    ]
+
+
+def largest_epsilon(outcome: Outcome, guarantee: int = 0) -> float | str | None:
+    """Of one of the guarantees, over the runs, as JSON has it; None where one run has none."""
+    epsilons = [run["guarantees"][guarantee]["epsilon"] for run in outcome.runs]
+    return None if None in epsilons else plain(max(map(float, epsilons)))
+
+
+def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
+    """What a report begins with: which experiment, the fields of its dataclass, and where it is."""
+    return {"experiment": name, **asdict(experiment), "output": str(folder)}
+
+
+def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
+    """curves.csv, report.json, report.txt, each in one step; the report has a `paragraph`."""
+    write_rows(folder / "curves.csv", [row for outcome in outcomes for row in outcome.rows])
+    write_whole(folder / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
+    write_whole(folder / "report.txt", (report["paragraph"] + "\n").encode())
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as CSV, in the columns of them all; what a row lacks is left empty."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
+
+
+def print_result(console: Console, table: Table, report: Mapping[str, Any]) -> None:
+    """The table, the paragraph, and where everything is."""
+    console.print(table, highlight=False)
+    console.print(report["paragraph"], highlight=False, markup=False)
+    console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
+
+
+def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, colour: str, label: str) -> None:
+    """The mean over the seeds by epoch, with the range behind it."""
+    epochs = sorted({row["epoch"] for row in rows})
+    values = [[row[measure] for row in rows if row["epoch"] == epoch] for epoch in epochs]
+    axes.plot(epochs, [statistics.fmean(v) for v in values], color=colour, marker=".", label=label)
+    axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2)
+
+
+def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
+    """A PNG of so many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without
+    matplotlib."""
+    pyplot = require_matplotlib()
+    size = (PANEL_WIDTH * panels, PANEL_HEIGHT)
+    figure, grid = pyplot.subplots(1, panels, figsize=size, dpi=80, layout="constrained", squeeze=False)
+    draw(grid[0])
+    for panel in grid[0]:
+        panel.grid(alpha=0.3)
+    _legends_below(figure, grid[0])
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    pyplot.close(figure)
+    write_whole(path, image.getvalue())
+
+
+def _legends_below(figure: Any, panels: Sequence[Any]) -> None:
+    """Put legends below the axes, where they cover no curve: one for all panels where they show the same."""
+    shown = [panel.get_legend_handles_labels() for panel in panels]
+    is_one = all(labels == shown[0][1] for _, labels in shown)
+    columns = len(panels) if is_one else 1
+    rows = max(math.ceil(len(labels) / columns) for _, labels in shown)
+    figure.set_size_inches(PANEL_WIDTH * len(panels), PANEL_HEIGHT + LEGEND_ROW * rows)
+    if is_one:
+        figure.legend(*shown[0], loc="outside lower center", ncols=columns, fontsize=8)
+        return
+    for panel, (handles, labels) in zip(panels, shown, strict=True):
+        panel.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize=8)
+
+
+def require_matplotlib() -> Any:
+    """pyplot, drawing into files. Raises ConfigError when it is missing, which is asked for before anything is run."""
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+        matplotlib.use("Agg")
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        raise ConfigError('matplotlib: expected for the figure, found none: pip install "precad[bench]"') from None

@@ -1,0 +1,287 @@
+"""`precad experiment xie-attack-cost`: Xie et al.'s Figures 4, 5b to 5e, 6b to 6e, 7 and 10, what attacks cost.
+
+The cost of an attack (their attack inefficacy) is how far a model is from what the attackers want, on the test records
+that they aim at: the share of these that it does not take for what they want, which is in [0, 1] for every model; or,
+with a C_bar, the paper's mean cross-entropy under the attackers' labels, cut off at C_bar, since it has no bound of its
+own. J is the cost's expectation over the training. Two things are compared, for each noise multiplier:
+
+    certified   a lower bound on J after any attack by k attackers, from J of trainings without attackers
+    measured    the mean cost of trainings with k attackers of one kind
+
+    --level user       attackers take the places of k of UserDP-FedAvg's clients (`userdp_certified`)
+    --level instance   k poisoned records join those of one of InsDP-FedAvg's clients (`insdp_certified`)
+
+Certified from the trainings' mean with Hoeffding's radius (`radius`: all J of a run together with probability 0.99),
+and as if the mean were J (`estimate`). `published` is the paper's formula as printed, which takes a client that is
+replaced for one step of an add-or-remove epsilon; `pld` and `exact` count it as two
+(`precad.dp.certificates.prediction`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from precad.clients.attacks import LabelFlip, TriangleBackdoor
+from precad.deploy.errors import ConfigError
+from precad.deploy.guarantees.certificates import ATTACKERS_SHOWN
+from precad.dp.accountants.pld import PldAccountant
+from precad.dp.certificates.monte_carlo import hoeffding_radius
+from precad.dp.certificates.prediction import Method, Training, published_epsilon
+from precad.lab.papers import runner
+from precad.lab.papers.runner import Case, Outcome
+from precad.lab.papers.xie import attack_figures, attack_shown, insdp_certified, userdp_certified
+from precad.lab.papers.xie.attack_levels import LEVELS, Figure, Level
+from precad.lab.papers.xie.cost_arithmetic import Reached, attackers_for, bound_rows, cost_rows, lower_bounds, wanted_by
+from precad.lab.papers.xie.public_start import started
+from precad.lab.papers.xie.two_classes import PAIRS, pair_of
+from precad.lab.simulation import simulate
+from precad.lab.simulation.workers import Workers
+
+PSI: Final = 0.01
+"""All of a run's J are within their radii but for this probability."""
+TAUS: Final = (1.25, 1.5, 2.0, 3.0, 5.0)
+"""By what an attack shall divide J, of Figures 7d and 10."""
+SEEDS, CLEAN_SEEDS = 10, 40
+QUICK_SEEDS, QUICK_CLEAN_SEEDS = 2, 4
+QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
+
+
+def quick_attacks(level: str, dataset: str) -> tuple[str, ...]:
+    """Of the two, those that there are on such records."""
+    return tuple(attack for attack in QUICK_ATTACKS if attack in LEVELS[level].figure_of(dataset).attacks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What is run. Empty sequences and no rounds: those of the level and the data set."""
+
+    level: str = "user"
+    sigmas: Sequence[float] = ()
+    attackers: Sequence[int] = ()
+    """k, one after the other."""
+    attacks: Sequence[str] = ()
+    rounds: int | None = None
+    seeds: int = SEEDS
+    """Trainings of each sigma, attack and k."""
+    clean_seeds: int = CLEAN_SEEDS
+    """Trainings of each sigma without attackers."""
+    cost_bound: float | None = None
+    """C_bar of the cross-entropy, 0.5 in the paper's Table 2; None: the cost is a share."""
+    poison_shares: Sequence[float] = ()
+    """Of an attacking client's records that are poisoned, one after the other: the paper's alpha; none: all of them."""
+    dataset: str = "mnist"
+    device: str = "auto"
+    public_start: Path | None = None
+    """What trainings start from, in place of a model that is drawn."""
+
+    def __post_init__(self) -> None:
+        if self.dataset in PAIRS and self.dataset not in self.of.figures:
+            known = ", ".join(self.of.figures)
+            raise ConfigError(f"--dataset: expected one of {known} at level {self.level}, found {self.dataset!r}")
+        for k in self.attackers:
+            if not 1 <= k <= ATTACKERS_SHOWN:
+                raise ConfigError(f"--attackers: expected 1 .. {ATTACKERS_SHOWN}, found {k}")
+        for attack in self.attacks:
+            if attack not in self.figure.attacks:
+                known = ", ".join(self.figure.attacks)
+                raise ConfigError(f"--attack: expected one of {known} at level {self.level}, found {attack!r}")
+        for share in self.poison_shares:
+            if share != 1 and not self.of.has_shares:
+                raise ConfigError(f"--poison-share: expected 1 at level {self.level}, found {share}")
+            if not 0 < share <= 1:
+                raise ConfigError(f"--poison-share: expected a number above 0 and at most 1, found {share}")
+        for field, value in (*(("--sigma", sigma) for sigma in self.sigmas), ("--cost-bound", self.largest_cost)):
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{field}: expected a positive number, found {value}")
+
+    @property
+    def largest_cost(self) -> float:
+        """What the cost of no model exceeds."""
+        return 1.0 if self.cost_bound is None else self.cost_bound
+
+    @property
+    def of(self) -> Level:
+        """The level."""
+        return LEVELS[self.level]
+
+    @property
+    def figure(self) -> Figure:
+        """What the paper shows of the data set."""
+        return self.of.figure_of(self.dataset)
+
+    def filled(self) -> Experiment:
+        """With what the paper has in place of what is left out."""
+        figure = self.figure
+        return replace(
+            self,
+            sigmas=tuple(self.sigmas or figure.sigmas),
+            attackers=tuple(sorted(self.attackers or figure.attackers)),
+            attacks=tuple(self.attacks or figure.attacks),
+            rounds=self.rounds or figure.rounds,
+            poison_shares=tuple(sorted(self.poison_shares or (1.0,))),
+        )
+
+    def starting_from(self, model: Path) -> Experiment:
+        """The same, from that public model."""
+        return replace(self, public_start=model)
+
+    def trained(self) -> userdp_certified.Experiment | insdp_certified.Experiment:
+        """What is trained without attackers."""
+        return self.of.trained(
+            sigmas=self.sigmas,
+            rounds=self.rounds or self.figure.rounds,
+            dataset=self.dataset,
+            device=self.device,
+            public_start=self.public_start,
+        )
+
+    def clean_case(self, sigma: float) -> Case:
+        """Without an attack."""
+        return self._named(sigma, "clean", attack="none", k=0, poison_share=None)
+
+    def case(self, sigma: float, attack: str, k: int, share: float = 1.0) -> Case:
+        """With k attackers of that kind."""
+        which = f"{attack}-k{k}" + ("" if share == 1 else f"-share-{share:g}")
+        case = self._named(sigma, which, attack=attack, k=k, poison_share=share)
+        simulation = {**case.config["simulation"], "attack": self.of.attack(self.dataset, attack, k, share)}
+        return replace(case, config={**case.config, "simulation": simulation})
+
+    def _named(self, sigma: float, which: str, **labels: Any) -> Case:
+        clean = self.trained().case(sigma)
+        name = f"{clean.name}-{which}"
+        config = {**clean.config, "task": {**clean.config["task"], "name": name}}
+        return Case(name=name, labels={"sigma": sigma, **labels}, config=config)
+
+
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
+    """All trainings, then bounds and figures; the report. Goes on with what the folder holds.
+
+    Raises: ConfigError, DataError, ArgumentError.
+    """
+    start, experiment = started(experiment.filled(), folder, console, workers)
+    clean = [experiment.clean_case(sigma) for sigma in experiment.sigmas]
+    attacked = [
+        experiment.case(sigma, attack, k, share)
+        for sigma in experiment.sigmas
+        for attack in experiment.attacks
+        for share in experiment.poison_shares
+        for k in experiment.attackers
+    ]
+    outcomes = [
+        *runner.run_cases(clean, seeds=experiment.clean_seeds, folder=folder, console=console, workers=workers),
+        *runner.run_cases(attacked, seeds=experiment.seeds, folder=folder, console=console, workers=workers),
+    ]
+    cases = [
+        _of_case(experiment, outcomes, folder, sigma, attack)
+        for sigma in experiment.sigmas
+        for attack in experiment.attacks
+    ]
+    report = runner.report_of("xie-attack-cost", replace(experiment, public_start=None), folder)
+    report |= {
+        "public_start": None if start is None else start.to_json(),
+        "clients": experiment.trained().row.n_clients,
+        "threat": experiment.of.threat.value,
+        "C_bar": experiment.largest_cost,
+        "psi": PSI,
+        "taus": TAUS,
+        "cases": cases,
+    }
+    report["beaten"] = [
+        f"sigma = {case['sigma']:g}, {case['attack']}, k = {row['k']}, share {row['poison_share']:g}"
+        for case in cases
+        for row in case["measured"]
+        if row["beats_the_bound"]
+    ]
+    report["paragraph"] = attack_shown.paragraph(report, start)
+    runner.write(folder, report, outcomes)
+    runner.write_rows(folder / "costs.csv", [row for case in cases for row in cost_rows(case)])
+    runner.write_rows(folder / "certified.csv", [row for case in cases for row in bound_rows(case)])
+    attack_figures.save(report, folder)
+    return report
+
+
+def _of_case(
+    experiment: Experiment, outcomes: Sequence[Outcome], folder: Path, sigma: float, attack: str
+) -> dict[str, Any]:
+    """One noise multiplier and attack: J without attackers, what is certified of it, and the cost by k."""
+    row, n_J = experiment.trained().row, len(experiment.sigmas) * len(experiment.attacks)
+    clean, *attacked = (
+        outcome
+        for outcome in outcomes
+        if outcome.case.labels["sigma"] == sigma and outcome.case.labels["attack"] in ("none", attack)
+    )
+    plan, model = simulate.resolve(clean.case.config), pair_of(experiment.dataset).model
+    wanted = wanted_by(attacked[0].case, plan.split.test)
+    assert wanted is not None  # every attack of a level has an aim
+    reached = [Reached.of(folder / each.case.name, len(each.runs), model, wanted) for each in (clean, *attacked)]
+    training = experiment.trained().training(plan.task)
+    J = float(reached[0].costs(experiment.cost_bound).mean())
+    certified = _certified(experiment, J, training, psi=PSI / n_J)
+    measured = [
+        _measured(outcome, each, reached[0], experiment.cost_bound)
+        for outcome, each in zip((clean, *attacked), reached, strict=True)
+    ]
+    radius = experiment.largest_cost * hoeffding_radius(experiment.seeds, PSI / (n_J * len(attacked)))
+    for line in measured:
+        proved = max(certified["radius"][method][line["k"]] for method in (Method.PLD, Method.EXACT))
+        line["beats_the_bound"] = line["k"] > 0 and line["mean"] + radius < proved
+    return {
+        "sigma": sigma,
+        "attack": attack,
+        "epsilon_published": published_epsilon(training, row.delta),
+        "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, row.delta),
+        "J": J,
+        # J and its mean are in [0, C_bar]: no radius says less than C_bar does
+        "radius": experiment.largest_cost * min(1.0, hoeffding_radius(experiment.clean_seeds, PSI / n_J, n_events=2)),
+        "measured": measured,
+        "certified": certified,
+        "needed": {
+            evidence: {method: [attackers_for(J / tau, bounds) for tau in TAUS] for method, bounds in by_method.items()}
+            for evidence, by_method in certified.items()
+        },
+    }
+
+
+def _certified(
+    experiment: Experiment, J: float, training: Training, *, psi: float
+) -> dict[str, dict[str, list[float]]]:
+    """The lowest cost of k = 0 .. 20 attackers, by evidence and method."""
+    largest, delta = experiment.largest_cost, experiment.trained().row.delta
+    share = min(J / largest, 1.0)
+    return {
+        evidence: {
+            method: [largest * low for low in bounds]
+            for method, bounds in lower_bounds(
+                share, training, delta=delta, threat=experiment.of.threat, psi=psi, trainings=trainings
+            ).items()
+        }
+        for evidence, trainings in (("radius", experiment.clean_seeds), ("estimate", None))
+    }
+
+
+def _measured(outcome: Outcome, reached: Reached, clean: Reached, cost_bound: float | None) -> dict[str, Any]:
+    """The cost over the trainings of a case; beside it, if there are as many, that of the same seeds without."""
+    costs, without = reached.costs(cost_bound), clean.costs(cost_bound)[: len(reached.losses)]
+    return {
+        "k": outcome.case.labels["k"],
+        "poison_share": outcome.case.labels["poison_share"],
+        "mean": float(costs.mean()),
+        "standard_error": float(costs.std(ddof=1) / math.sqrt(len(costs))) if len(costs) > 1 else None,
+        "same_seeds_without": float(without.mean()) if len(without) == len(costs) else None,
+        "loss": float(reached.losses.mean()),
+        "attack_success": float(reached.successes.mean()),
+        "accuracy": outcome.over_seeds("accuracy")["mean"],
+        "losses": reached.losses.tolist(),
+        "successes": reached.successes.tolist(),
+    }
+
+
+def print_report(console: Console, report: Mapping[str, Any]) -> None:
+    """For people."""
+    attack_shown.print_report(console, report)

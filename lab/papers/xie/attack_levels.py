@@ -1,0 +1,145 @@
+"""Who attacks in Xie et al.'s figures, and whom: clients of UserDP-FedAvg, or records of InsDP-FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from precad.clients.attacks import DistributedBackdoor, LabelFlip, PoisonedRecords, TriangleBackdoor
+from precad.dp.certificates.prediction import Threat
+from precad.lab.papers.xie import insdp_certified, userdp_certified
+from precad.lab.papers.xie.two_classes import DIGITS, Pair, pair_of
+
+GAMMA: Final = 50.0
+"""Sec. 6.1.3."""
+_PIXELS: Final = 15
+"""Of the triangle: a distributed backdoor has at most so many parts."""
+
+
+def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair, share: float = 1.0) -> dict[str, Any]:
+    """k clients; a share of their records is poisoned, and their updates scaled to the bound or beyond it.
+
+    The second of the classes shall be taken for the first, which is 0 in every pair, the attacks' default. Whoever
+    stamps records trains on each as it is and on the stamped ones.
+    """
+    parameters: dict[str, Any] = {"gamma": GAMMA}
+    if share < 1:
+        parameters["share"] = share
+    if attack != LabelFlip.name:
+        n_stamped = round(share * row.client_records)
+        parameters |= {"steps": row.local_steps(n_stamped=n_stamped), "rate": row.local_rate, "divides": False}
+    elif pair is not DIGITS:
+        parameters["source"] = pair.classes[1]
+    if attack == DistributedBackdoor.name:
+        parameters["parts"] = min(k, _PIXELS)
+    return {"kind": attack, "clients": k, "parameters": parameters}
+
+
+def _of_clients_on(dataset: str, attack: str, k: int, share: float) -> dict[str, Any]:
+    return of_clients(attack, k, userdp_certified.row_of(dataset), pair_of(dataset), share)
+
+
+def _of_records_on(dataset: str, attack: str, k: int, share: float) -> dict[str, Any]:
+    """One client has them all, beside its own; k says how many they are, and no share."""
+    parameters: dict[str, Any] = {"aim": attack, "records": k}
+    if pair_of(dataset) is not DIGITS:
+        parameters["source"] = pair_of(dataset).classes[1]
+    return {"kind": PoisonedRecords.name, "clients": 1, "parameters": parameters}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What the paper's figures show of a data set, by the epsilons that they print."""
+
+    sigmas: tuple[float, ...]
+    rounds: int
+    attackers: tuple[int, ...]
+    attacks: tuple[str, ...]
+    cost_bound: float
+    """C_bar of Table 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Whose guarantee the bounds rest on, and who attacks."""
+
+    algorithm: str
+    trained: type[userdp_certified.Experiment] | type[insdp_certified.Experiment]
+    figures: Mapping[str, Figure]
+    """By data set; what has the shape of digits has MNIST's."""
+    attack: Callable[[str, str, int, float], Mapping[str, Any]]
+    """(data set, name, k, share of an attacker's records) to `[simulation.attack]`."""
+    has_shares: bool
+    """Whether an attacker may poison a share of its records."""
+    threat: Threat
+    words: str
+    """k of what, with a verb."""
+
+    def figure_of(self, dataset: str) -> Figure:
+        """Of that data set, or of MNIST."""
+        return self.figures.get(dataset, self.figures["mnist"])
+
+
+_PATTERNS: Final = (TriangleBackdoor.name, DistributedBackdoor.name)
+
+LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
+    {
+        "user": Level(
+            algorithm="UserDP-FedAvg",
+            trained=userdp_certified.Experiment,
+            figures={
+                "mnist": Figure(
+                    sigmas=(2.5,),
+                    rounds=5,
+                    attackers=(2, 5, 10),
+                    attacks=(LabelFlip.name, *_PATTERNS),
+                    cost_bound=0.5,
+                ),
+                "cifar10": Figure(
+                    sigmas=(3.0,),
+                    rounds=4,
+                    attackers=(2, 5, 10),
+                    attacks=(LabelFlip.name, *_PATTERNS),
+                    cost_bound=0.2,
+                ),
+                "sentiment140-50k": Figure(
+                    sigmas=(2.0,),
+                    rounds=3,
+                    attackers=(2, 5, 10),
+                    attacks=(LabelFlip.name,),
+                    cost_bound=1.4,
+                ),
+            },
+            attack=_of_clients_on,
+            has_shares=True,
+            threat=Threat.REPLACE,
+            words="clients that attackers replace",
+        ),
+        "instance": Level(
+            algorithm="InsDP-FedAvg",
+            trained=insdp_certified.Experiment,
+            figures={
+                "mnist": Figure(
+                    sigmas=(10.0,),
+                    rounds=4,
+                    attackers=(5, 10, 20),
+                    attacks=(LabelFlip.name, TriangleBackdoor.name),
+                    cost_bound=0.5,
+                ),
+                "cifar10": Figure(
+                    sigmas=(8.0,),
+                    rounds=1,
+                    attackers=(4, 10, 20),
+                    attacks=(LabelFlip.name, TriangleBackdoor.name),
+                    cost_bound=2.0,
+                ),
+            },
+            attack=_of_records_on,
+            has_shares=False,
+            threat=Threat.ADD,
+            words="poisoned records that join one client's",
+        ),
+    }
+)

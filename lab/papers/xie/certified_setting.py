@@ -1,0 +1,118 @@
+"""What `userdp-certified` and `insdp-certified` train: noise multipliers of a row of Xie et al.'s Table 2."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from precad.dp.certificates.prediction import Training
+from precad.lab.papers.runner import Case
+from precad.lab.papers.xie.two_classes import pair_of
+from precad.protos.task.task import Task
+
+SEEDS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Of Table 2, with the rounds that the paper's epsilons are of."""
+
+    table: str
+    """Of the paper, which has `accuracies`."""
+    accuracies: Mapping[float, float]
+    """Clean accuracy by noise multiplier."""
+    sigmas: tuple[float, ...]
+    """Of those, that are trained unless others are asked for."""
+    n_clients: int
+    delta: float
+    rounds: int
+    local_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What an experiment is about, in the paper and in words."""
+
+    command: str
+    title: str
+    algorithm: str
+    """With its clients, as a sentence begins."""
+    accuracies: Mapping[float, float]
+    """The row's; none where the paper has nothing of the kind."""
+    unit: str
+    """Attackers, in the plural."""
+    differs: str
+    """From the paper: a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment(ABC):
+    """Trainings of several noise multipliers, and by what an attacker is accounted in them. No sigmas and no rounds:
+    those of the data set's row."""
+
+    sigmas: Sequence[float] = ()
+    rounds: int | None = None
+    seeds: int = SEEDS
+    """Trainings of each sigma."""
+    dataset: str = "mnist"
+    device: str = "auto"
+    public_start: Path | None = None
+    """What trainings start from, in place of a model that is drawn."""
+
+    @property
+    @abstractmethod
+    def row(self) -> Row:
+        """The data set's."""
+
+    @property
+    @abstractmethod
+    def setting(self) -> Setting:
+        """The paper's accuracies are of its data sets."""
+
+    @abstractmethod
+    def case(self, sigma: float) -> Case:
+        """One noise multiplier, by Table 2 of the paper."""
+
+    @abstractmethod
+    def training(self, task: Task) -> Training:
+        """What an attacker is accounted by, of the task that a case resolves to."""
+
+    def filled(self) -> Self:
+        """With what the row has in place of what is left out."""
+        return replace(self, sigmas=tuple(self.sigmas or self.row.sigmas), rounds=self.rounds or self.row.rounds)
+
+    def starting_from(self, model: Path) -> Self:
+        """The same, from that public model."""
+        return replace(self, public_start=model)
+
+    def _case(
+        self, sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any], simulation: Mapping[str, Any]
+    ) -> Case:
+        """In its own folder; the server takes the average itself. SGD with momentum 0.9 and weight decay 0.0005."""
+        name, row, pair = f"sigma-{sigma:g}", self.row, pair_of(self.dataset)
+        common = {
+            "name": name,
+            "clients": row.n_clients,
+            "rounds": self.rounds or row.rounds,
+            "noise_multiplier": sigma,
+            "learning_rate": 1.0,
+            "delta": row.delta,
+            "model": pair.model,
+        }
+        solver: dict[str, Any] = {
+            "local_rate": row.local_rate,
+            "local_momentum": 0.9,
+            "local_weight_decay": 0.0005,
+            "evaluate_every": row.rounds,
+        }
+        if self.public_start is not None:
+            solver["initial_model"] = str(self.public_start)
+        config = {
+            "task": {**common, **task},
+            "client": {"dataset": self.dataset, "device": self.device, "classes": list(pair.classes), **client},
+            "simulation": {**solver, **simulation},
+        }
+        return Case(name=name, labels={"sigma": sigma}, config=config)

@@ -1,0 +1,107 @@
+"""What attacks cost, by the models, and what is certified of it: the arithmetic of `xie-attack-cost`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.records import Records
+from precad.clients.training import evaluation
+from precad.deploy.guarantees.certificates import Request, cost_bounds
+from precad.dp.accountants.pld import Label
+from precad.dp.certificates.prediction import LABELS, Method, Threat, Training
+from precad.lab.papers.runner import Case
+from precad.lab.simulation.attackers import ATTACKERS
+
+_TINY: Final = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How near the final models of a case came to what the attackers want, (seeds,) each."""
+
+    losses: NDArray[np.float64]
+    """Mean cross-entropy, before it is cut off."""
+    successes: NDArray[np.float64]
+    """Share of the records that are taken for what the attackers want."""
+
+    @classmethod
+    def of(cls, folder: Path, seeds: int, model: str, wanted: Records) -> Reached:
+        """On `wanted`, by the models that lie in the case's folder."""
+        losses, successes = np.empty(seeds), np.empty(seeds)
+        for seed in range(seeds):
+            with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
+                confidences = evaluation.confidences(saved["parameters"], model, wanted)
+            of_label = confidences[np.arange(len(wanted)), wanted.labels]
+            losses[seed] = -np.log(np.maximum(of_label, _TINY)).mean()
+            successes[seed] = np.mean(confidences.argmax(axis=1) == wanted.labels)
+        return cls(losses=losses, successes=successes)
+
+    def costs(self, cost_bound: float | None) -> NDArray[np.float64]:
+        """(seeds,)."""
+        return 1 - self.successes if cost_bound is None else np.minimum(self.losses, cost_bound)
+
+
+def wanted_by(case: Case, test: Records) -> Records | None:
+    """What the attackers of a case aim at, None where there is no such thing."""
+    attack = case.config["simulation"].get("attack")
+    return None if attack is None else ATTACKERS[attack["kind"]](**attack["parameters"]).success_records(test)
+
+
+def lower_bounds(
+    J: float, training: Training, *, delta: float, threat: Threat, psi: float, trainings: int | None
+) -> dict[str, list[float]]:
+    """The least expectation, of a quantity in [0, 1], after k = 0 .. 20 attackers, by method.
+
+    J is its mean over so many trainings without attackers, or, with None, the expectation itself. The published method
+    gets k as its paper has it, whatever the threat.
+    """
+    request = Request(delta=delta, threat=threat, methods=(Method.PLD, Method.EXACT), psi=psi)
+    as_printed = replace(request, threat=Threat.ADD, methods=(Method.PUBLISHED,))
+    found = [cost_bounds(J, training, each, trainings)["bounds"] for each in (as_printed, request)]
+    return {method: [low for low, _ in bounds] for part in found for method, bounds in part.items()}
+
+
+def attackers_for(goal: float, bounds: Sequence[float]) -> int | None:
+    """The fewest attackers, at least one, for whom a cost of `goal` is not ruled out; None: more than are shown."""
+    return next((k for k, low in enumerate(bounds) if k > 0 and low <= goal), None)
+
+
+def cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """costs.csv: a line for each training."""
+    return [
+        {
+            "sigma": case["sigma"],
+            "attack": case["attack"],
+            "k": row["k"],
+            "poison_share": row["poison_share"],
+            "seed": seed,
+            "loss": loss,
+            "attack_success": success,
+        }
+        for row in case["measured"]
+        for seed, (loss, success) in enumerate(zip(row["losses"], row["successes"], strict=True))
+    ]
+
+
+def bound_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """certified.csv: a line for each number of attackers, by evidence and method."""
+    return [
+        {
+            "sigma": case["sigma"],
+            "attack": case["attack"],
+            "evidence": evidence,
+            "method": method,
+            "label": LABELS[Method(method)].value if evidence == "radius" else Label.APPROXIMATION.value,
+            "k": k,
+            "lowest_cost": low,
+        }
+        for evidence, by_method in case["certified"].items()
+        for method, bounds in by_method.items()
+        for k, low in enumerate(bounds)
+    ]

@@ -1,0 +1,39 @@
+"""Federated training in one process, for research: PRECAD's rounds, and what they are compared with.
+
+    simulate         the same task in one process, for many seeds
+    shown            how far they are, and what came out
+    workers          trainings side by side
+    config           What the operator of a simulation configures
+    federation       The clients of a simulation
+    guarantee        What an algorithm guarantees, to whom, against whom
+    randomness       Where a simulation's draws come from: a seed, so that a run repeats. It protects nobody
+    replay           Epsilon by round of a simulation, which writes down only the last one
+    reported         Reads the folder of `precad simulate` for a report. It belongs to the laboratory and joins
+                     by an entry point
+    simulation       A whole training in one process: rounds of one algorithm on virtual clients, from a seed
+    two_servers      Algorithm 1, lines 4 and 5, in one process
+    update_clipping  How a trusted server bounds whole updates, and what that costs
+    algorithms/      The training algorithms that a simulation knows
+    attackers/       attackers that see every honest update
+    rules/           Aggregation rules of one server that sees every update, for comparison with PRECAD. One
+                     idea a file
+
+Reading order: `simulation`, `algorithms.precad`, `two_servers`, `federation`.
+"""
+
+from precad.lab.simulation.config import AttackSettings, SimulationSettings
+from precad.lab.simulation.guarantee import Guarantee
+from precad.lab.simulation.randomness import Randomness, SeededRandomness
+from precad.lab.simulation.simulation import Progress, RoundMetrics, Simulation, records_of
+
+__all__ = [
+    "AttackSettings",
+    "Guarantee",
+    "Progress",
+    "Randomness",
+    "RoundMetrics",
+    "SeededRandomness",
+    "Simulation",
+    "SimulationSettings",
+    "records_of",
+]

@@ -1,0 +1,110 @@
+"""What an algorithm is: one round of a federation, and what it guarantees."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import ArgumentError
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian, effective_noise_multiplier
+from precad.lab.simulation.federation import Federation
+from precad.lab.simulation.guarantee import REALISED, Guarantee
+from precad.protos.task.task import Task
+
+Parameters = NDArray[np.float32]
+_BUDGETS: Final = tuple(name for name in Task.model_fields if name.startswith("epsilon_budget_"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundOutcome:
+    """The model after a round, and whose updates are in it."""
+
+    parameters: Parameters
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...] = ()
+    """Refused by whoever checks updates."""
+
+
+class Algorithm(ABC):
+    """One training algorithm. What its next round depends on beside the model is its `state`: a run can be resumed."""
+
+    name: ClassVar[str] = ""
+    """The key in `ALGORITHMS`."""
+    clips_updates: ClassVar[bool] = False
+    """Whether `simulation.update_clipping` means something here."""
+    trains_locally: ClassVar[bool] = False
+    """Whether clients take steps of their own, at models of their own (`Federation.own_models`)."""
+    budgets: ClassVar[tuple[str, ...]] = ()
+    """Fields `epsilon_budget_..` of a task that end this training; others are refused."""
+    is_of_any_task: ClassVar[bool] = False
+    """Whether it runs what `task.algorithm` says. All others take the task's parameters as those of `precad`."""
+
+    def __init__(self, federation: Federation) -> None:
+        """Raises ArgumentError for settings that mean nothing here."""
+        if not self.is_of_any_task and federation.task.algorithm != "precad":
+            raise ArgumentError(
+                f"simulation.algorithm: expected 'deployed' for a task of {federation.task.algorithm!r}, "
+                f"found {federation.settings.algorithm!r}"
+            )
+        self.federation = federation
+        self.task = federation.task
+        self.settings = federation.settings
+        if self.settings.update_clipping != "flat" and not (self.clips_updates or self.is_of_any_task):
+            raise ArgumentError(
+                f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
+                f"found {self.settings.update_clipping!r}"
+            )
+        for budget in _BUDGETS:
+            if getattr(self.task, budget) is not None and budget not in self.budgets:
+                raise ArgumentError(
+                    f"task.{budget}: expected none with {self.name}, which no budget of that kind ends, "
+                    f"found {getattr(self.task, budget)}"
+                )
+
+    @abstractmethod
+    def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
+        """Round t of the clients that were drawn for it, in the order of their ids."""
+
+    @abstractmethod
+    def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
+        """What is proved after so many rounds, in which clients took part so often; at least one sentence."""
+
+    def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
+        """Whether the budget, if there is one, allows the coming round. Asked before its clients are drawn."""
+        return True
+
+    def state(self) -> tuple[float, ...]:
+        """What the next round depends on beside the model, for a training that is interrupted; nothing, mostly."""
+        return ()
+
+    def restore(self, state: tuple[float, ...]) -> None:
+        """Goes on from a `state`. Raises ArgumentError for one that is not this algorithm's."""
+        if state:
+            raise ArgumentError(f"the algorithm {self.name!r} has no state, got {len(state)} numbers")
+
+    def _of_one_record(
+        self, participation: Mapping[str, int], *, against: str, note: str = "", steps_per_round: int = 1
+    ) -> Guarantee:
+        """Of a record of the client in most rounds, where one draw of N(0, (sigma R)^2) hides it in every step.
+
+        A step is a Gaussian release with Poisson sampling of rate p; what rounding to the grid adds is counted.
+        """
+        task = self.task
+        sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
+        steps = steps_per_round * max(participation.values(), default=0)
+        epsilon = PldAccountant().epsilon(SampledGaussian(task.record_rate, sigma), steps, task.delta)
+        rests = f"{note}; {REALISED}" if note else REALISED
+        return Guarantee(unit="record", against=against, epsilon=epsilon, delta=task.delta, note=rests)
+
+    def _refuse_rule(self) -> None:
+        """For algorithms of which no server sees single updates, or whose server's rule is fixed."""
+        if self.federation.rule is not None:
+            raise ArgumentError(
+                f"simulation.aggregation: expected 'sum', the only one of {self.name}, "
+                f"found {self.settings.aggregation!r}"
+            )

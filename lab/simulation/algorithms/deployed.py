@@ -1,0 +1,143 @@
+"""The task's algorithm as a deployment runs it: clients, two servers, a norm check, whoever's noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from precad.clients.errors import ArgumentError
+from precad.clients.training.round_update import Participant, require_runnable, round_updates
+from precad.dp.accountants.pld import Event, PldAccountant, View
+from precad.dp.accountants.task_cost import everybody_drawn
+from precad.dp.ledger import Level
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
+from precad.lab.simulation.config import SimulationSettings
+from precad.lab.simulation.federation import Federation, Vector
+from precad.lab.simulation.guarantee import Guarantee
+from precad.lab.simulation.two_servers import CleartextServers, MpcServers, TwoServers
+from precad.mpc.ring import RingArray
+from precad.protos.task.model_update import updated
+from precad.protos.task.task import OF_AN_ALGORITHM
+
+_AGAINST: Final = {
+    View.ONE_SERVER: "one aggregation server and any other clients",
+    View.CLIENTS_ONLY: "any other clients, no server",
+}
+
+
+class Deployed(Algorithm):
+    """The round of a deployment, integer for integer, of any `task.algorithm`.
+
+    Clients compute by `precad.clients.training.round_update`, as their processes do; malicious ones add no noise of
+    their own. What the algorithm needs to know is in `[task]`.
+    """
+
+    name: ClassVar[str] = "deployed"
+    budgets: ClassVar[tuple[str, ...]] = (
+        "epsilon_budget_one_server",
+        "epsilon_budget_clients_only",
+        "epsilon_budget_client",
+    )
+    is_of_any_task: ClassVar[bool] = True
+
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation)
+        self._refuse_rule()
+        require_runnable(self.task, federation.engine)
+        self._require_attacks_of_a_deployment()
+        self._privacy = task_privacy(self.task)
+        self._cost = task_cost(self.task)
+        self._servers: TwoServers = self._make_servers()
+
+    def _make_servers(self) -> TwoServers:
+        """Raises ArgumentError for settings that a deployment has not, or has in `[task]`."""
+        for name in ("validation", "client_clipping", *OF_AN_ALGORITHM):
+            default = SimulationSettings.model_fields[name].default
+            if getattr(self.settings, name) != default:
+                where = f" (task.{name} says it)" if name in OF_AN_ALGORITHM else ""
+                raise ArgumentError(
+                    f"simulation.{name}: expected {default!r} in a deployment's round{where}, "
+                    f"found {getattr(self.settings, name)!r}"
+                )
+        return MpcServers(self.task) if self.settings.servers == "mpc" else CleartextServers(self.task)
+
+    def _require_attacks_of_a_deployment(self) -> None:
+        """Raises ArgumentError for an attack that needs to know the model where uploads are not of its shape."""
+        only_simulated = [attack.name for attack in self.federation.attacks.values() if attack.is_simulated_only]
+        if only_simulated and self.task.quantile_rule is not None:
+            raise ArgumentError(
+                "simulation.attack.kind: expected one that a deployment has, too, with "
+                f"task.update_clipping = 'private-quantile', found {only_simulated[0]!r}"
+            )
+
+    def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
+        """The task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""
+        task, draw = self.task, self.federation.randomness
+        checked = self._servers.check_and_sum(t, self._uploads(t, parameters, chosen))
+        total = checked.total
+        if not task.may_release(len(checked.accepted)):
+            total = total * 0
+        if task.noise_std_on_grid > 0:
+            for party in (0, 1):
+                total = total + draw.noise(t, f"server-{party}", task.noise_std_on_grid, task.dim)
+        return RoundOutcome(updated(parameters, total, task), checked.accepted, checked.rejected)
+
+    def _uploads(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> dict[str, RingArray]:
+        federation, task = self.federation, self.task
+        groups = [[client] for client in chosen] if self.settings.batching == "client" else [list(chosen)]
+        updates: dict[str, Vector] = {}
+        for group in filter(None, groups):
+            participants = [self._participant(t, client) for client in group]
+            found = round_updates(task, parameters, participants, federation.engine)
+            updates.update(zip(group, found, strict=True))
+        step = task.learning_rate / task.divisor
+        updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=step)
+        return federation.uploads(updates, is_clipped=True)
+
+    def _participant(self, t: int, client: str) -> Participant:
+        federation = self.federation
+
+        def noise(step: int, std_on_grid: float, dim: int) -> RingArray:
+            return federation.randomness.noise(t, f"{client}/{step}", std_on_grid, dim)
+
+        return Participant(
+            records=federation.records[client],
+            n_declared=self.task.clients[client],
+            random_bytes=federation.randomness.records(t, client),
+            noise=noise,
+            adds_noise=not federation.is_malicious(client),
+        )
+
+    def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
+        """Of the client that was in most rounds, in both views, as the servers' ledger has it
+        (`precad.dp.task_privacy`)."""
+        privacy, most = self._privacy, max(participation.values(), default=0)
+        return [
+            Guarantee(
+                unit=privacy.unit.value,
+                against=against,
+                epsilon=None if privacy.events[view] is None else privacy.epsilon(view, most, self.task.delta),
+                epsilon_if_discarded=None if privacy.events[view] is None else self._if_discarded(view, most),
+                delta=self.task.delta,
+                note=privacy.rests_on[view],
+            )
+            for view, against in _AGAINST.items()
+        ]
+
+    def _if_discarded(self, view: View, most: int) -> float:
+        """Of a client in the most rounds that a deployment of the task allows."""
+        return self._cost.view_if_discarded(view, most)
+
+    def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
+        """As the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task."""
+        task, most = self.task, max(participation.values(), default=0)
+        budgets = {View.ONE_SERVER: task.epsilon_budget_one_server, View.CLIENTS_ONLY: task.epsilon_budget_clients_only}
+        limits = {view: budget for view, budget in budgets.items() if budget is not None}
+        if any(not self._privacy.epsilon(view, most + 1, task.delta) <= limit for view, limit in limits.items()):
+            return False
+        if task.epsilon_budget_client is None:
+            return True
+        event: Event = self._privacy.every_round[Level.CLIENT]
+        event = everybody_drawn(event) if limits else event
+        return PldAccountant().epsilon(event, rounds_done + 1, task.delta) <= task.epsilon_budget_client

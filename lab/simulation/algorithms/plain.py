@@ -1,0 +1,55 @@
+"""What algorithms share whose one server sees every update: how updates become a step of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters
+from precad.lab.simulation.federation import Vector
+from precad.lab.simulation.guarantee import REALISED, Guarantee
+
+
+class PlainServer(Algorithm):
+    """A server that holds all updates of a round in the clear."""
+
+    @property
+    def step(self) -> float:
+        """eta / W: what a sum of gradient sums is multiplied with."""
+        return self.task.learning_rate / self.task.divisor
+
+    def moved(self, t: int, parameters: Parameters, updates: Mapping[str, Vector]) -> Parameters:
+        """theta + eta / W * sum; with a rule, its estimate of the mean times q n, the public expected number of
+        clients, stands for the sum."""
+        total = np.zeros(self.task.dim)
+        if self.federation.rule is None:
+            for update in updates.values():
+                total += update
+        else:
+            total = self.federation.nominal_clients * self.federation.aggregate(t, updates)
+        return (parameters.astype(np.float64) + self.step * total).astype(np.float32)
+
+    def nothing(self, unit: Literal["record", "client"]) -> Guarantee:
+        """Of an algorithm that protects nobody."""
+        why = "nothing is clipped or noised for it"
+        return Guarantee(unit=unit, against="anybody", epsilon=None, delta=self.task.delta, note=why)
+
+    def of_rule(self, rounds: int) -> list[Guarantee]:
+        """What the rule adds: of a whole client, against those who see the models only."""
+        rule = self.federation.rule
+        if rule is None:
+            return []
+        epsilon = rule.epsilon(rounds, self.task.delta)
+        trusted = "the server is trusted: it sees every update, and who takes part"
+        nothing = f"the rule {rule.name!r} is no privacy mechanism"
+        return [
+            Guarantee(
+                unit="client",
+                against="any other clients",
+                epsilon=epsilon,
+                delta=self.task.delta,
+                note=nothing if epsilon is None else f"{trusted}; {REALISED}",
+            )
+        ]

@@ -1,0 +1,77 @@
+"""Where a simulation's draws come from: a seed, so that a run repeats. It protects nobody.
+
+Every draw has a generator of its own, made of the seed and of what the draw is for. So a run that is resumed goes on
+with the same numbers, and one client's records do not depend on who else was chosen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from precad.clients.errors import ArgumentError
+from precad.dp.noise import rounded_gaussian
+from precad.mpc import joint_coin
+from precad.mpc.prg import Label, RandomBytes, Seed
+from precad.mpc.ring import RingArray
+
+
+class Randomness(Protocol):
+    """What a round draws. Tests replay a deployment's draws through it."""
+
+    def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
+        """Algorithm 1, line 2: who is in round t; `clients` are sorted, and so is the result."""
+        ...
+
+    def records(self, t: int, client: str) -> RandomBytes:
+        """What a client draws its records with."""
+        ...
+
+    def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
+        """Noise on the integer grid (dim,) of `source`: `server-0`, `server-1`, a client's id."""
+        ...
+
+    def rule(self, t: int) -> RandomBytes:
+        """For an aggregation rule that adds noise."""
+        ...
+
+    def attack(self, t: int, client: str) -> np.random.Generator:
+        """For an attacker."""
+        ...
+
+
+class SeededRandomness:
+    """Everything from one seed, for experiments. Production draws from the operating system's generator."""
+
+    def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ArgumentError(f"seed must be an integer >= 0, got {seed!r}")
+        self.seed = seed
+
+    def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
+        """By the servers' own function, from a coin that the seed tosses."""
+        coin = Seed(self._generator("coin", t).bytes(16))
+        return joint_coin.select_poisson(coin, Label("simulation", t), clients, client_rate)
+
+    def records(self, t: int, client: str) -> RandomBytes:
+        """See Randomness."""
+        return self._generator("records", t, client).bytes
+
+    def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
+        """By the servers' own sampler, on bytes of the seed."""
+        return rounded_gaussian.sample(std_on_grid, dim, self._generator("noise", t, source).bytes)
+
+    def rule(self, t: int) -> RandomBytes:
+        """See Randomness."""
+        return self._generator("rule", t).bytes
+
+    def attack(self, t: int, client: str) -> np.random.Generator:
+        """See Randomness."""
+        return self._generator("attack", t, client)
+
+    def _generator(self, use: str, t: int, who: str = "") -> np.random.Generator:
+        key = hashlib.sha256(f"{self.seed}/{use}/{t}/{who}".encode()).digest()
+        return np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))

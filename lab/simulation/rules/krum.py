@@ -1,0 +1,84 @@
+"""Krum and Multi-Krum: the updates that are closest to their neighbours."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import ArgumentError
+from precad.lab.simulation.rules.rule import (
+    AggregationRule,
+    Updates,
+    Vector,
+    require_count,
+    require_updates,
+    squared_distances,
+)
+from precad.mpc.prg import RandomBytes
+
+
+def krum_scores(squared: Updates, f: int) -> Vector:
+    """s(i) = sum of ||x_i - x_j||^2 over the m - f - 2 nearest j != i, at least one of them. (m, m) -> (m,)."""
+    m = len(squared)
+    n_near = max(1, m - f - 2)
+    others = squared + np.diag(np.full(m, np.inf))
+    scores: Vector = np.sort(others, axis=1)[:, : min(n_near, m - 1)].sum(axis=1)
+    return scores
+
+
+def order_by_score(updates: Updates, scores: Vector) -> NDArray[np.int64]:
+    """Rows from the best on; equal scores by content, never by who sent them."""
+    return np.array(sorted(range(len(updates)), key=lambda i: (scores[i], updates[i].tobytes())), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Krum(AggregationRule):
+    """The update with the least score, for f attackers at most; its guarantee needs m >= 2f + 3.
+
+    Source: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+    Descent", NeurIPS '17.
+    """
+
+    name: ClassVar[str] = "krum"
+
+    f: int = 1
+    """Attackers among a round's updates, at most."""
+
+    def __post_init__(self) -> None:
+        require_count("f", self.f)
+
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+        """argmin_x s(x)."""
+        require_updates(updates, 1, self.name)
+        best = order_by_score(updates, krum_scores(squared_distances(updates), self.f))[0]
+        chosen: Vector = updates[best].copy()
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class MultiKrum(AggregationRule):
+    """The mean of the `keep` updates with the least scores; `keep` is m - f unless given. Source: as Krum."""
+
+    name: ClassVar[str] = "multi-krum"
+
+    f: int = 1
+    keep: int | None = None
+
+    def __post_init__(self) -> None:
+        require_count("f", self.f)
+        if self.keep is not None:
+            require_count("keep", self.keep, least=1)
+
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+        """Raises ArgumentError unless keep <= m."""
+        m = require_updates(updates, 1, self.name)
+        keep = max(1, m - self.f) if self.keep is None else self.keep
+        if keep > m:
+            raise ArgumentError(f"multi-krum keeps {keep} updates, got {m}")
+        order = order_by_score(updates, krum_scores(squared_distances(updates), self.f))
+        mean: Vector = updates[order[:keep]].mean(axis=0)
+        return mean

@@ -1,0 +1,70 @@
+"""What people see of simulations: how far they are, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+from rich.table import Table
+
+from precad.lab.simulation import RoundMetrics
+from precad.lab.simulation.algorithms import Deployed
+from precad.lab.simulation.workers import Workers
+
+
+@contextmanager
+def progress_bar(console: Console, title: str, total: int) -> Iterator[Callable[[RoundMetrics], None]]:
+    """A bar on a terminal, nothing into a file; what it gives is called after every round."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[accuracy]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(title, total=total, accuracy="")
+
+        def advance(metrics: RoundMetrics) -> None:
+            if metrics.accuracy is not None:
+                progress.update(bar, accuracy=f"accuracy {metrics.accuracy:.3f}")
+            progress.update(bar, completed=metrics.round + 1)
+
+        yield advance
+
+
+def side_by_side(
+    jobs: Sequence[Callable[[], dict[str, Any]]], what: str, console: Console, workers: Workers
+) -> list[dict[str, Any]]:
+    """The summaries of trainings, in their order; `what` names them on a terminal."""
+    is_silent = not console.is_terminal
+    return list(track(workers.run(jobs), what, len(jobs), console=console, transient=True, disable=is_silent))
+
+
+def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
+    """What was trained, and what it guarantees, for people."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    name = summary["algorithm"]
+    name = f"{summary['task_algorithm']} as deployed" if name == Deployed.name else name
+    table.add_row("training", f"{name}, {summary['clients']} clients, {summary['model']}")
+    for run in summary["seeds"]:
+        attack = "" if run["attack_success"] is None else f", attack success {run['attack_success']:.3f}"
+        speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"
+        table.add_row(
+            f"seed {run['seed']}",
+            f"test accuracy {run['accuracy']:.3f}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
+        )
+        if run["learnt_bound"] is not None:
+            table.add_row("", f"updates clipped to {run['learnt_bound']:.4g} in the end, a bound that was learnt")
+        if run["rejected_clients"]:
+            table.add_row("", f"rejected {run['rejected']} times: {', '.join(run['rejected_clients'])}")
+        for guarantee in run["guarantees"]:
+            table.add_row("", guarantee["sentence"])
+    table.add_row("randomness", "from seeds: what is guaranteed holds with the operating system's generator")
+    table.add_row("run folder", summary["output"])
+    console.print(table, highlight=False)

@@ -1,0 +1,380 @@
+"""`precad simulate`: a deployment's task in one process, for as many seeds as asked for.
+
+The file is that of `precad run`, with a section `[simulation]` where it says more (`precad.lab.simulation.config`); the
+sections of servers and operators are read over. A run leaves one folder:
+
+config.toml      the resolved configuration: `precad simulate` on it repeats the runs
+seed-N.jsonl     one line per round
+seed-N.npz       where the training stands, as of its last evaluation; the final model at the end
+summary.json     what `--json` prints
+
+A folder that holds the same configuration is gone on with: finished seeds stay, others start from where they stand. A
+field that the folder's file does not have, being older, has its default there.
+More rounds than the folder's may be asked for: every seed goes on to the model that it would have without the halt. A
+training that leaves the finite numbers ends before the round in which it does, and the summary says so; the files are
+all there, and the command ends with exit code 3 (`require_fulfilled`). For experiments it is a result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+import tomllib
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tomli_w
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from precad.clients.attacks import ATTACKS
+from precad.clients.config import ClientConfig
+from precad.clients.gradients.engine import RecordEngine, resolve_device
+from precad.clients.records import DataSource, Records, Split
+from precad.clients.training import evaluation
+from precad.deploy.configuration.local import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
+from precad.deploy.configuration.sections import parse_section
+from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.files.whole_file import write_whole
+from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
+from precad.lab.simulation.algorithms import Deployed
+from precad.lab.simulation.shown import progress_bar, side_by_side
+from precad.lab.simulation.simulation import Progress
+from precad.lab.simulation.workers import Workers
+from precad.protos.messages import convert
+from precad.protos.task.model_update import learnt_bound
+from precad.protos.task.task import Task
+from precad.servers.store.folder import load_initial_model
+
+NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
+"""Sections of a deployment that a simulation has no use for."""
+LAST_EVALUATIONS: Final = 5
+"""Over which the summary's accuracy is averaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A resolved configuration: everything but the seed."""
+
+    raw: dict[str, Any]
+    task: Task
+    settings: SimulationSettings
+    client: ClientConfig
+    split: Split
+    records: dict[str, Records]
+    initial: NDArray[np.float32] | None = None
+    """In place of the task's initial model, (d,)."""
+
+    def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
+        """A training that has not begun. Raises ArgumentError."""
+        return Simulation(
+            task=self.task,
+            settings=self.settings,
+            records=self.records,
+            test=self.split.test,
+            randomness=SeededRandomness(seed),
+            attacks={c: ATTACKS[kind]() for c, kind in self.client.attacks.items() if kind != "none"},
+            device=self.client.device,
+            memory_mb=self.client.memory_mb,
+            engine=engine,
+            initial=self.initial,
+        )
+
+
+def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
+    """The configuration with what it leaves out: the dimension, who has how many records. Raises ConfigError,
+    DataError, SetupError.
+
+    `rounds`: in place of the task's. `task.clients` may also be a number.
+    """
+    unknown = [name for name in raw if name not in ("task", "client", "simulation", *NOT_SIMULATED)]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r}")
+    sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
+    task, client = sections["task"], sections["client"]
+    if task.get("algorithm", "precad") != "precad":
+        sections["simulation"].setdefault("algorithm", Deployed.name)
+    settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
+    config = _client_of(client)
+    if rounds is not None:
+        task["rounds"] = rounds
+    supply_model_dimension(task)
+    source = DataSource.of(config)
+    split = load_split(source, task.get("model", DEFAULT_MODEL))
+    ids = task.get("clients")
+    if not isinstance(ids, Mapping):  # of a table the numbers are declared, whatever the data set deals
+        task["clients"] = declared_records(_ids(ids), source, split)
+    valid = parse_section(Task, task, "task", base=Path())
+    for name in config.attacks:
+        if name not in valid.clients:
+            raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
+    initial = _initial_of(settings, sections["simulation"], valid)
+    return Plan(
+        raw={"task": valid.model_dump(exclude_none=True), "client": client, "simulation": sections["simulation"]},
+        task=valid,
+        settings=settings,
+        client=config,
+        split=split,
+        records=records_of(split, source.parts(split, len(valid.clients)), list(valid.clients)),
+        initial=initial,
+    )
+
+
+def _initial_of(settings: SimulationSettings, section: dict[str, Any], task: Task) -> NDArray[np.float32] | None:
+    """The public model that the settings name, (d,). Its digest goes into the section, and where it lies in full.
+
+    Raises ConfigError, SetupError.
+    """
+    if settings.initial_model is None:
+        return None
+    path = Path(settings.initial_model).absolute()
+    initial = load_initial_model(path, task)
+    found = convert.sha256(convert.model_to_bytes(initial)).hex()
+    if settings.initial_model_sha256 not in (None, found):
+        raise ConfigError(
+            f"simulation.initial_model: expected SHA-256 {settings.initial_model_sha256}, found {found} in {path}"
+        )
+    section |= {"initial_model": str(path), "initial_model_sha256": found}
+    return initial
+
+
+def _client_of(section: Mapping[str, Any]) -> ClientConfig:
+    nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
+    return parse_section(ClientConfig, {**nowhere, **section}, "client", base=Path().absolute())
+
+
+def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = raw.get(name, {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{name}: expected a section, found {found!r}")
+    return dict(found)
+
+
+def _ids(clients: object) -> list[Any]:
+    """Ids of a number of clients, or a list of them. Raises ConfigError."""
+    if isinstance(clients, int) and not isinstance(clients, bool):
+        if not 2 <= clients <= 1_000_000:
+            raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
+        width = len(str(clients - 1))
+        return [f"client-{i:0{width}}" for i in range(clients)]
+    if isinstance(clients, list):
+        return clients
+    raise ConfigError(f"task.clients: expected a number, a list of ids or a table, found {clients!r}")
+
+
+class Runs:
+    """The runs of one plan in one folder."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        """Raises ConfigError when the folder holds something else, or more rounds."""
+        self.plan, self.folder = plan, folder
+        config = folder / "config.toml"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if config.exists():
+                _require_same(plan, config)
+            elif any(not path.name.startswith(".config.toml") for path in folder.iterdir()):  # of a killed process
+                raise ConfigError(f"--output: expected a new or empty folder, found files in {folder}")
+            resolved = tomli_w.dumps(plan.raw)
+            if not config.exists() or config.read_text() != resolved:  # as it is, workers beside us may read it
+                write_whole(config, resolved.encode())
+        except OSError as error:
+            raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
+
+    def run(
+        self,
+        seed: int,
+        *,
+        on_round: Callable[[RoundMetrics], None] = lambda metrics: None,
+        engine: RecordEngine | None = None,
+    ) -> dict[str, Any]:
+        """One seed to its end, from wherever it stands; its summary."""
+        simulation = self.plan.simulation(seed, engine)
+        metrics = self.folder / f"seed-{seed}.jsonl"
+        self._resume(simulation, seed, metrics)
+        start = time.perf_counter()
+        with metrics.open("a") as file:
+            for done in simulation.run():
+                file.write(json.dumps(done.to_json()) + "\n")
+                on_round(done)
+                if done.accuracy is not None:
+                    file.flush()
+                    self._save(simulation, seed)
+        self._save(simulation, seed)
+        return self._summary(simulation, seed, metrics, time.perf_counter() - start)
+
+    def jobs(self, seeds: Sequence[int]) -> list[Callable[[], dict[str, Any]]]:
+        """`run` of each seed as something that can be pickled: a worker reads the data set itself."""
+        return [partial(_train_seed, self.plan.raw, self.folder.absolute(), seed) for seed in seeds]
+
+    def _save(self, simulation: Simulation, seed: int) -> None:
+        """In one step: a run that is killed here finds the old file or the new one."""
+        now, rule = simulation.progress, simulation.federation.rule
+        half_written = self.folder / f".seed-{seed}.npz"
+        with half_written.open("wb") as file:
+            np.savez(
+                file,
+                parameters=now.parameters,
+                rounds=np.int64(now.rounds),
+                clients=np.array(list(now.participation), dtype=np.str_),
+                participation=np.array(list(now.participation.values()), dtype=np.int64),
+                rule=np.array(() if rule is None else rule.state(), dtype=np.int64),
+                algorithm=np.array(simulation.algorithm.state(), dtype=np.float64),
+            )
+        os.replace(half_written, self.folder / f"seed-{seed}.npz")
+
+    def _resume(self, simulation: Simulation, seed: int, metrics: Path) -> None:
+        path = self.folder / f"seed-{seed}.npz"
+        rounds = 0
+        if path.exists():
+            try:
+                with np.load(path, allow_pickle=False) as saved:
+                    rounds = int(saved["rounds"])
+                    counts = dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True))
+                    simulation.progress = Progress(saved["parameters"], rounds, Counter(counts))
+                    if simulation.federation.rule is not None:
+                        simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
+                    if "algorithm" in saved or simulation.algorithm.state():
+                        simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
+        lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+        if len(lines) < rounds:
+            raise ConfigError(f"--output: expected {rounds} rounds in {metrics}, found {len(lines)}")
+        # Rounds after the last save are trained again, to the same bits.
+        write_whole(metrics, "".join(lines[:rounds]).encode())
+
+    def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        rounds, diverged = simulation.progress.rounds, simulation.diverged
+        every = self.plan.settings.evaluate_every
+        due = [line for line in lines if (line["round"] + 1) % every == 0 or line["round"] + 1 == rounds]
+        model = simulation.progress.parameters[: self.plan.task.n_parameters]
+        in_rounds = sum(line["seconds"] for line in lines)
+        return {
+            "seed": seed,
+            "rounds": rounds,
+            "ended": _ended(simulation),
+            "diverged_in_round": None if diverged is None else diverged.round,
+            "model_is_finite": evaluation.is_finite(model, self.plan.task.model, self.plan.split.test),
+            "accuracy": simulation.accuracy(),
+            "accuracy_of_last_evaluations": _mean_of_last(due, "accuracy"),
+            "learnt_bound": learnt_bound(simulation.progress.parameters, simulation.task),
+            "attack_success": simulation.attack_success(),
+            "attack_success_of_last_evaluations": _mean_of_last(due, "attack_success"),
+            "rejected": sum(len(line["rejected"]) for line in lines),
+            "rejected_clients": sorted({client for line in lines for client in line["rejected"]}),
+            "rounds_per_second": rounds / in_rounds if in_rounds else None,
+            "seconds": seconds,
+            "guarantees": [guarantee.to_json() for guarantee in simulation.guarantees()],
+        }
+
+
+def _require_same(plan: Plan, config: Path) -> None:
+    """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds."""
+    try:
+        found = tomllib.loads(config.read_text(encoding="utf-8-sig"))
+        rounds = int(found["task"]["rounds"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # broken TOML and UTF-8 are ValueErrors
+        raise ConfigError(f"--output: expected a resolved configuration, found {config}: {error}") from None
+    if plan.task.rounds < rounds:
+        raise ConfigError(
+            f"--output: expected a folder of at most {plan.task.rounds} rounds, found {rounds} in {config}"
+        )
+    found["task"]["rounds"] = plan.task.rounds
+    try:
+        is_same = _completed(found) == _completed(plan.raw)
+    except ConfigError as error:
+        raise ConfigError(f"--output: expected a configuration of this version, found {config}: {error}") from None
+    if not is_same:
+        raise ConfigError(f"--output: expected the same configuration, found another in {config}")
+
+
+def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Its sections with all defaults: a file from before there was a field says what that field's default says. Where
+    an initial model lies is left out: its digest says which it is.
+
+    Raises ConfigError.
+    """
+    sections = (
+        parse_section(Task, _section(resolved, "task"), "task", base=Path()),
+        _client_of(_section(resolved, "client")),
+        parse_section(SimulationSettings, _section(resolved, "simulation"), "simulation", base=Path()),
+    )
+    return [section.model_dump(exclude={"initial_model"}) for section in sections]
+
+
+def _mean_of_last(lines: Sequence[Mapping[str, Any]], measure: str) -> float | None:
+    """Over the last evaluations; None where there is none."""
+    values = [line[measure] for line in lines if measure in line][-LAST_EVALUATIONS:]
+    return statistics.fmean(values) if values else None
+
+
+def _ended(simulation: Simulation) -> str:
+    if simulation.diverged is not None:
+        return str(simulation.diverged)
+    is_done = simulation.progress.rounds == simulation.task.rounds
+    return "all rounds done" if is_done else "the budget allows no further round"
+
+
+def run_plan(
+    plan: Plan, folder: Path, seeds: Sequence[int], console: Console, workers: Workers | None = None
+) -> dict[str, Any]:
+    """All seeds, one after the other unless there are workers; the summary, which is also written.
+
+    Raises ConfigError, ArgumentError.
+    """
+    engine = plan.simulation(seeds[0]).federation.engine  # what it refuses leaves no folder behind
+    runs = Runs(plan, folder)
+    if workers is None:
+        summaries = _one_by_one(runs, seeds, engine, console)
+    else:
+        summaries = side_by_side(runs.jobs(seeds), "seeds", console, workers)
+    summary = {
+        "name": plan.task.name,
+        "algorithm": plan.settings.algorithm,
+        "task_algorithm": plan.task.algorithm,
+        "model": plan.task.model,
+        "dim": plan.task.dim,
+        "clients": len(plan.task.clients),
+        "device": str(resolve_device(plan.client.device)),
+        "threads": torch.get_num_threads(),
+        "output": str(folder),
+        "seeds": summaries,
+    }
+    write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+    return summary
+
+
+def require_fulfilled(summary: Mapping[str, Any]) -> None:
+    """Raise UnfulfilledError, a line for each seed, where a training diverged or had no round."""
+    faults = []
+    for run in summary["seeds"]:
+        if run["diverged_in_round"] is not None or run["rounds"] == 0:
+            faults.append(f"seed {run['seed']}: {run['rounds']} rounds done: {run['ended']}")
+        elif not run["model_is_finite"]:
+            faults.append(f"seed {run['seed']}: the training diverged: the model is not finite")
+    if faults:
+        raise UnfulfilledError("\n".join(faults))
+
+
+def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, console: Console) -> list[dict[str, Any]]:
+    summaries = []
+    for seed in seeds:
+        with progress_bar(console, f"seed {seed}", runs.plan.task.rounds) as advance:
+            summaries.append(runs.run(seed, on_round=advance, engine=engine))
+    return summaries
+
+
+def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:
+    """One seed's training, in a worker."""
+    return Runs(resolve(raw), folder).run(seed)

@@ -1,0 +1,98 @@
+"""Algorithm 1, lines 4 and 5, in one process: which uploads are short enough, and the sum of those.
+
+    cleartext   the exact integer norm, computed in the clear
+    mpc         both servers' real program, two threads over an in-memory channel, with a dealer's tuples
+
+The protocol's theorem says that both accept the same uploads but for a chance of 2^-64 each, and the sums are equal
+as integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_simulation.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from precad.mpc import fixed_point, ring, sharing, validation
+from precad.mpc.channel import MemoryChannel, run_pair
+from precad.mpc.gate import top_bits
+from precad.mpc.gates import make_gate
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Mode
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples
+from precad.protos.task.task import Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checked:
+    """What both servers know before the noise."""
+
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+    total: RingArray
+    """The sum of the accepted uploads, modulo 2^64, (d,)."""
+
+
+class TwoServers(Protocol):
+    """One way to check and add up a round's uploads."""
+
+    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
+        """Of round t. Clients in the order of `uploads`."""
+        ...
+
+
+class CleartextServers:
+    """The round in the clear."""
+
+    def __init__(self, task: Task, *, has_validation: bool = True) -> None:
+        self._threshold = task.norm_bound.threshold if has_validation else None
+        self._dim = task.dim
+
+    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
+        """Exact, whatever the uploads are."""
+        accepted = [client for client, upload in uploads.items() if self._fits(upload)]
+        total = np.zeros(self._dim, dtype=np.int64)
+        for client in accepted:
+            total += uploads[client]
+        return Checked(tuple(accepted), tuple(c for c in uploads if c not in set(accepted)), total)
+
+    def _fits(self, upload: RingArray) -> bool:
+        return self._threshold is None or fixed_point.exact_squared_norm(upload) <= self._threshold
+
+
+class MpcServers:
+    """Both servers' validation, as they run it. The randomness of the MPC is fresh: no result depends on it."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._gate = task, make_gate(task.gate)
+
+    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
+        """Masks or splits every upload, locks, validates, and reconstructs the sum of the accepted."""
+        task, clients = self._task, tuple(uploads)
+        blocks = top_bits.blocks(self._gate, len(clients), task.norm_bound.low_bits)
+        shape = BatchShape("simulation", t, clients, task.dim, blocks)
+        dealt = deal(shape)
+        tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
+        held: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})
+        for client, upload in uploads.items():
+            label = shape.label(client)
+            if task.wire_mode is Mode.MASKED:
+                seeds = (tuples[0].hand_out_mask_seed(client), tuples[1].hand_out_mask_seed(client))
+                held[0][client] = held[1][client] = sharing.mask(upload, seeds, label)
+            else:
+                seed, held[1][client] = sharing.split(upload, label)
+                held[0][client] = sharing.expand_share(seed, label, task.dim)
+        bindings = {c: hashlib.sha256(ring.to_bytes(held[0][c]) + ring.to_bytes(held[1][c])).digest() for c in clients}
+
+        def server(channel: MemoryChannel) -> validation.Validated:
+            own, mine = held[channel.party], tuples[channel.party]
+            locked = validation.lock(bindings, shape, channel)
+            reveal = validation.reveal if task.wire_mode is Mode.MASKED else validation.reveal_and_open
+            return validation.validate(reveal(locked, own, mine, channel), mine, task.norm_bound, self._gate, channel)
+
+        a, b = run_pair(server)
+        return Checked(a.accepted, a.rejected, sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum))

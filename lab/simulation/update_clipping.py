@@ -1,0 +1,245 @@
+"""How a trusted server bounds whole updates, and what that costs: fixed, by layer, or at a quantile that it learns.
+
+The server adds N(0, (z' S)^2) to the sum, where S is the bound of the round and z' the `noise_multiplier` of the way.
+
+    flat                 S is the task's                                          z' = z
+    per-layer            the same S, S / sqrt(L) for each of L layers              z' = z
+    private-quantile     S follows a quantile of the norms, estimated with noise   z' = (z^-2 - (2 sigma_b)^-2)^(-1/2)
+    median-not-private   S is the median of the round's norms                      no noise makes that private
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import ArgumentError
+from precad.clients.gradients.engine import RecordEngine
+from precad.clients.training.projection import project, project_layers
+from precad.dp.noise.rounded_gaussian import MAX_STD
+from precad.lab.simulation.config import SimulationSettings
+from precad.protos.task import quantile as quantile_rule
+from precad.protos.task.quantile import RANGE
+from precad.protos.task.task import Task
+
+Vector = NDArray[np.float64]
+
+
+class UpdateClipping:
+    """`flat`, the whole update within S; other ways are its subclasses. One that learns keeps what it has learnt: each
+    training has one of its own."""
+
+    name: ClassVar[str] = "flat"
+    """As `simulation.update_clipping` names it."""
+    why_not_private: ClassVar[str | None] = None
+    """Why no epsilon can be stated, where that is so."""
+
+    def __init__(self, bound: float, noise_multiplier: float) -> None:
+        self.start = bound
+        self.noise_multiplier = noise_multiplier
+        """z': the noise on the sum has standard deviation z' times the bound of the round."""
+
+    @property
+    def known_bound(self) -> float:
+        """What clients know of the coming round's bound; infinity where it depends on the round's updates."""
+        return self.start
+
+    @property
+    def largest_bound(self) -> float:
+        """That any round can have."""
+        return self.start
+
+    def bound(self, updates: Sequence[Vector]) -> float:
+        """S of the round."""
+        return self.known_bound
+
+    def clipped(self, update: Vector, bound: float) -> Vector:
+        """The update (d,) with norm at most S. Raises ArgumentError where it is not finite."""
+        return project(update, bound)
+
+    def count(self, updates: Sequence[Vector]) -> int | None:
+        """What else is released of the round, with `count_noise_std` added; None: nothing."""
+        return None
+
+    @property
+    def count_noise_std(self) -> float:
+        """Of the count, in counts; nothing means that there is none."""
+        return 0.0
+
+    def learn(self, noisy_count: int) -> None:
+        """Sets the next round's bound by what was released."""
+
+    def state(self) -> tuple[float, ...]:
+        """What the next round depends on."""
+        return ()
+
+    def restore(self, state: tuple[float, ...]) -> None:
+        """Goes on from a `state`. Raises ArgumentError for one that is not of this way."""
+        if state:
+            raise ArgumentError(f"{self.name} clipping has no state, got {len(state)} numbers")
+
+
+class PerLayerClipping(UpdateClipping):
+    """Each of the L layers within S / sqrt(L), so that the whole is within S:
+    `precad.clients.training.projection.project_layers`."""
+
+    name = "per-layer"
+
+    def __init__(self, bound: float, noise_multiplier: float, *, layer_sizes: Sequence[int]) -> None:
+        super().__init__(bound, noise_multiplier)
+        self._layer_sizes = layer_sizes
+
+    def clipped(self, update: Vector, bound: float) -> Vector:
+        """See UpdateClipping."""
+        return project_layers(update, bound, self._layer_sizes)
+
+
+class QuantileClipping(UpdateClipping):
+    """S follows the gamma-quantile of the norms: S <- S exp(-eta (b - gamma)), where b estimates the share of updates
+    no longer than S.
+
+    Of each client counts c_i = 1 where its update, as it came, is within S, else -1. Released is sum_i c_i plus
+    N(0, (2 sigma_b)^2), rounded; b = 1/2 + released / (2 q n), with q n, the expected number of clients, in place of
+    their number, which is no public constant. On average, b - 1/2 is what c_i / 2 add up to, over q n.
+
+    Privacy, of one client of a round: the clipped update moves the sum by at most S, whose noise is z' S, and c_i its
+    own by 1, whose noise is 2 sigma_b. In units of their noise, both together are one vector of norm at most
+
+        sqrt(z'^-2 + (2 sigma_b)^-2) = 1 / z        with z' = (z^-2 - (2 sigma_b)^-2)^(-1/2),
+
+    under standard normal noise: a Gaussian release of multiplier z. Clients being drawn with rate q, a round is
+    SampledGaussian(q, z), as without the quantile. S depends on earlier releases only, so rounds compose adaptively;
+    rounding what is added to integers is post-processing.
+    Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping",
+    NeurIPS '21, Algorithm 1 and Theorem 1; add/remove and Poisson sampling are our reading.
+    """
+
+    name = "private-quantile"
+
+    def __init__(
+        self,
+        bound: float,
+        noise_multiplier: float,
+        *,
+        expected_clients: float,
+        quantile: float = 0.5,
+        rate: float = 0.2,
+        count_noise: float | None = None,
+    ) -> None:
+        """count_noise: sigma_b; unless it is given, q n / 20 as in the source, or 1.2 z where that is more.
+
+        Raises ArgumentError unless 2 sigma_b > z: the count would need all of the round's budget, or more.
+        """
+        sigma_b = quantile_rule.count_noise(expected_clients, noise_multiplier) if count_noise is None else count_noise
+        if not 2 * sigma_b > noise_multiplier:
+            raise ArgumentError(
+                "simulation.quantile_noise: expected more than half of task.noise_multiplier, "
+                f"{noise_multiplier / 2:g}, found {sigma_b:g}"
+            )
+        super().__init__(bound, (noise_multiplier**-2 - (2 * sigma_b) ** -2) ** -0.5)
+        self._sigma_b, self._quantile, self._rate, self._expected = sigma_b, quantile, rate, expected_clients
+        self._bound = bound
+
+    @property
+    def known_bound(self) -> float:
+        """As learnt so far."""
+        return self._bound
+
+    @property
+    def largest_bound(self) -> float:
+        """See UpdateClipping."""
+        return self.start * RANGE
+
+    def count(self, updates: Sequence[Vector]) -> int:
+        """sum_i c_i."""
+        return sum(1 if np.linalg.norm(update) <= self._bound else -1 for update in updates)
+
+    @property
+    def count_noise_std(self) -> float:
+        """2 sigma_b."""
+        return 2 * self._sigma_b
+
+    def learn(self, noisy_count: int) -> None:
+        """See the class."""
+        moved = quantile_rule.moved(
+            math.log(self._bound / self.start),
+            noisy_count,
+            expected_clients=self._expected,
+            quantile=self._quantile,
+            rate=self._rate,
+        )
+        self._bound = self.start * math.exp(moved)
+
+    def state(self) -> tuple[float, ...]:
+        """S."""
+        return (self._bound,)
+
+    def restore(self, state: tuple[float, ...]) -> None:
+        """See UpdateClipping."""
+        if len(state) != 1 or not self.start / (2 * RANGE) <= state[0] <= self.start * 2 * RANGE:
+            raise ArgumentError(f"the state of {self.name} clipping must be one bound near {self.start:g}")
+        (self._bound,) = state
+
+
+class MedianClipping(UpdateClipping):
+    """S is the median of the round's norms, as the papers clip; the task's bound has no part in it.
+
+    The median is of the clients' own updates, without any noise, and the noise is in proportion to it: one client moves
+    both, and nothing hides by how much, so no epsilon is proved. For comparison only.
+    Source: Xie et al., CCS '23, Appendix (flat median clipping), after Geyer, Klein and Nabi, "Differentially Private
+    Federated Learning: A Client Level Perspective", 2017.
+    """
+
+    name = "median-not-private"
+    why_not_private = (
+        "the clipping bound is the median of the clients' own norms, with no noise of its own, so that epsilon is "
+        "infinite"
+    )
+
+    @property
+    def known_bound(self) -> float:
+        """Nobody knows it beforehand."""
+        return math.inf
+
+    @property
+    def largest_bound(self) -> float:
+        """See UpdateClipping."""
+        return self.start * RANGE
+
+    def bound(self, updates: Sequence[Vector]) -> float:
+        """The median, within a factor of 2^10 of the task's bound; that bound for nobody."""
+        norms = [float(np.linalg.norm(update)) for update in updates]
+        median = float(np.median(norms)) if norms else self.start
+        return min(max(median, self.start / RANGE), self.largest_bound)
+
+
+def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) -> UpdateClipping:
+    """The way that the settings name, one of its own for each training. Raises ArgumentError."""
+    start, z = task.client_clip, task.noise_multiplier
+    match settings.update_clipping:
+        case "flat":
+            found = UpdateClipping(start, z)
+        case "per-layer":
+            found = PerLayerClipping(start, z, layer_sizes=engine.require_layer_sizes("simulation.update_clipping"))
+        case "private-quantile":
+            found = QuantileClipping(
+                start,
+                z,
+                expected_clients=task.client_rate * len(task.clients),
+                quantile=settings.quantile,
+                rate=settings.quantile_rate,
+                count_noise=settings.quantile_noise,
+            )
+        case "median-not-private":
+            found = MedianClipping(start, z)
+    largest = found.noise_multiplier * found.largest_bound * float(2**task.frac_bits)
+    if not largest <= MAX_STD:
+        raise ArgumentError(
+            "task.noise_multiplier * client_clip * 2^frac_bits: expected at most 2^40 steps of the grid, "
+            f"found {largest:.6g}"
+        )
+    return found

@@ -1,0 +1,55 @@
+"""64 random ternary projections of a shared vector, modulo 2^64: the no-wrap test's linear part.
+
+Row j is v_j = sum_i u_ji s_i x_i with one public sign s_i per coordinate and one public bit u_ji per coordinate and
+row, all drawn from the joint coin *after* every share was fixed, and shared by all clients of a round. A projection of
+a share is a share of the projection, so no message is needed.
+
+u_ji is bit j of word i of one stream; s_i = -1 where bit i of another stream is set, counted through its words from the
+lowest. This module reads the streams; an engine computes the products (`precad.mpc.local.step`).
+
+Source: `secure_validation.md` section 4 (our theorem; the idea of ternary projections against wrap-around is PINE's,
+arXiv 2311.10237).
+"""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+
+from precad.mpc import prg
+from precad.mpc.prg import Label, Purpose, Seed
+from precad.mpc.ring import WORD_BITS, RingArray
+
+MAX_ROWS = 64
+"""Bits of one word per coordinate."""
+
+
+class RowStreams:
+    """The rows of one round, read from coordinate 0 on, tile by tile."""
+
+    def __init__(self, challenge: Seed, label: Label) -> None:
+        self._bits = prg.open_stream(challenge, Purpose.ROW_BITS, label)
+        self._signs = prg.open_stream(challenge, Purpose.ROW_SIGNS, label)
+        self._row_words = np.empty(0, dtype=np.int64)
+
+    def after(self, n_coordinates: int) -> RowStreams:
+        """The rows from that coordinate on, a multiple of 64, of rows that nobody has read. From 0 on they are these
+        rows, whose streams go on."""
+        rest = copy(self)
+        rest._bits, rest._signs = self._bits.after(n_coordinates), self._signs.after(n_coordinates // WORD_BITS)
+        rest._row_words = np.empty(0, dtype=np.int64)  # two threads that share it would read one another's rows
+        return rest
+
+    def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
+        """(row words, sign words) of the next tile, (m,) and (ceil(m / 64),). Valid until the next call.
+
+        m is a multiple of 64 but for the last tile.
+        """
+        if self._row_words.size < n_coordinates:
+            self._row_words = np.empty(n_coordinates, dtype=np.int64)
+        row_words = self._row_words[:n_coordinates]
+        sign_words = np.empty(-(-n_coordinates // WORD_BITS), dtype=np.int64)
+        self._bits.fill(row_words)
+        self._signs.fill(sign_words)
+        return row_words, sign_words

@@ -1,0 +1,273 @@
+"""Correlated randomness of one round, as one server holds it: a key, digests, and at B a few words more.
+
+Per client, an inner-product tuple (a, r) with r = <a, a> (PRECAD, Sec. 4.3) and an equality tuple (rho, omega,
+rho * omega) over F_p; per round, the binary correlations of the comparison gate (`precad.mpc.tuples.correlations`).
+Server A's shares are streams of its key. Server B's are streams of its own key, except the products, which are
+corrections of one word each. No message of the dealer grows with d.
+
+Each server also gets the digest of every mask seed of the other server, for clients to compare with the seed that they
+get. A server that handed out another seed would have a linear function of the update added to the norm.
+
+Whatever a key alone decides is expanded when the batch arrives, some seconds before the check that waits for it: about
+7 kB a client. Only the masks, whose length is d, stay seeds.
+
+A batch belongs to one (task, round). It lives in memory only and is dropped with the round; each tuple is burnt,
+in a record that outlives the process (`precad.mpc.tuples.burning`), before its mask seed leaves and before it enters a
+check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from precad.mpc import prg, ring
+from precad.mpc.errors import MalformedMessageError, ParameterError, TupleReusedError
+from precad.mpc.prg import Label, Purpose, Seed, Stream
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Party, mask_key
+from precad.mpc.tuples.burning import Burns, MemoryBurns, TupleUse
+from precad.mpc.tuples.correlations import Block, Correlations
+
+FIELD_PRIME = (1 << 127) - 1
+"""p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
+collision of the hash adds nothing to the error of the no-wrap test."""
+FIELD_WORDS = 2
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What both servers ask the dealer for; public, and equal at both or nothing is dealt."""
+
+    task: str
+    round: int
+    clients: tuple[str, ...]
+    """In the order of the round's slots."""
+    dim: int
+    blocks: tuple[Block, ...]
+    """Binary correlations of the comparison gate, for the whole round, in the order of their use."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.clients)) != len(self.clients):
+            raise ParameterError("clients of a batch must be distinct")
+        if self.dim < 1 or self.round < 0:
+            raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
+
+    @classmethod
+    def anonymous(cls, task: str, round: int, n_clients: int, dim: int, blocks: tuple[Block, ...]) -> BatchShape:
+        """The shape as the dealer knows it: slots without names. It deals exactly what the named shape expects."""
+        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks)
+
+    @property
+    def n_products(self) -> int:
+        """Words of products: the dealer's corrections to server B."""
+        return sum(block.n_products for block in self.blocks)
+
+    def slot_of(self, client: str) -> int:
+        """The client's place in the round. Streams are labelled by it: the dealer need not know who was chosen."""
+        if client not in self._slots:
+            raise ParameterError(f"{client!r} is not among the {len(self.clients)} clients of round {self.round}")
+        return self._slots[client]
+
+    @cached_property
+    def _slots(self) -> dict[str, int]:
+        return {client: slot for slot, client in enumerate(self.clients)}
+
+    def label(self, client: str | None = None) -> Label:
+        """Domain of the streams of this batch, or of one client in it."""
+        return Label(self.task, self.round, "" if client is None else str(self.slot_of(client)))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Dealt:
+    """What the dealer sends one server: a key, digests and, to B only, the corrections.
+
+    peer_seed_digests: 32 bytes a client, of the other server's mask seeds, in the order of the slots.
+    squared_masks: (n,) words; equality: (n, 3, 2) words, three field elements a client; products: (n_products,) words.
+    These three are empty at A.
+    """
+
+    key: Seed
+    peer_seed_digests: bytes
+    squared_masks: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    equality: RingArray = field(default_factory=lambda: np.zeros((0, 3, FIELD_WORDS), dtype=np.int64))
+    products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EqualityTuple:
+    """One server's shares modulo p of rho != 0, omega and rho * omega."""
+
+    rho_share: int
+    omega_share: int
+    product_share: int
+
+    @property
+    def words(self) -> RingArray:
+        """(3, 2)."""
+        return np.stack([field_words(value) for value in (self.rho_share, self.omega_share, self.product_share)])
+
+
+class ServerTuples:
+    """One server's side of a batch. Raises MalformedMessageError when the corrections do not fit the shape."""
+
+    def __init__(self, party: Party, shape: BatchShape, dealt: Dealt, burns: Burns | None = None) -> None:
+        """burns: the server's record of used tuples; without one, a record of this batch alone."""
+        n, corrected = len(shape.clients), party == 1
+        m = shape.n_products if corrected else 0
+        expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,))
+        found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
+        if found != expected:
+            raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
+        if not _are_elements(dealt.equality):
+            raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
+        if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:
+            raise MalformedMessageError(
+                f"peer_seed_digests of a batch must have {n * DIGEST_BYTES} bytes, got {len(dealt.peer_seed_digests)}"
+            )
+        self._peer_seed_digests = dealt.peer_seed_digests
+        self.party: Party = party
+        self.shape = shape
+        self._burns: Burns = MemoryBurns() if burns is None else burns
+        self._checked: tuple[str, ...] | None = None
+        self._spent: set[str] = set()
+        self._expand(dealt)
+
+    def _expand(self, dealt: Dealt) -> None:
+        """Everything but the masks themselves, whose streams are opened.
+
+        By slot: seeds and keys of the masks, r_P as words (n,), equality tuples as words (n, 3, 2).
+        """
+        shape, key = self.shape, dealt.key
+        labels = [shape.label(client) for client in shape.clients]
+        self._mask_seeds = [mask_seed(key, label) for label in labels]
+        self._mask_keys = [mask_key(seed, label) for seed, label in zip(self._mask_seeds, labels, strict=True)]
+        self._opened_masks = {slot: Stream(key) for slot, key in enumerate(self._mask_keys)}
+        masks, products = correlation_streams(key, shape)
+        if self.party == 0:
+            self._squared_masks = np.array([squared_mask_share_a(key, label) for label in labels], dtype=np.int64)
+            self._equality = np.array([equality_share_a(key, label).words for label in labels], dtype=np.int64)
+            self._equality = self._equality.reshape(len(labels), 3, FIELD_WORDS)
+        else:
+            self._squared_masks, self._equality, products = dealt.squared_masks, dealt.equality, dealt.products
+        self._correlations: Correlations | None = Correlations(shape.blocks, masks, products)
+
+    def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
+        """The seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError after."""
+        self._burn(clients, TupleUse.MASK)
+        return {client: self._mask_seeds[self.shape.slot_of(client)] for client in clients}
+
+    def hand_out_mask_seed(self, client: str) -> Seed:
+        """The same for one client."""
+        return self.hand_out_mask_seeds((client,))[client]
+
+    def peer_mask_seed_digest(self, client: str) -> bytes:
+        """Return the digest of the seed that the other server was dealt for this client, as the dealer told us."""
+        start = self.shape.slot_of(client) * DIGEST_BYTES
+        return self._peer_seed_digests[start : start + DIGEST_BYTES]
+
+    def burn_for_check(self, active: tuple[str, ...]) -> None:
+        """Before anything that depends on these clients' shares leaves: opening and check of one round are one use.
+
+        Raises TupleReusedError when they were checked before, or others of this batch.
+        """
+        if self._checked is None:
+            self._burn(active, TupleUse.CHECK)
+            self._checked = active
+        elif self._checked != active:
+            raise TupleReusedError(f"round {self.shape.round} is checked for another set of clients already")
+
+    def _burn(self, clients: Collection[str], use: TupleUse) -> None:
+        slots = {self.shape.slot_of(client): client for client in clients}
+        self._burns.burn(self.shape.task, self.shape.round, slots, use)
+
+    def mask_share(self, client: str) -> Stream:
+        """a_P, from its start: a stream of the caller's own, the first time one that is open already."""
+        slot = self.shape.slot_of(client)
+        return self._opened_masks.pop(slot, None) or Stream(self._mask_keys[slot])
+
+    def squared_mask_shares(self, clients: Sequence[str]) -> RingArray:
+        """r_P of each, with r_A + r_B = <a, a> modulo 2^64. Shape (n,)."""
+        return self._squared_masks[self._slots_of(clients)]
+
+    def equality_tuples(self, clients: Sequence[str]) -> RingArray:
+        """This server's shares of each client's rho, omega and rho omega, as words (n, 3, 2).
+
+        Once each: raises TupleReusedError, and spends none, when one of them was taken before.
+        """
+        slots, spent = self._slots_of(clients), self._spent.copy()
+        for client in clients:
+            if client in spent:
+                raise TupleReusedError(f"the equality tuple of {client!r} in round {self.shape.round} is spent")
+            spent.add(client)
+        self._spent = spent
+        return self._equality[slots]
+
+    def _slots_of(self, clients: Sequence[str]) -> list[int]:
+        return [self.shape.slot_of(client) for client in clients]
+
+    def correlations(self) -> Correlations:
+        """The round's binary correlations. Once: raises TupleReusedError after."""
+        correlations, self._correlations = self._correlations, None
+        if correlations is None:
+            raise TupleReusedError(f"the binary correlations of round {self.shape.round} are spent")
+        return correlations
+
+    def __repr__(self) -> str:
+        return f"ServerTuples(party={self.party}, round={self.shape.round}, clients={len(self.shape.clients)})"
+
+
+def mask_seed(key: Seed, label: Label) -> Seed:
+    """Seed of one server's half of one client's mask. The client gets this, never the key."""
+    return prg.derive(key, Purpose.MASK_SEED, label)
+
+
+def mask_seed_digest(seed: Seed) -> bytes:
+    """Return the SHA-256 of a mask seed. It says nothing that helps to find one of 2^128 seeds."""
+    return hashlib.sha256(seed.reveal()).digest()
+
+
+def squared_mask_share_a(key: Seed, label: Label) -> int:
+    """r_A: one word of A's key."""
+    return int(prg.stream(key, Purpose.SQUARED_MASK_SHARE, label, 1)[0])
+
+
+def equality_share_a(key: Seed, label: Label) -> EqualityTuple:
+    """A's three field elements: 127-bit pairs of words, the single value p skipped."""
+    pairs = prg.stream(key, Purpose.EQUALITY_TUPLE, label, 8 * FIELD_WORDS).reshape(8, FIELD_WORDS)
+    elements = (value for pair in pairs if (value := field_element(pair) & FIELD_PRIME) != FIELD_PRIME)
+    return EqualityTuple(
+        *itertools.islice(elements, 3)
+    )  # five spare pairs: fewer than three remain with probability below 2^-700
+
+
+def field_element(words: RingArray) -> int:
+    """Two little-endian words, (2,), as one unsigned integer."""
+    return int.from_bytes(ring.to_bytes(words), "little")
+
+
+def _are_elements(words: RingArray) -> bool:
+    """Whether each pair, (.., 2), is below p: its high word is not negative, and both are not those of p."""
+    low, high = words[..., 0], words[..., 1]
+    is_p = (high == ring.centred(FIELD_PRIME >> ring.WORD_BITS)) & (low == -1)
+    return not ((high < 0) | is_p).any()
+
+
+def field_words(value: int) -> RingArray:
+    """The inverse of `field_element`."""
+    return ring.from_bytes(value.to_bytes(FIELD_WORDS * ring.WORD_BYTES, "little"), n_words=FIELD_WORDS)
+
+
+def correlation_streams(key: Seed, shape: BatchShape) -> tuple[RingArray, RingArray]:
+    """A server's streams for (masks, products) of all blocks. B's products are replaced by the dealer's corrections."""
+    label, n_masks = shape.label(), sum(block.n_masks for block in shape.blocks)
+    return (
+        prg.stream(key, Purpose.CORRELATION_MASKS, label, n_masks),
+        prg.stream(key, Purpose.CORRELATION_PRODUCTS, label, shape.n_products),
+    )

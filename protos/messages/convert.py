@@ -1,0 +1,204 @@
+"""Messages to values and back, and the chunking of whatever grows with the model."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterable, Iterator
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.mpc import prg, ring
+from precad.mpc.errors import MalformedMessageError, ParameterError
+from precad.mpc.prg import Label, Purpose, Seed
+from precad.mpc.ring import WORD_BYTES
+from precad.mpc.sharing import Mode, Party
+from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
+from precad.mpc.tuples.held import FIELD_WORDS, BatchShape, Dealt
+from precad.protos.precad.v1 import common_pb2, dealer_pb2
+from precad.protos.task.task import PROTOCOL_VERSION, Task
+
+CHUNK_BYTES = 1 << 20
+"""No message comes near gRPC's default limit of 4 MB."""
+FIRST_CHUNK_BYTES = 1 << 18
+"""Of an upload or a download: there in `transfer_grace_s` on the slowest line that a server waits for, by default."""
+DEALT_PARTS = ("squared_masks", "equality", "products", "peer_seed_digests")
+"""What `Corrections` has pieces of."""
+SALT_BYTES = 32
+"""Of what goes to B alone beside its share (`salted_digest`)."""
+
+
+class Bytes(Protocol):
+    """Bytes, or what can be read like them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+def pieces(data: Bytes) -> Iterator[bytes]:
+    """`data` in pieces of at most CHUNK_BYTES; one empty piece when there is none."""
+    for start in range(0, max(len(data), 1), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
+
+
+def growing_pieces(data: Bytes) -> Iterator[bytes]:
+    """The same, the first one of FIRST_CHUNK_BYTES at most and each other no longer than all before it.
+
+    gRPC hands on whole messages only: so whoever receives them sees at least half of what has come.
+    """
+    size, start = min(FIRST_CHUNK_BYTES, CHUNK_BYTES), 0
+    while start == 0 or start < len(data):
+        yield data[start : start + size]
+        start += size
+        size = min(start, CHUNK_BYTES)
+
+
+async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:
+    """The concatenation of chunks. Raises MalformedMessageError as soon as they exceed `limit` bytes."""
+    received = bytearray()
+    async for chunk in chunks:
+        if len(received) + len(chunk.data) > limit:
+            raise MalformedMessageError(f"a stream of chunks exceeds {limit} bytes")
+        received += chunk.data
+    return bytes(received)
+
+
+def sha256(data: bytes | bytearray) -> bytes:
+    """SHA-256 of what is uploaded or downloaded."""
+    return hashlib.sha256(data).digest()
+
+
+def model_to_bytes(parameters: NDArray[np.float32]) -> bytes:
+    """A model on the wire: float32, little-endian, in the order of its flat vector."""
+    return parameters.astype("<f4", copy=False).tobytes()
+
+
+def model_from_bytes(data: bytes, dim: int) -> NDArray[np.float32]:
+    """Raises MalformedMessageError on another length."""
+    if len(data) != 4 * dim:
+        raise MalformedMessageError(f"a model of {dim} parameters has {4 * dim} bytes, got {len(data)}")
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+
+def upload_bytes(mode: Mode, party: Party, dim: int) -> int:
+    """Length of what a client uploads to one server: 8d bytes to one, and a seed or nothing at all to the other."""
+    if mode is Mode.MASKED:
+        return WORD_BYTES * dim if party == 0 else 0
+    return 16 if party == 0 else WORD_BYTES * dim
+
+
+def binding(
+    *, task: Task, task_id: str, round: int, client: str, model_digest: bytes, digests: tuple[bytes, bytes]
+) -> common_pb2.Binding:
+    """Everything that one submission is bound to."""
+    return common_pb2.Binding(
+        protocol_version=PROTOCOL_VERSION,
+        task=task_id,
+        round=round,
+        client=client,
+        config_digest=task.digest(),
+        model_digest=model_digest,
+        dim=task.dim,
+        mode=task.mode,
+        digest_a=digests[0],
+        digest_b=digests[1],
+    )
+
+
+def binding_digest(message: common_pb2.Binding) -> bytes:
+    """32 bytes that the servers compare. Fields in number order, each with its length: independent of protobuf's own
+    serialization, which promises no canonical form."""
+    hasher = hashlib.sha256()
+    fields: list[Any] = sorted(message.DESCRIPTOR.fields, key=attrgetter("number"))
+    for descriptor in fields:
+        value = getattr(message, descriptor.name)
+        part = value if isinstance(value, bytes) else str(value).encode()
+        hasher.update(descriptor.number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
+    return hasher.digest()
+
+
+def salted_digest(payload_digest: bytes, salt: bytes) -> bytes:
+    """What a binding says of B's share in the `shares` form, 32 bytes: HMAC-SHA256 of the share's SHA-256 under the
+    salt, which only the client and B know.
+
+    A holds the same binding, and the seed of the other share: for every guess of the update it knows what B's share
+    would be. A digest without a salt would tell it which guess is right.
+    """
+    return hmac.digest(salt, payload_digest, "sha256")
+
+
+def statement(mask_seed: Seed, label: Label, digest: bytes) -> bytes:
+    """A client's word to server B that the binding with this digest is its own, 32 bytes. Server A carries it.
+
+    HMAC-SHA256 under a key that nobody derives who lacks B's mask seed of the client: not A, and no other client.
+    """
+    return hmac.digest(prg.derive(mask_seed, Purpose.STATEMENT, label).reveal(), digest, "sha256")
+
+
+def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
+    """A server's request to the dealer."""
+    return dealer_pb2.BatchRequest(
+        round=shape.round,
+        n_clients=len(shape.clients),
+        dim=shape.dim,
+        blocks=[_block_message(block) for block in shape.blocks],
+    )
+
+
+def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
+    """Raises ParameterError on a request that no server makes."""
+    blocks = tuple(_block(message) for message in request.blocks)
+    return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks)
+
+
+def _block_message(block: Block) -> dealer_pb2.Block:
+    match block:
+        case CarryBlock(n_words, block_bits, n_blocks):
+            return dealer_pb2.Block(
+                kind=dealer_pb2.Block.CARRY, n_words=n_words, block_bits=block_bits, n_blocks=n_blocks
+            )
+        case BitBlock(n_words):
+            return dealer_pb2.Block(kind=dealer_pb2.Block.BIT, n_words=n_words)
+        case _:
+            return dealer_pb2.Block(kind=dealer_pb2.Block.AND, n_words=block.n_words)
+
+
+def _block(message: dealer_pb2.Block) -> Block:
+    match message.kind:
+        case dealer_pb2.Block.CARRY:
+            return CarryBlock(message.n_words, message.block_bits, message.n_blocks)
+        case dealer_pb2.Block.BIT:
+            return BitBlock(message.n_words)
+        case dealer_pb2.Block.AND:
+            return AndBlock(message.n_words)
+    raise ParameterError(f"kind of a block must be AND, BIT or CARRY, got {message.kind}")
+
+
+def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
+    """The key, then the corrections, as many in a message as a chunk may have bytes; digests alone for server A."""
+    yield dealer_pb2.DealReply(key=dealer_pb2.BatchKey(round=round, key=dealt.key.reveal()))
+    corrections, n_bytes = dealer_pb2.Corrections(), 0
+    for name in DEALT_PARTS:
+        part = getattr(dealt, name)
+        for piece in pieces(part if isinstance(part, bytes) else ring.to_bytes(part)):
+            if n_bytes + len(piece) > CHUNK_BYTES:
+                yield dealer_pb2.DealReply(corrections=corrections)
+                corrections, n_bytes = dealer_pb2.Corrections(), 0
+            setattr(corrections, name, piece)
+            n_bytes += len(piece)
+    corrections.last = True
+    yield dealer_pb2.DealReply(corrections=corrections)
+
+
+def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
+    """What `dealt_to_messages` sent; `ServerTuples` checks the shapes."""
+    digests = parts["peer_seed_digests"]
+    words = {name: ring.from_bytes(parts[name], n_words=len(parts[name]) // WORD_BYTES) for name in DEALT_PARTS[:3]}
+    if words["equality"].size % (3 * FIELD_WORDS):
+        raise MalformedMessageError("equality corrections come in threes of field elements")
+    equality = words["equality"].reshape(-1, 3, FIELD_WORDS)
+    return Dealt(Seed(key), digests, words["squared_masks"], equality, words["products"])

@@ -1,0 +1,337 @@
+"""gRPC in, values out: the services of an aggregator for clients and for the other aggregator.
+
+The operator's is `precad.servers.door.operator`. Whoever calls is authenticated first (`precad.protos.tls.identity`),
+every request is checked against what it may be, and an error becomes a status by the one table in
+`precad.servers.errors`.
+
+Discussion: the services run on gRPC's asyncio server. Ten thousand clients that wait for their next invitation are ten
+thousand idle streams on one thread, where a thread pool would need a thread for each; what computes (MPC, noise, the
+ledger) runs in threads of its own, and MPC in exactly one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import grpc
+import numpy as np
+import structlog
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from precad.mpc.errors import MalformedMessageError
+from precad.mpc.sharing import Mode, Party
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2, peer_pb2_grpc
+from precad.protos.task.task import PROTOCOL_VERSION, Task
+from precad.protos.task.task_fields import first_difference
+from precad.protos.tls.files import Pins
+from precad.protos.tls.identity import Role, require_pinned, require_role
+from precad.protos.tls.renewable import Source
+from precad.servers.door.calls import Context, refusing
+from precad.servers.door.revocation import Revocations
+from precad.servers.door.transfers import Place, Transfers
+from precad.servers.errors import (
+    AlreadyConnectedError,
+    NoRoomError,
+    NotEnrolledError,
+    ParametersDifferError,
+    PeerUnreachableError,
+    RefusalReason,
+    StoreError,
+    SubmissionRefusedError,
+    TaskRefusedError,
+    WrongStateError,
+)
+from precad.servers.links.peer import PeerLink
+from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.sessions import Sessions, events_of
+from precad.servers.rounds.uploads import Payload, Spool
+from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.events import Telemetry
+
+log = structlog.get_logger(__name__)
+
+HEADER_TIMEOUT_S = 10.0
+"""How long a submission may take to say what it is."""
+MAX_INBOX = 4
+"""Messages of the other aggregator that wait to be taken in: 1 MiB each, and what gRPC lets in, 4 MB, at most."""
+
+
+@dataclass(slots=True)
+class TaskView:
+    """What the services may see of the task in progress."""
+
+    task: Task
+    party: Party
+    sessions: Sessions
+    spool: Spool
+    """Where uploads are kept."""
+    uploads: Transfers
+    downloads: Transfers
+    """That are under way: bounded."""
+    telemetry: Telemetry
+    """What operators may know of what happens here."""
+    revocations: Revocations = field(default_factory=lambda: Revocations(None))
+    state: str = "starting"
+    task_id: str = ""
+    round: int = 0
+    parameters: NDArray[np.float32] | None = None
+    intake: Intake | None = None
+    records: list[CommittedRound] = field(default_factory=list)
+    bytes_uploaded: int = 0
+    """By clients to this server, in the round in progress."""
+    ended: common_pb2.Goodbye | None = None
+    model_of_round: bytes = b""
+    """What the round's chosen clients download."""
+    relay: Callable[[int, str, Payload, bytes], None] | None = None
+    """Server A, `masked` form: passes an upload on to B, with the client's statement."""
+
+    def enter(self, state: str) -> None:
+        """The server is in another state now."""
+        self.state = state
+        self.telemetry.entered(state)
+
+
+def check_hello(hello: common_pb2.Hello, task: Task) -> None:
+    """Raises ParametersDifferError, naming what differs."""
+    if hello.protocol_version != PROTOCOL_VERSION:
+        raise ParametersDifferError(
+            f"protocol_version: expected {PROTOCOL_VERSION!r}, got {hello.protocol_version[:40]!r}"
+        )
+    if hello.config_digest != task.digest():
+        where = "the [task] sections of the two configurations differ"
+        if (found := first_difference(task, hello.task_fields)) is not None:
+            where += f", first in {found.field}: expected {found.ours}, got {found.theirs}"
+        raise ParametersDifferError(
+            f"config_digest: expected {task.digest().hex()[:16]}..., got {hello.config_digest.hex()[:16]}...; {where}"
+        )
+
+
+class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
+    """For clients."""
+
+    def __init__(self, view: TaskView) -> None:
+        self._view = view
+
+    def _client(self, context: Context) -> str:
+        """Who calls. Raises IdentityError, RevokedError."""
+        name = require_role(context, Role.CLIENT).name
+        self._view.revocations.require_valid(context)
+        return name
+
+    async def Join(  # noqa: N802
+        self, request: aggregator_pb2.JoinRequest, context: Context
+    ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        """Registers the caller and streams its invitations."""
+        view = self._view
+        async with refusing("Join", context, view.telemetry):
+            client = self._client(context)
+            check_hello(request.hello, view.task)
+            if view.ended is not None:
+                raise WrongStateError("the task has ended")
+            queue = view.sessions.enter(client)
+        try:
+            log.info("client.joined", client=client)
+            await view.sessions.notify()
+            yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
+            async for event in events_of(queue):
+                async with refusing("Join", context, view.telemetry):
+                    view.revocations.require_valid(context)
+                yield event
+        finally:
+            view.sessions.leave(client)
+            log.info("client.left", client=client)
+            if view.intake is not None:
+                view.intake.left(client)
+            await asyncio.shield(view.sessions.notify())
+
+    async def GetModel(self, request: aggregator_pb2.ModelRequest, context: Context) -> None:  # noqa: N802
+        """The model of the round in progress."""
+        view = self._view
+        async with refusing("GetModel", context, view.telemetry):
+            client, intake, model = self._client(context), view.intake, view.model_of_round
+            if intake is None or request.round != intake.round:
+                raise WrongStateError(f"round {request.round} is not open")
+            if not intake.is_chosen(client):
+                raise NotEnrolledError(f"client {client!r} is not in round {request.round}")
+            async with _place(view.downloads, client, len(model), intake) as place:
+                for piece in convert.growing_pieces(model):
+                    await context.write(common_pb2.Chunk(data=piece))
+                    place.n_moved += len(piece)
+
+    async def Submit(  # noqa: N802
+        self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
+    ) -> aggregator_pb2.SubmitReply:
+        """One upload: binding and bytes, never more of them than this server expects."""
+        view = self._view
+        async with refusing("Submit", context, view.telemetry):
+            client = self._client(context)
+            is_chosen = view.intake is not None and view.intake.is_chosen(client)
+            with view.telemetry.submission(client, view.round, is_chosen=is_chosen):
+                await self._take(client, request_iterator)
+        return aggregator_pb2.SubmitReply()
+
+    async def _take(self, client: str, parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> None:
+        intake = self._view.intake
+        if intake is None:
+            raise WrongStateError("no round is open for submissions")
+        intake.require_open(client)
+        async with _place(self._view.uploads, client, intake.payload_bytes, intake) as place:
+            header = await _header(parts)
+            intake.begin(client, header.binding, header.statement, header.salt)
+            async with (
+                intake.receiving(client, lambda: place.is_cut_off),
+                self._receive(header.chunk.data, parts, intake, place) as payload,
+            ):
+                beside = header.binding.ByteSize() + len(header.statement) + len(header.salt)
+                self._view.bytes_uploaded += len(payload) + beside
+                intake.finish(client, header.binding, payload, header.salt)
+                if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
+                    self._view.relay(intake.round, client, payload, header.statement)
+
+    @asynccontextmanager
+    async def _receive(
+        self, first: bytes, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake, place: Place
+    ) -> AsyncIterator[Payload]:
+        """A submission's bytes, the first ones and the rest. Stops at the first byte too many; keeps nothing of what is
+        then refused."""
+        expected = intake.payload_bytes
+        try:
+            payload = self._view.spool.new(intake.room_bytes)
+        except StoreError as error:
+            raise NoRoomError(str(error)) from None
+        try:
+            _append(payload, first, expected)
+            place.n_moved = len(payload)
+            async for part in parts:
+                if part.HasField("binding") or not part.HasField("chunk"):
+                    raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
+                _append(payload, part.chunk.data, expected)
+                place.n_moved = len(payload)
+            yield payload
+        except StoreError as error:
+            payload.discard()
+            raise NoRoomError(str(error)) from None
+        except BaseException:
+            payload.discard()
+            raise
+
+
+def _place(
+    transfers: Transfers, client: str, n_bytes: int, intake: Intake
+) -> AbstractAsyncContextManager[Place, bool | None]:
+    return transfers.place(client, n_bytes, round=intake.round, n_waiting=intake.n_waiting, left_s=intake.left_s)
+
+
+async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator_pb2.SubmitPart:
+    """The first message of a submission. Raises SubmissionRefusedError."""
+    try:
+        async with asyncio.timeout(HEADER_TIMEOUT_S):
+            header = await anext(aiter(parts), None)
+    except TimeoutError:
+        raise SubmissionRefusedError(RefusalReason.MALFORMED, "no binding came") from None
+    if header is None or not header.HasField("binding"):
+        raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
+    return header
+
+
+def _append(payload: Payload, data: bytes, expected: int) -> None:
+    """Raises SubmissionRefusedError before there are more than the expected bytes, StoreError."""
+    if len(payload) + len(data) > expected:
+        raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+    payload.write(data)
+
+
+class PeerServicer(peer_pb2_grpc.PeerServicer):
+    """For server A, at server B. One link at a time, from the holder of the pinned certificate.
+
+    A newer link of the same task takes the older one's place: its holder has lost that one, which we may not know yet.
+    """
+
+    def __init__(self, pinned: Source[Pins], telemetry: Telemetry, task_id: Callable[[], str] = lambda: "") -> None:
+        """task_id: of the task that both servers are in, empty before they have met."""
+        self._pinned, self._telemetry, self._task_id = pinned, telemetry, task_id
+        self._linked: asyncio.Queue[tuple[PeerLink, common_pb2.Hello]] = asyncio.Queue()
+        self._released: asyncio.Event | None = None
+
+    async def wait_for_peer(self, ours: common_pb2.Hello, timeout_s: float) -> tuple[PeerLink, common_pb2.Hello]:
+        """The link that server A opened, greeted with our hello, and its hello. Raises PeerUnreachableError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    link, theirs = await self._linked.get()
+                    with suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+                        await link.greet(ours)
+                        return link, theirs
+        except TimeoutError:
+            raise PeerUnreachableError(f"no aggregator A linked with us within {round(timeout_s, 1):g} s") from None
+
+    def release(self) -> None:
+        """Hangs up, if there is a link."""
+        if self._released is not None:
+            self._released.set()
+
+    async def Link(  # noqa: N802
+        self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
+    ) -> None:
+        """Hands the stream to the aggregator, which compares parameters, and stays until it lets go."""
+        async with refusing("Link", context, self._telemetry):
+            require_role(context, Role.AGGREGATOR_A)
+            require_pinned(context, self._pinned.load().fingerprints)
+            first = await anext(aiter(request_iterator), None)
+            if first is None or first.WhichOneof("message") != "hello":
+                raise MalformedMessageError("the link starts with a hello")
+            if self._released is not None and first.hello.task != self._task_id():
+                raise AlreadyConnectedError("this server is linked with another aggregator A")
+        self.release()
+        released = self._released = asyncio.Event()
+        inbox = _Inbox()
+        while not self._linked.empty():  # of links that were released by now
+            self._linked.get_nowait()
+        self._linked.put_nowait((PeerLink(1, context.write, inbox.receive), first.hello))
+        pump = asyncio.ensure_future(inbox.fill(request_iterator, self._telemetry))
+        try:
+            await released.wait()
+        finally:
+            pump.cancel()
+            inbox.end()
+            if self._released is released:
+                self._released = None
+
+
+class _Inbox:
+    """What came over a stream and is not taken in yet. While there is no room, nobody reads the stream, and the flow
+    control of HTTP/2 makes its sender wait."""
+
+    def __init__(self) -> None:
+        self._items: asyncio.Queue[peer_pb2.PeerMessage | TaskRefusedError | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(MAX_INBOX)
+
+    async def fill(self, messages: AsyncIterator[peer_pb2.PeerMessage], telemetry: Telemetry) -> None:
+        """Moves a stream in, and its end too, however it comes."""
+        try:
+            await self._room.acquire()
+            async for message in messages:
+                self._items.put_nowait(message)
+                await self._room.acquire()
+        except DecodeError:
+            telemetry.undecodable("Link")
+            self._items.put_nowait(TaskRefusedError(f"{Role.AGGREGATOR_A} sent bytes that are no PeerMessage"))
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._items.put_nowait(None)
+
+    async def receive(self) -> peer_pb2.PeerMessage | None:
+        """See `precad.servers.links.peer.Receive`."""
+        item = await self._items.get()
+        if isinstance(item, TaskRefusedError):
+            raise item
+        self._room.release()
+        return item

@@ -1,0 +1,133 @@
+"""The link from an aggregator to the dealer: one stream for the whole task, one batch of tuples per round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+from precad.mpc.errors import MalformedMessageError
+from precad.mpc.sharing import Party
+from precad.mpc.tuples.burning import Burns
+from precad.mpc.tuples.held import DIGEST_BYTES, BatchShape, ServerTuples
+from precad.protos.messages import convert
+from precad.protos.messages.undecoded import decoded, stub_of_bytes
+from precad.protos.precad.v1 import common_pb2, dealer_pb2
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import explain
+from precad.servers.errors import PeerUnreachableError, TaskRefusedError
+from precad.servers.links.peer import WORTH_ASKING_AGAIN
+
+_SERVICE = dealer_pb2.DESCRIPTOR.services_by_name["Dealer"]
+RETRY_S = 0.2
+
+
+class TupleSource:
+    """One aggregator's end. `run` must be running for anything to arrive."""
+
+    def __init__(
+        self, party: Party, dial: Callable[[], grpc.aio.Channel], hello: common_pb2.Hello, address: str, burns: Burns
+    ) -> None:
+        """dial: a new channel to the dealer, for each attempt. burns: where the tuples are recorded as used."""
+        self._party: Party = party
+        self._address, self._burns = address, burns
+        self._hello = hello
+        self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
+        self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
+        self._turn = asyncio.Lock()
+        self._dial = dial
+        self._greeted = asyncio.Event()
+        self._is_leaving = self._said_goodbye = False
+        self._why_not = "nothing heard"
+        self.bytes_received = 0
+
+    async def run(self) -> None:
+        """Takes in replies until the dealer has taken our goodbye, or we leave and it is gone.
+
+        Raises PeerUnreachableError, TaskRefusedError.
+        """
+        try:
+            while not await self._stream():  # noqa: ASYNC110 - nobody can signal that a dealer came up
+                await asyncio.sleep(RETRY_S)
+        finally:
+            self._replies.put_nowait(None)
+
+    async def _stream(self) -> bool:
+        """One call; False when nobody answered yet, so that it may be tried again."""
+        try:
+            async with self._dial() as channel:
+                async for data in stub_of_bytes(channel, _SERVICE).Deal(self._outgoing()):
+                    reply = decoded(dealer_pb2.DealReply, data, "the dealer")
+                    self.bytes_received += len(data)
+                    if reply.WhichOneof("reply") == "hello":
+                        self._greeted.set()
+                    else:
+                        self._replies.put_nowait(reply)
+        except MalformedMessageError as error:
+            raise TaskRefusedError(str(error)) from None
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in WORTH_ASKING_AGAIN:
+                raise TaskRefusedError(f"the dealer refused: {error.details()}") from None
+            self._why_not = explain(error, Role.DEALER, self._address)
+            if self._greeted.is_set():
+                raise PeerUnreachableError(f"lost the {self._why_not}") from None
+            return self._is_leaving
+        if not self._said_goodbye:
+            raise PeerUnreachableError("the dealer closed the link")
+        return True
+
+    async def wait_until_greeted(self, timeout_s: float) -> None:
+        """Returns when the dealer has answered our hello. Raises PeerUnreachableError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._greeted.wait()
+        except TimeoutError:
+            raise PeerUnreachableError(f"no dealer within {round(timeout_s, 1):g} s: {self._why_not}") from None
+
+    async def _outgoing(self) -> AsyncIterator[dealer_pb2.DealRequest]:
+        yield dealer_pb2.DealRequest(hello=self._hello)
+        while not self._said_goodbye:
+            request = await self._requests.get()
+            self._said_goodbye = request.WhichOneof("request") == "goodbye"
+            yield request
+
+    def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
+        """The last message to the dealer, if it is there: who leaves does not wait for one that is gone."""
+        self._is_leaving = True
+        self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
+
+    async def batch(self, shape: BatchShape) -> ServerTuples:
+        """This server's side of a fresh batch. Several may be under way; they come in the order of the requests.
+
+        Raises PeerUnreachableError, MalformedMessageError.
+        """
+        self._requests.put_nowait(dealer_pb2.DealRequest(batch=convert.batch_request(shape)))
+        async with self._turn:
+            return await self._take_batch(shape)
+
+    async def _take_batch(self, shape: BatchShape) -> ServerTuples:
+        key = (await self._reply("key")).key
+        if key.round != shape.round:
+            raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
+        parts = {name: bytearray() for name in convert.DEALT_PARTS}
+        limit = 8 * shape.n_products + (7 * 8 + DIGEST_BYTES) * len(shape.clients)
+        is_complete = False
+        while not is_complete:
+            corrections = (await self._reply("corrections")).corrections
+            for name, received in parts.items():
+                received.extend(getattr(corrections, name))
+            if sum(map(len, parts.values())) > limit:
+                raise MalformedMessageError(f"the dealer's corrections exceed {limit} bytes")
+            is_complete = corrections.last
+        dealt = convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
+        return await asyncio.to_thread(ServerTuples, self._party, shape, dealt, self._burns)
+
+    async def _reply(self, kind: str) -> dealer_pb2.DealReply:
+        reply = await self._replies.get()
+        if reply is None:
+            self._replies.put_nowait(None)
+            raise PeerUnreachableError("the dealer is gone")
+        if reply.WhichOneof("reply") != kind:
+            raise MalformedMessageError(f"expected {kind} from the dealer, got {reply.WhichOneof('reply')}")
+        return reply

@@ -1,0 +1,228 @@
+"""The lane between the two aggregators: a TLS connection on which MPC's steps go back and forth.
+
+A step costs what its slowest hop costs, and a check makes a dozen of them. On gRPC's stream a message passes two event
+loops and four threads; here the thread that computes is the one that writes and reads. Everything else between the
+aggregators (hello, relayed uploads, the close of a round, goodbye) stays on the gRPC link
+(`precad.servers.links.peer`), over which B tells A where the lane opens (`precad.servers.links.lane_opening`). The
+lane ends with the link.
+
+A frame is the length of its label (2 bytes) and of its payload (8 bytes), big-endian, then both. Both ends show their
+certificate and trust exactly the pinned one of the other, as they read when the lane is made.
+
+A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. Of what the peer
+sends ahead of us, one record of TLS (16 KiB) is held at most; the rest fills the socket's buffer, then stays with it.
+The lane ends when the peer's part of a step has not come within the step's limit (`precad.servers.links.step_limits`).
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import ssl
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from precad.mpc.channel import Channel, require_at_most
+from precad.mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
+from precad.mpc.sharing import Party
+from precad.protos.tls.files import PinFile, TlsContext, TlsFiles
+from precad.protos.tls.identity import Role
+from precad.servers.links.step_limits import StepLimits
+
+HEADER = struct.Struct(">HQ")
+MAX_LABEL_BYTES = 1 << 10
+WRITE_BYTES = 1 << 18
+SPIN_S = 300e-6
+"""How long a step asks again and again before its thread sleeps: to wake up takes longer than most steps."""
+LONGEST_SLEEP_S = 86_400.0
+"""In one call of poll, which counts milliseconds in 32 bits."""
+TCP_INFO_BYTES, TCPI_BYTES_SENT = 256, slice(200, 208)
+"""Of Linux's struct tcp_info: its length or more, and where its `tcpi_bytes_sent` lies (since 4.19)."""
+
+
+class CountedChannel(Channel, Protocol):
+    """A channel that counts what it writes."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """So far."""
+
+
+class Lane:
+    """One server's end, for the one thread that does MPC. `close` may be called from any other."""
+
+    def __init__(self, party: Party, connection: ssl.SSLSocket) -> None:
+        self._party: Party = party
+        self._socket = connection
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._in_use = threading.Lock()
+        self._readable, self._writable, self._either = (
+            _poll(connection, events) for events in (select.POLLIN, select.POLLOUT, select.POLLIN | select.POLLOUT)
+        )
+        self._bytes_written = 0
+        self._deadline = math.inf
+        self.limits = StepLimits()
+        """On the other server's part of each step; none before the servers have met."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """By our socket: frames, what TLS adds to them (22 bytes to every 16 KiB), and its handshake.
+
+        Where the system does not count them (Linux does), frames alone.
+        """
+        try:
+            info = socket.socket.getsockopt(self._socket, socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+            return int.from_bytes(info[TCPI_BYTES_SENT], sys.byteorder) or self._bytes_written
+        except (OSError, AttributeError):
+            return self._bytes_written
+
+    @property
+    def party(self) -> Party:
+        """0 for A, 1 for B."""
+        return self._party
+
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
+        """See `Channel.exchange`. Reads while it writes, so that two long messages never wait for each other."""
+        name, incoming = label.encode(), _Incoming(label, len(payload) if at_most is None else at_most)
+        header = HEADER.pack(len(name), len(payload)) + name
+        outgoing = (header + payload,) if len(payload) <= WRITE_BYTES else (header, payload)
+        limit_s = self.limits.seconds(label, len(payload) + incoming.at_most)
+        with self._in_use:
+            self._deadline = time.monotonic() + limit_s
+            try:
+                for part in outgoing:
+                    self._write(memoryview(part), incoming)
+                give_up_spinning = time.perf_counter() + SPIN_S
+                while not incoming.is_complete:
+                    if not self._read(incoming) and time.perf_counter() > give_up_spinning:
+                        self._wait(self._readable)
+            except _LateError:
+                self._hang_up()  # half of a frame may have come, and half of ours may have left
+                raise ChannelClosedError(
+                    f"step {label!r}: expected the part of {_other(self._party)} within {limit_s:g} s, "
+                    f"found {incoming.n_read} bytes of it"
+                ) from None
+            except (OSError, ValueError) as error:  # ValueError: closed before we came
+                raise ChannelClosedError(f"the other aggregator left, at step {label!r}") from error
+        if incoming.label != label:
+            raise PeerMismatchError("protocol step", ours=label, peers=incoming.label)
+        return bytes(incoming.payload)
+
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
+        """See `Channel.exchange_pieces`. A frame for each."""
+        for piece in pieces:
+            yield self.exchange(label, piece, at_most)
+
+    def _write(self, data: memoryview, incoming: _Incoming) -> None:
+        while data:
+            try:
+                n_sent = self._socket.send(data[:WRITE_BYTES])
+            except ssl.SSLWantWriteError:  # the peer is writing as well, and has no room until we read
+                if incoming.is_complete:
+                    self._wait(self._writable)
+                elif not self._read(incoming):
+                    self._wait(self._either)
+                continue
+            data = data[n_sent:]
+            self._bytes_written += n_sent
+
+    def _wait(self, ready: select.poll) -> None:
+        """Sleeps until there is something to do. Raises _LateError at the step's deadline."""
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise _LateError
+        ready.poll(None if left_s == math.inf else math.ceil(1000 * min(left_s, LONGEST_SLEEP_S)))
+
+    def _read(self, incoming: _Incoming) -> bool:
+        """Takes in what is there; False when nothing is. Raises OSError at the end of the stream."""
+        try:
+            n_read = self._socket.recv_into(incoming.wanted)
+        except ssl.SSLWantReadError:
+            return False
+        if n_read == 0:
+            raise ConnectionResetError("end of stream")
+        incoming.advance(n_read)
+        return True
+
+    def close(self) -> None:
+        """Ends the lane; whoever waits in `exchange`, here or there, raises ChannelClosedError."""
+        self._hang_up()
+        with self._in_use:
+            self._socket.close()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # of the TCP socket: TLS is the computing thread's
+
+
+def _poll(connection: ssl.SSLSocket, events: int) -> select.poll:
+    poll = select.poll()
+    poll.register(connection, events)
+    return poll
+
+
+class _LateError(Exception):
+    """A step's limit has passed. (A TimeoutError would be TCP's own.)"""
+
+
+class _Incoming:
+    """A frame as it arrives. Its memory is the announced length's, once that is found to be within `at_most`."""
+
+    def __init__(self, due: str, at_most: int) -> None:
+        """due: the label of the step."""
+        self._due, self.at_most = due, at_most
+        self.n_read = 0
+        self._buffer = bytearray(HEADER.size)
+        self.wanted = memoryview(self._buffer)
+        """Where the next bytes go."""
+        self._part = 0
+        self.label, self.payload = "", bytearray()
+        self.is_complete = False
+
+    def advance(self, n_read: int) -> None:
+        """n_read bytes were put in `wanted`. Raises MalformedMessageError, PeerMismatchError."""
+        self.wanted = self.wanted[n_read:]
+        self.n_read += n_read
+        while not self.wanted and not self.is_complete:
+            self._finish_part()
+
+    def _finish_part(self) -> None:
+        if self._part == 0:
+            self._n_label, self._n_payload = HEADER.unpack(self._buffer)
+            if self._n_label > MAX_LABEL_BYTES:
+                raise MalformedMessageError(f"a label takes at most {MAX_LABEL_BYTES} bytes, got {self._n_label}")
+            self._buffer = bytearray(self._n_label)
+        elif self._part == 1:
+            try:
+                self.label = self._buffer.decode()
+            except UnicodeDecodeError:
+                raise MalformedMessageError("a step's label is not text") from None
+            if self._n_payload > self.at_most and self.label != self._due:
+                raise PeerMismatchError("protocol step", ours=self._due, peers=self.label)
+            require_at_most(self._due, self._n_payload, self.at_most)
+            self._buffer = self.payload = bytearray(self._n_payload)
+        self._part += 1
+        self.is_complete = self._part == 3
+        self.wanted = memoryview(self._buffer if not self.is_complete else b"")
+
+
+def lane_context(party: Party, tls: TlsFiles, pinned: Path) -> TlsContext:
+    """What a server shows and trusts on the lane; pinned: the other one's certificate."""
+    return TlsContext(tls=tls, pinned=PinFile(pinned, _other(party)), server_side=party == 1)
+
+
+def _other(party: Party) -> Role:
+    return Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
+
+
+def reason_of(error: OSError) -> str:
+    """Why a lane did not come about, in a few words."""
+    return getattr(error, "verify_message", None) or getattr(error, "reason", None) or error.strerror or "timed out"

@@ -1,0 +1,281 @@
+"""The link between the two aggregators: one ordered gRPC stream for the whole task.
+
+It carries what is not MPC: hello, uploads that A relays to B, the word that a server has closed a round's intake, and
+goodbye. One task of the link writes to it, a whole message sequence at a time, so relays of two clients never mix, no
+handler of a client's call can break the stream, and what was handed to the link before a round is closed arrives before
+that word. The steps of MPC have a connection of their own (`precad.servers.links.lane`).
+
+A peer may deviate. Each of its messages is of the first round that it has not closed yet, and it comes to no round
+before we have closed the one before; whatever else it names ends the link. Who reads the stream holds a few messages. A
+peer that does not read ours loses the link after a while.
+
+The link lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias
+
+import grpc
+
+from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.mpc.sharing import Party
+from precad.protos.messages import convert
+from precad.protos.messages.undecoded import decoded, stub_of_bytes
+from precad.protos.precad.v1 import common_pb2, peer_pb2
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import explain
+from precad.servers.errors import PeerUnreachableError, TaskRefusedError
+from precad.servers.links.step_limits import SLOWEST_LINE_BYTES_S
+from precad.servers.supervision import first_error_or_result
+
+Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
+Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
+"""The next message, or None at the end of the stream. Raises TaskRefusedError for what is no message."""
+OnRelay: TypeAlias = Callable[[int, str, bytes, bool, bytes], None]
+"""(round, client, next piece of its masked vector, whether it is the last, then the client's statement). Clients'
+pieces never mix."""
+
+_SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
+RETRY_S = 0.2
+MAX_MESSAGE_BYTES = convert.CHUNK_BYTES + 1024
+"""Of every message but the hello: a piece of an upload, with its client's name and statement."""
+WORTH_ASKING_AGAIN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.INTERNAL,  # a refusal while we still write can show so; asked again, the server says more
+        grpc.StatusCode.ALREADY_EXISTS,  # B has not noticed yet that our last link broke
+        grpc.StatusCode.CANCELLED,  # B hung up: it is stopping, or has lost the dealer in the meantime
+        grpc.StatusCode.OK,
+    }
+)
+"""Before a link stands."""
+
+
+class PeerLink:
+    """One server's end. `run` must be running for anything to leave or arrive."""
+
+    def __init__(self, party: Party, send: Send, receive: Receive) -> None:
+        self.party: Party = party
+        self._peer = Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
+        self._send, self._receive = send, receive
+        self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
+        self._closed_by_peer: dict[int, asyncio.Event] = {}
+        self._has_ended = self._is_mute = False
+        self._sending: asyncio.Task[None] | None = None
+        self._round = self._peers_round = 0
+        self._patience_s = math.inf
+        self.on_relay: OnRelay = _refuse_relay
+        self.bytes_sent = 0
+
+    def begin(self, round: int, patience_s: float = math.inf) -> None:
+        """Before `run`: the first round of this meeting, and how long the peer may let what we send lie."""
+        self._round = self._peers_round = round
+        self._patience_s = patience_s
+
+    async def run(self) -> common_pb2.Goodbye:
+        """Sends what is handed over and takes in messages until the peer says goodbye, which is returned; what is
+        handed over still leaves then, up to our own.
+
+        Raises: PeerUnreachableError when the stream ends without one, or the peer reads nothing of it for too long;
+        PeerMismatchError on messages that do not belong here, MalformedMessageError on those that no round can need,
+        TaskRefusedError on what is no message; and what reading a relay raises: nothing leaves behind a message that
+        has not left, so a round would wait for ever.
+        """
+        self._sending = asyncio.create_task(self._send_outbox())
+        try:
+            return await first_error_or_result(self._take_in(), guards=(self._sending,))
+        except BaseException:
+            self._fall_silent()
+            raise
+        finally:
+            self._has_ended = True
+            for event in self._closed_by_peer.values():
+                event.set()
+
+    def _fall_silent(self) -> None:
+        """Nothing can leave any more, and `say_goodbye` need not wait for it."""
+        self._is_mute = True
+        if self._sending is not None:
+            self._sending.cancel()
+        while not self._outbox.empty():
+            self._outbox.get_nowait()
+            self._outbox.task_done()
+
+    async def _send_outbox(self) -> None:
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._patience_s
+        while True:
+            was_idle = self._outbox.empty()
+            messages = await self._outbox.get()
+            if was_idle:
+                deadline = now() + self._patience_s
+            try:
+                for message in messages:
+                    deadline += message.ByteSize() / SLOWEST_LINE_BYTES_S
+                    await self._send_by(deadline, message)
+            except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+                self._is_mute = True  # the reading side hears of the end, and says so
+            finally:
+                self._outbox.task_done()
+
+    async def _send_by(self, deadline: float, message: peer_pb2.PeerMessage) -> None:
+        """deadline: for all that waits, and goes out in a row. Raises PeerUnreachableError."""
+        try:
+            async with asyncio.timeout_at(None if deadline == math.inf else deadline):
+                await self._send(message)
+        except TimeoutError:
+            raise PeerUnreachableError(
+                f"the link: expected {self._peer} to read what waited, within {self._patience_s:g} s and "
+                f"at {SLOWEST_LINE_BYTES_S} bytes a second, found {self.bytes_sent} bytes read since the servers met"
+            ) from None
+        self.bytes_sent += message.ByteSize()
+
+    async def _take_in(self) -> common_pb2.Goodbye:
+        while (message := await self._receive()) is not None:
+            if (n_bytes := message.ByteSize()) > MAX_MESSAGE_BYTES:
+                raise MalformedMessageError(
+                    f"message on the link: expected at most {MAX_MESSAGE_BYTES} bytes, got {n_bytes}"
+                )
+            match message.WhichOneof("message"):
+                case "closed":
+                    self._require_in_flight("closed", message.closed.round)
+                    self._peers_round += 1
+                    self.closed_by_peer(message.closed.round).set()
+                case "relay":
+                    relay = message.relay
+                    self._require_in_flight("relay", relay.round)
+                    self.on_relay(relay.round, relay.client, relay.data, relay.last, relay.statement)
+                case "goodbye":
+                    return message.goodbye
+                case other:
+                    raise PeerMismatchError("message on the link", ours="closed, relay or goodbye", peers=other)
+        raise PeerUnreachableError("the other aggregator closed the link without a goodbye")
+
+    def _require_in_flight(self, kind: str, round: int) -> None:
+        """The peer closes a round after the other, and comes to none before we have closed the one before. Raises
+        MalformedMessageError."""
+        if not round == self._peers_round <= self._round:
+            expected = f"round {self._peers_round}" if self._peers_round <= self._round else "none before we close ours"
+            raise MalformedMessageError(f"{kind} of {self._peer}: expected {expected}, got round {round}")
+
+    async def greet(self, hello: common_pb2.Hello) -> None:
+        """The first message of the answering side, before `run`."""
+        await self._send(peer_pb2.PeerMessage(hello=hello))
+
+    def close_round(self, round: int) -> None:
+        """Tells the peer that this server waits for no more uploads of the round."""
+        self._outbox.put_nowait(iter([peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round))]))
+        self._round = round + 1
+        self._closed_by_peer = {t: event for t, event in self._closed_by_peer.items() if t >= round}
+
+    def closed_by_peer(self, round: int) -> asyncio.Event:
+        """Set once the peer has closed the round's intake, or the link has ended."""
+        event = self._closed_by_peer.setdefault(round, asyncio.Event())
+        if self._has_ended:
+            event.set()
+        return event
+
+    def relay(self, round: int, client: str, payload: convert.Bytes, statement: bytes) -> None:
+        """Hands a masked upload over for the other server; it arrives before the close of its round.
+
+        It is read, piece by piece, when its turn comes.
+        """
+        self._outbox.put_nowait(_relay_messages(round, client, payload, statement))
+
+    async def flush(self) -> None:
+        """Returns when everything handed over so far has left, and is counted, or cannot leave any more."""
+        await self._outbox.join()
+
+    async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
+        """The last message; returns when it has left, or cannot any more."""
+        if not self._is_mute:
+            self._outbox.put_nowait(iter([peer_pb2.PeerMessage(goodbye=goodbye)]))
+            await asyncio.wait((asyncio.ensure_future(self._outbox.join()),), timeout=timeout_s)
+        self._fall_silent()
+
+
+async def dial_peer(
+    stack: AsyncExitStack,
+    dial: Callable[[], grpc.aio.Channel],
+    hello: common_pb2.Hello,
+    address: str,
+    timeout_s: float,
+) -> tuple[PeerLink, common_pb2.Hello]:
+    """Server A's end of the link, which lasts as long as the stack, and B's hello. Tries again while nobody answers.
+
+    dial: a new channel for each attempt, since certificates may be renewed meanwhile.
+
+    Raises: PeerUnreachableError, TaskRefusedError when B refuses us or sends what is no message.
+    """
+    why = "nobody answered"
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                async with AsyncExitStack() as attempt:
+                    channel = await attempt.enter_async_context(dial())
+                    call = stub_of_bytes(channel, _SERVICE).Link()
+                    try:
+                        await call.write(peer_pb2.PeerMessage(hello=hello))
+                        first = await call.read()
+                        if first is not grpc.aio.EOF and _decoded(first).WhichOneof("message") == "hello":
+                            stack.push_async_exit(attempt.pop_all())
+                            return PeerLink(0, call.write, _reader(call)), _decoded(first).hello
+                        code, why = await call.code(), await call.details() or "it hung up"
+                    except grpc.aio.AioRpcError as error:
+                        code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
+                if code not in WORTH_ASKING_AGAIN:
+                    raise TaskRefusedError(f"aggregator B refused the link: {why}")
+                await asyncio.sleep(RETRY_S)
+    except TimeoutError:
+        raise PeerUnreachableError(f"no link within {round(timeout_s, 1):g} s: {why}") from None
+
+
+def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
+    """The call's messages, and None at its end, however it ends."""
+
+    async def receive() -> peer_pb2.PeerMessage | None:
+        try:
+            data = await call.read()
+        except grpc.aio.AioRpcError:
+            return None
+        except asyncio.CancelledError:
+            if call.done():  # the call was cancelled, not we
+                return None
+            raise
+        return None if data is grpc.aio.EOF else _decoded(data)
+
+    return receive
+
+
+def _decoded(data: bytes | Any) -> peer_pb2.PeerMessage:
+    """Raises TaskRefusedError."""
+    try:
+        return decoded(peer_pb2.PeerMessage, data, Role.AGGREGATOR_B)
+    except MalformedMessageError as error:
+        raise TaskRefusedError(str(error)) from None
+
+
+def _relay_messages(
+    round: int, client: str, payload: convert.Bytes, statement: bytes
+) -> Iterator[peer_pb2.PeerMessage]:
+    for data, is_last in _with_last(payload):
+        relay = peer_pb2.Relay(
+            round=round, client=client, data=data, last=is_last, statement=statement if is_last else b""
+        )
+        yield peer_pb2.PeerMessage(relay=relay)
+
+
+def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
+    end = 0
+    for piece in convert.pieces(payload):
+        end += len(piece)
+        yield piece, end == len(payload)
+
+
+def _refuse_relay(round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
+    raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {client} in round {round}")

@@ -1,0 +1,54 @@
+"""How long the other aggregator may take over its part of a step, before the round is given up.
+
+A server that keeps its connections open and answers nothing would stall a round for ever. One that computes, or waits
+for its disk, its dealer or its clients, is honest: a limit is what the slowest of these may need, and never less than
+`step_timeout_s`. It is one for the whole step, however few bytes come at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from precad.mpc.ring import WORD_BYTES
+from precad.protos.task.task import Task
+from precad.servers.config import AggregatorConfig
+
+SLOWEST_CHECK_BYTES_S = 8 << 20
+"""Of all clients' vectors, that a server may need to read or compute between two steps. The check of one vector takes
+0.3 s at d = 10^7 on one core, which is 270 MB/s (docs/performance.md)."""
+SLOWEST_LINE_BYTES_S = 1 << 17
+"""Between the aggregators: 1 Mbit/s."""
+DRAW, LOCK = "/coin/commit", "/validation/lock"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """Seconds."""
+
+    every: float = math.inf
+    """Of every step, the bytes on their way apart."""
+    draw: float = 0.0
+    """More, where a server may come from waiting for the dealer and its clients."""
+    lock: float = 0.0
+    """More, where it may come from waiting for uploads."""
+
+    @classmethod
+    def of(cls, task: Task, config: AggregatorConfig) -> Self:
+        """The limits of one task at one server; there are none where `step_timeout_s` is 0."""
+        if config.step_timeout_s == 0:
+            return cls()
+        n_bytes = WORD_BYTES * task.dim * len(task.clients)
+        dealer_s = max(config.connect_timeout_s, config.reconnect_timeout_s)
+        clients_s = max(task.registration_timeout_s, config.reconnect_timeout_s)
+        return cls(
+            every=config.step_timeout_s + n_bytes / SLOWEST_CHECK_BYTES_S,
+            draw=dealer_s + clients_s,
+            lock=task.submit_timeout_s,
+        )
+
+    def seconds(self, label: str, n_bytes: int) -> float:
+        """From our coming to the step to its end. n_bytes: of both parts, at most."""
+        more = self.draw if label.endswith(DRAW) else self.lock if label.endswith(LOCK) else 0.0
+        return self.every + more + n_bytes / SLOWEST_LINE_BYTES_S

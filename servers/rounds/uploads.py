@@ -1,0 +1,218 @@
+"""Where a server's uploads lie until their round is over: in memory while there is room, else in one file.
+
+The file is cut into slots of equal length, is made when the first upload needs it, shrinks to nothing when no slot is
+in use, and goes with the process; one that a crash left is deleted at the next start. In it lie this server's halves of
+uploads, encrypted under keys that only this process has (`precad.mpc.local.encrypted_region`): a disk, a backup or
+what a crash left helps nobody who has the other halves. A slot is read by position: one open file serves any number of
+uploads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol, Self
+
+from precad.mpc import ring
+from precad.mpc.local.encrypted_region import EncryptedRegion
+from precad.mpc.local.spooled_words import SpooledWords
+from precad.mpc.local.step import WritableWords
+from precad.mpc.ring import WORD_BYTES
+from precad.protos.messages import convert
+from precad.servers.errors import SetupError, StoreError
+from precad.servers.private_files import private
+
+
+class Payload(Protocol):
+    """Bytes of one upload: written once, from the start; then read."""
+
+    def __len__(self) -> int:
+        """Bytes written so far."""
+
+    def write(self, data: bytes) -> None:
+        """Appends. Raises StoreError when there is no room for it."""
+
+    def digest(self) -> bytes:
+        """SHA-256 of what was written."""
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        """A part of what was written."""
+
+    def words(self, n_words: int) -> WritableWords:
+        """What was written, as ring elements, to be read tile by tile."""
+
+    def room(self, n_words: int) -> WritableWords:
+        """The upload's own room, to be written over tile by tile: where `words` lie, if it has as many."""
+
+    def discard(self) -> None:
+        """Nobody reads it any more. Twice does nothing."""
+
+
+class MemoryPayload:
+    """In memory."""
+
+    def __init__(self, data: bytes = b"", release: Callable[[], None] = lambda: None) -> None:
+        """release: called once, when it is discarded."""
+        self._data, self._release, self._is_held = bytearray(data), release, True
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def write(self, data: bytes) -> None:
+        """See `Payload.write`."""
+        self._data += data
+
+    def digest(self) -> bytes:
+        """See `Payload.digest`."""
+        return convert.sha256(self._data)
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        with memoryview(self._data) as view:
+            return bytes(view[part])
+
+    def words(self, n_words: int) -> WritableWords:
+        """See `Payload.words`. Raises MalformedMessageError on another length."""
+        return ring.from_bytes(self._data, n_words=n_words)
+
+    def room(self, n_words: int) -> WritableWords:
+        """See `Payload.room`."""
+        if len(self._data) != WORD_BYTES * n_words:
+            self._data = bytearray(WORD_BYTES * n_words)
+        return self.words(n_words)
+
+    def discard(self) -> None:
+        """See `Payload.discard`."""
+        if self._is_held:
+            self._is_held, self._data = False, bytearray()
+            self._release()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemoryPayload) and self._data == other._data
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"MemoryPayload({len(self)} bytes)"
+
+
+class FilePayload:
+    """In a slot of the spool's file. Hashed as it is written."""
+
+    def __init__(self, region: EncryptedRegion, release: Callable[[], None]) -> None:
+        self._region, self._release = region, release
+        self._n_written, self._hasher, self._is_held = 0, hashlib.sha256(), True
+
+    def __len__(self) -> int:
+        return self._n_written
+
+    def write(self, data: bytes) -> None:
+        """See `Payload.write`."""
+        if self._n_written + len(data) > len(self._region):
+            raise StoreError(f"an upload to the spool has at most {len(self._region)} bytes")
+        try:
+            self._region.append(data)
+        except OSError as error:
+            raise StoreError(f"no room for an upload: {error.strerror}") from error
+        self._hasher.update(data)
+        self._n_written += len(data)
+
+    def digest(self) -> bytes:
+        """See `Payload.digest`."""
+        return self._hasher.digest()
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        start, stop, _ = part.indices(self._n_written)
+        return bytes(self._region.read(start, max(0, stop - start)))
+
+    def words(self, n_words: int) -> WritableWords:
+        """See `Payload.words`. Raises MalformedMessageError where the slot is shorter."""
+        return SpooledWords(self._region, n_words)
+
+    def room(self, n_words: int) -> WritableWords:
+        """See `Payload.room`."""
+        return self.words(n_words)
+
+    def discard(self) -> None:
+        """See `Payload.discard`."""
+        if self._is_held:
+            self._is_held, self._n_written = False, 0
+            self._release()
+
+    def __repr__(self) -> str:
+        return f"FilePayload({len(self)} bytes)"
+
+
+class Spool:
+    """Of one server. For the event loop and the MPC thread."""
+
+    def __init__(self, path: Path, *, slot_bytes: int, memory_bytes: int, max_memory_upload: int) -> None:
+        """slot_bytes: of the longest upload. memory_bytes: for all uploads in memory together; one that is longer than
+        max_memory_upload never lies there."""
+        self._path, self._slot_bytes = path, slot_bytes
+        self._memory_bytes, self._max_memory_upload = memory_bytes, max_memory_upload
+        self._turn = threading.Lock()
+        self._file: BinaryIO | None = None
+        self._in_memory = 0
+        self._used: set[int] = set()
+
+    @property
+    def n_in_file(self) -> int:
+        """Uploads that lie in the file now."""
+        return len(self._used)
+
+    def new(self, n_bytes: int) -> Payload:
+        """Room for an upload of at most n_bytes, empty; on disk it is reserved. Raises StoreError."""
+        with self._turn:
+            if n_bytes <= self._max_memory_upload and self._in_memory + n_bytes <= self._memory_bytes:
+                self._in_memory += n_bytes
+                return MemoryPayload(release=lambda: self._release_memory(n_bytes))
+            return self._slot(n_bytes)
+
+    def _slot(self, n_bytes: int) -> FilePayload:
+        if n_bytes > self._slot_bytes:
+            raise StoreError(f"an upload to the spool has at most {self._slot_bytes} bytes, got {n_bytes}")
+        slot = next(i for i in range(len(self._used) + 1) if i not in self._used)
+        offset = slot * self._slot_bytes
+        try:
+            if self._file is None:
+                self._file = open(self._path, "x+b", buffering=0, opener=private)  # noqa: SIM115 - ours until `close`
+            os.posix_fallocate(self._file.fileno(), offset, self._slot_bytes)
+        except OSError as error:
+            raise StoreError(f"no room for an upload: {error.strerror}") from error
+        self._used.add(slot)
+        region = EncryptedRegion(self._file, n_bytes, offset=offset)
+        return FilePayload(region, lambda: self._release_slot(slot))
+
+    def _release_memory(self, n_bytes: int) -> None:
+        with self._turn:
+            self._in_memory -= n_bytes
+
+    def _release_slot(self, slot: int) -> None:
+        with self._turn:
+            self._used.discard(slot)
+            if not self._used and self._file is not None and not self._file.closed:
+                with suppress(OSError):  # then it is only longer than it need be
+                    os.ftruncate(self._file.fileno(), 0)
+
+    def close(self) -> None:
+        """Deletes the file. Whoever still reads gets an error."""
+        with self._turn:
+            if self._file is not None:
+                self._file.close()
+                with suppress(OSError):  # the next start deletes it
+                    self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        """Deletes what a crash left. Raises SetupError."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SetupError(f"{self._path}: expected a spool file that can be deleted: {error.strerror}") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

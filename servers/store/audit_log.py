@@ -1,0 +1,187 @@
+"""What a server did, entry by entry, in an order that cannot be changed afterwards without notice.
+
+One entry per decision and per release, in the transaction that records it (`precad.servers.store.rounds`), so there is
+no decision without its entry and no entry of a decision that was not taken. An entry's chain value is the SHA-256 of
+the previous one's and of this entry's text, so whoever keeps the last value (`precad audit log` prints it) notices
+every later change of what came before. The database refuses to change or delete an entry; the chain is for whoever
+bypasses the database. It is not keyed: somebody who may write the file and rewrites all of it is found out by a value
+kept elsewhere, or by the other aggregator's log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from precad.mpc.errors import PeerMismatchError
+from precad.servers.database.dialects import Dialect
+from precad.servers.database.tables import Run
+from precad.servers.errors import AuditError, SetupError
+
+FIRST_CHAIN: Final = ""
+REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
+    "task": {"task": "text"},
+    "checking": {"round": "integer", "active": "list of names"},
+    "unknown": {"round": "integer", "clients": "list of names"},
+    "validated": {"round": "integer"},
+    "committed": {"round": "integer", "chosen": "list of names"},
+}
+"""Fields that whoever verifies a log goes by, of the kinds of entries that have them."""
+COMPARED: Final = ("chosen", "accepted", "rejected", "noisy_sum", "model")
+"""What both servers' entries of a committed round must agree on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the log."""
+
+    number: int
+    kind: str
+    at: str
+    """UTC, ISO 8601, by this server's clock."""
+    fields: Mapping[str, Any]
+    chain: str
+
+
+def table(sql: Dialect) -> str:
+    """The statements that make it."""
+    return f"""CREATE TABLE audit (
+            number {sql.integer} PRIMARY KEY,
+            entry TEXT NOT NULL,
+            chain TEXT NOT NULL
+        ){sql.table_end};
+        {sql.append_only.format(table="audit")}"""
+
+
+def append(run: Run, kind: str, at: str, fields: Mapping[str, Any]) -> None:
+    """Adds an entry, within the caller's transaction."""
+    last = run("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+    number, chain = (0, FIRST_CHAIN) if last is None else (last[0] + 1, last[1])
+    text = _text(kind, at=at, **fields)
+    run("INSERT INTO audit (number, entry, chain) VALUES (?, ?, ?)", (number, text, _next_chain(chain, number, text)))
+
+
+def last_kind(run: Run) -> str | None:
+    """Of the newest entry, if there is one."""
+    last = run("SELECT entry FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+    return None if last is None else json.loads(last[0])["kind"]
+
+
+def holds(run: Run, kind: str) -> bool:
+    """Whether there is an entry of this kind."""
+    start = _text(kind).removesuffix("}")
+    return run("SELECT 1 FROM audit WHERE entry LIKE ? LIMIT 1", (f"{start},%",)).fetchone() is not None
+
+
+def _text(kind: str, **fields: Any) -> str:
+    return json.dumps({"kind": kind, **fields}, separators=(",", ":"))
+
+
+def _next_chain(chain: str, number: int, text: str) -> str:
+    return hashlib.sha256(f"{chain}{number}{text}".encode()).hexdigest()
+
+
+def read(path: Path) -> list[Entry]:
+    """The verified log in a server's database, without changing it. Raises AuditError at the first thing amiss;
+    SetupError where there is no such database."""
+    if not path.is_file():
+        raise SetupError(f"{path}: expected a server's database, found none")
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            rows = connection.execute("SELECT number, entry, chain FROM audit ORDER BY number").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise SetupError(f"{path}: expected a server's database: {error}") from None
+    return list(_verified(rows))
+
+
+def _verified(rows: Sequence[tuple[int, str, str]]) -> Iterator[Entry]:
+    chain = FIRST_CHAIN
+    for expected, (number, text, written) in enumerate(rows):
+        if number != expected:
+            raise AuditError(f"entry {expected}: missing, the next one is {number}")
+        if (chain := _next_chain(chain, number, text)) != written:
+            raise AuditError(f"entry {number}: it was changed after it was written, or one before it was")
+        try:
+            fields = json.loads(text)
+            entry = Entry(number, fields.pop("kind"), fields.pop("at"), fields, chain)
+            required = REQUIRED.get(entry.kind, {})
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            raise AuditError(f"entry {number}: expected a kind, a time and fields") from None
+        for name, kind in required.items():
+            if not _is(kind, entry.fields.get(name)):
+                raise AuditError(f"entry {number}: expected {name}, {kind}, in an entry of kind {entry.kind!r}")
+        yield entry
+
+
+def _is(kind: str, value: object) -> bool:
+    """Whether a field's value is of one of the kinds in `REQUIRED`."""
+    match kind:
+        case "text":
+            return isinstance(value, str)
+        case "integer":
+            return isinstance(value, int)
+        case _:
+            return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def releases(log: Sequence[Entry]) -> dict[int, Mapping[str, Any]]:
+    """The committed rounds, by number. Raises AuditError when one is committed twice, or without its verdicts."""
+    validated: set[int] = set()
+    committed: dict[int, Mapping[str, Any]] = {}
+    for entry in log:
+        if entry.kind == "validated":
+            validated.add(entry.fields["round"])
+        if entry.kind == "committed":
+            round = entry.fields["round"]
+            if round in committed:
+                raise AuditError(f"entry {entry.number}: round {round} is committed twice")
+            if round not in validated:
+                raise AuditError(f"entry {entry.number}: round {round} is committed without verdicts")
+            committed[round] = entry.fields
+    return committed
+
+
+def checked(log: Sequence[Entry]) -> set[int]:
+    """Return the rounds whose check may have begun, of a log that says when one begins (`precad/v1.1`)."""
+    locked = {entry.fields["round"] for entry in log if entry.kind == "checking"}
+    return locked & {entry.fields["round"] for entry in log if entry.kind in ("validated", "unknown")}
+
+
+def n_unknown_verdicts(log: Sequence[Entry], charged: Collection[int]) -> int:
+    """Count the uploads whose check may have begun and whose verdict this server has not seen.
+
+    charged: the rounds that the ledger holds. Of a server that is stopped in a check, or is in one, only they tell that
+    it began: the entry `unknown` is written when the server goes on.
+    """
+    ended = {entry.fields["round"] for entry in log if entry.kind in ("validated", "unknown")}
+    begun = [entry.fields for entry in log if entry.kind == "checking" and entry.fields["round"] in charged]
+    in_check = sum(len(fields["active"]) for fields in begun if fields["round"] not in ended)
+    return in_check + sum(len(entry.fields["clients"]) for entry in log if entry.kind == "unknown")
+
+
+def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:
+    """How many released rounds both servers' logs agree on. The last one may be missing in one of them.
+
+    Raises: PeerMismatchError naming the first difference; AuditError.
+    """
+    a, b = releases(ours), releases(theirs)
+    for round in sorted(a.keys() & b.keys()):
+        for name in COMPARED:
+            if a[round].get(name) != b[round].get(name):
+                raise PeerMismatchError(f"{name} of round {round}", ours=a[round].get(name), peers=b[round].get(name))
+    only = sorted(a.keys() ^ b.keys())
+    newest = max((*a, *b), default=-1)
+    if len(only) > 1 or (only and only[0] != newest):
+        is_cut = only[0] > max(a.keys() & b.keys(), default=-1) and (a.keys() <= b.keys() or b.keys() <= a.keys())
+        hint = "; the other one ends before it: are they of one moment?" if is_cut else ""
+        field = f"committed rounds (round {only[0]} is in one log alone{hint})"
+        raise PeerMismatchError(field, ours=f"{len(a)} rounds", peers=f"{len(b)} rounds")
+    return len(a.keys() & b.keys())

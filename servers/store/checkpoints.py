@@ -1,0 +1,101 @@
+"""The models of the last committed rounds, each with the noisy sum that made it, in a few files that take turns.
+
+A file is overwritten in its place and put on disk before the round counts as committed
+(`precad.servers.store.rounds`), and never while it holds one of the last two that do: what a crash leaves, half
+written or of a round that was not committed after all, is a file that nothing refers to, and the next to be
+overwritten. The noisy sum is public to both servers; it is kept for the one that crashed before it had it
+(`precad.servers.store.standing`).
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.dp.ledger import sync_folder
+from precad.mpc.ring import RingArray
+from precad.servers.errors import SetupError, StoreError
+from precad.servers.private_files import touch_private
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+KEPT: Final = 2
+"""The last one, and the one before it, from which a server that is behind goes on."""
+FILES: Final = KEPT + 1
+
+
+class Checkpoints:
+    """Of one task, in one folder."""
+
+    def __init__(self, folder: Path, dim: int) -> None:
+        """Raises SetupError."""
+        self._dim = dim
+        self._paths = [folder / f"checkpoint-{number}.npz" for number in range(FILES)]
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in self._paths:
+                touch_private(path)
+            sync_folder(folder)
+        except OSError as error:
+            raise SetupError(f"state_dir: expected a folder to write to, found {folder}: {error.strerror}") from None
+        self._rounds: dict[int, Path] = {}
+        for path in self._paths:
+            if (round := _round_in(path)) is not None:
+                self._rounds[round] = path
+
+    def keep_only(self, committed: Collection[int]) -> None:
+        """Whatever is here of other rounds makes room first. To be said once it is known which rounds are committed."""
+        self._rounds = {round: path for round, path in self._rounds.items() if round in committed}
+
+    def save(self, round: int, model: NDArray[np.float32], noisy_sum: RingArray) -> None:
+        """On disk when it returns. model, noisy_sum: (d,). Raises StoreError; then the last two are as they were."""
+        kept = sorted(self._rounds)[-KEPT:]
+        path = next(path for path in self._paths if path not in {self._rounds[number] for number in kept})
+        self._rounds = {number: self._rounds[number] for number in kept}
+        try:
+            with path.open("wb") as file:
+                np.savez(file, round=np.int64(round), model=model, noisy_sum=noisy_sum)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreError(f"checkpoint of round {round}: nothing was recorded: {error.strerror}") from None
+        self._rounds[round] = path
+
+    def model(self, round: int) -> NDArray[np.float32]:
+        """(d,). Raises SetupError when it is not there, or not whole."""
+        return self._load(round, "model", np.float32)
+
+    def noisy_sum(self, round: int) -> RingArray:
+        """(d,). Raises SetupError."""
+        return self._load(round, "noisy_sum", np.int64)
+
+    def _load(self, round: int, name: str, kind: type[Scalar]) -> NDArray[Scalar]:
+        if (path := self._rounds.get(round)) is None:
+            raise SetupError(
+                f"state_dir: expected the checkpoint of round {round} in {self._paths[0].parent}, found none"
+            )
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                found: NDArray[Scalar] = file[name]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise SetupError(f"state_dir: expected the checkpoint of round {round}, found {path}: {error}") from None
+        if found.dtype != kind or found.shape != (self._dim,):
+            raise SetupError(
+                f"state_dir: expected {self._dim} values of {kind.__name__} in {path}, found {found.shape}"
+            )
+        return found
+
+
+def _round_in(path: Path) -> int | None:
+    """Of a checkpoint; None where there is none, or half of one."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return int(file["round"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        return None

@@ -1,0 +1,205 @@
+"""What an aggregator keeps on disk, and the model that it starts from.
+
+    ledger.jsonl      the privacy ledger                                        `precad.dp.ledger`
+    task.sqlite       how far the task came, and the audit log                  `precad.servers.store.rounds`
+    tuples.sqlite     which tuples are used up                                  `precad.servers.store.burnt_tuples`
+    checkpoints/      the last models, with the sums that made them             `precad.servers.store.checkpoints`
+    rounds.jsonl      a record of every committed round, with its timings       for people and programs; made again from
+    model.npy         the last model                                            the others when a crash cost one of them
+    uploads.spool     uploads that memory has no room for; gone with the process
+
+A server that is started again in its folder goes on with the task (`precad.servers.store.standing`). The folder and
+what is in it are its user's alone (`precad.servers.private_files`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.dp.ledger import Ledger
+from precad.dp.task_privacy import budgets_of, task_privacy
+from precad.protos.messages import convert
+from precad.protos.task.task import Task
+from precad.servers.database.tables import Backend
+from precad.servers.errors import SetupError, StoreError
+from precad.servers.private_files import private, require_unshared
+from precad.servers.store.burnt_tuples import TupleLedger
+from precad.servers.store.checkpoints import Checkpoints
+from precad.servers.store.record import from_line, to_line
+from precad.servers.store.rounds import CommittedRound, TaskStore
+
+
+def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
+    """Raises SetupError when the folder cannot be made or written, or holds a ledger and not what belongs to it.
+
+    has_database: whether what is known of the task is in a database elsewhere.
+
+    Changes nothing. A second task on the same records has to be accounted together with the first: that is for the
+    operator to decide.
+    """
+    require_folder(state_dir)
+    ledger, store = ledger_path(state_dir), store_path(state_dir)
+    if ledger.exists() and not store.exists() and not has_database:
+        raise SetupError(f"state_dir: expected {store.name} beside the ledger of an earlier task, found {ledger} alone")
+    if has_database and store.exists():
+        raise SetupError(f"state_dir: expected the task in the database alone, found {store} as well")
+
+
+def require_folder(state_dir: Path) -> None:
+    """Raise SetupError when the folder cannot be made or written, or others may write to it. Changes nothing."""
+    try:
+        existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
+    if existing == state_dir:
+        require_unshared(state_dir)
+
+
+def store_path(state_dir: Path) -> Path:
+    """Of what is known of the task in this folder."""
+    return state_dir / "task.sqlite"
+
+
+def open_task_store(state_dir: Path, task: Task, initial_model: bytes, backend: Backend | None = None) -> TaskStore:
+    """What is known of the task. initial_model: as bytes. backend: where it is not in the folder.
+
+    Raises SetupError when the folder is of another task."""
+    return TaskStore(
+        backend or store_path(state_dir),
+        config_digest=task.digest(),
+        initial_model_digest=convert.sha256(initial_model),
+        digest_before=task.digest_before,
+    )
+
+
+def open_checkpoints(state_dir: Path, task: Task) -> Checkpoints:
+    """The last models. Raises SetupError."""
+    return Checkpoints(state_dir / "checkpoints", task.dim)
+
+
+def ledger_path(state_dir: Path) -> Path:
+    """Of the task in this folder."""
+    return state_dir / "ledger.jsonl"
+
+
+def open_ledger(state_dir: Path, task: Task) -> Ledger:
+    """The task's ledger, for both views and every level, in a folder that is made where there is none.
+
+    Raises SetupError when it cannot be written, DpError when it is not one of this task.
+    """
+    privacy = task_privacy(task)
+    path = ledger_path(state_dir)
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Ledger(
+            path,
+            events=privacy.events,
+            delta=task.delta,
+            budgets=budgets_of(task),
+            every_round=privacy.every_round,
+            unit=privacy.unit,
+            steps_per_round=privacy.steps_per_round,
+            most_rounds=task.most_draws,
+        )
+    except OSError as error:
+        raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None
+
+
+def open_tuple_ledger(state_dir: Path, backend: Backend | None = None) -> TupleLedger:
+    """The record of burnt tuples, of every task that this folder has seen. Raises SetupError."""
+    return TupleLedger(backend or state_dir / "tuples.sqlite")
+
+
+def spool_path(state_dir: Path) -> Path:
+    """Of uploads that memory has no room for."""
+    return state_dir / "uploads.spool"
+
+
+def load_initial_model(path: Path, task: Task) -> NDArray[np.float32]:
+    """A flat float32 vector, (d,), whose last number is 0 where it says how far a learnt bound has moved. Raises
+    SetupError naming what was expected."""
+    vector = _load_model("initial_model", path, task.dim)
+    if vector[task.n_parameters :].any():
+        raise SetupError(
+            f"initial_model: expected 0 as the last number, the learnt bound's, found {vector[-1]:g} in {path}"
+        )
+    return vector
+
+
+def load_final_model(state_dir: Path, dim: int) -> NDArray[np.float32]:
+    """The model after the last committed round, (dim,). Raises SetupError naming what was expected."""
+    return _load_model("state_dir", state_dir / "model.npy", dim)
+
+
+def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
+    try:
+        parameters = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise SetupError(f"{field}: expected a .npy file, found {path}: {error}") from None
+    if (
+        not isinstance(parameters, np.ndarray)
+        or parameters.dtype != np.float32
+        or parameters.shape != (dim,)
+        or not np.isfinite(parameters).all()
+    ):
+        raise SetupError(f"{field}: expected {dim} finite float32 values, found something else in {path}")
+    return parameters
+
+
+def write_round(state_dir: Path, record: CommittedRound, parameters: NDArray[np.float32]) -> None:
+    """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs.
+
+    Raises StoreError; the round is committed all the same, and the next start writes both.
+    """
+    try:
+        _write_model(state_dir, parameters)
+        with open(state_dir / "rounds.jsonl", "a", opener=private) as lines:
+            lines.write(to_line(record))
+    except OSError as error:
+        raise StoreError(
+            f"record of round {record.number}, which is committed: not written: {error.strerror}"
+        ) from error
+
+
+def restore_records(
+    state_dir: Path, committed: Sequence[CommittedRound], parameters: NDArray[np.float32]
+) -> list[CommittedRound]:
+    """The records of all committed rounds; rounds.jsonl is made to hold exactly these, and model.npy the last model.
+
+    A record that a crash kept from being written has no timings and no bytes. Raises SetupError.
+    """
+    try:
+        return _restore_records(state_dir, committed, parameters)
+    except OSError as error:
+        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
+
+
+def _restore_records(
+    state_dir: Path, committed: Sequence[CommittedRound], parameters: NDArray[np.float32]
+) -> list[CommittedRound]:
+    if committed:
+        _write_model(state_dir, parameters)
+    path = state_dir / "rounds.jsonl"
+    written = path.read_bytes() if path.exists() else b""
+    known = {record.number: record for line in written.splitlines() if (record := from_line(line)) is not None}
+    records = [known.get(round.number, round) for round in committed]
+    if written != "".join(map(to_line, records)).encode():
+        temporary = path.with_suffix(".tmp")
+        with open(temporary, "w", opener=private) as lines:
+            lines.writelines(map(to_line, records))
+        temporary.replace(path)
+    return records
+
+
+def _write_model(state_dir: Path, parameters: NDArray[np.float32]) -> None:
+    temporary = state_dir / "model.npy.tmp"
+    with open(temporary, "wb", opener=private) as file:
+        np.save(file, parameters)
+    temporary.replace(state_dir / "model.npy")

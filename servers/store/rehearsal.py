@@ -1,0 +1,94 @@
+"""Open a server's state folder as the server will, and leave it as it is: the server's own code opens a copy.
+
+Models are not copied, the copy has links to them: they may be gigabytes, and opening only reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.dp.errors import DpError
+from precad.protos.task.task import Task
+from precad.servers.errors import SetupError, StoreError
+from precad.servers.private_files import private_folder
+from precad.servers.store.dealt_parts import DealLedger
+from precad.servers.store.folder import require_folder, require_usable
+from precad.servers.store.state import TaskState
+
+COPIED = ("ledger.jsonl", "*.sqlite", "*.sqlite-wal")
+LINKED = "checkpoints/*"
+ATTEMPTS = 5
+"""A server that works in the folder meanwhile may change a file between two copies."""
+
+
+def require_aggregator_opens(
+    state_dir: Path, task: Task, initial: NDArray[np.float32], *, has_database: bool = False
+) -> None:
+    """Raise SetupError where an aggregator would refuse the folder at its start. initial: the model, (d,).
+
+    has_database: whether the task's state is in a database elsewhere. The folder is then looked at, and not opened.
+    """
+    require_usable(state_dir, has_database=has_database)
+    if has_database or not state_dir.exists():
+        return
+    with _rehearsing(state_dir) as (stack, copy):
+        TaskState.open(stack, copy, task, initial)
+
+
+def require_dealer_opens(state_dir: Path, ledger_name: str, *, has_database: bool = False) -> None:
+    """Raise SetupError where a dealer would refuse the folder at its start."""
+    require_folder(state_dir)
+    if has_database or not state_dir.exists():
+        return
+    with _rehearsing(state_dir) as (stack, copy):
+        private_folder(copy)
+        stack.enter_context(DealLedger(copy / ledger_name))
+
+
+@contextmanager
+def _rehearsing(state_dir: Path) -> Iterator[tuple[ExitStack, Path]]:
+    """A copy to open. Errors are raised as SetupError, with the folder's own name in them."""
+    with tempfile.TemporaryDirectory(prefix="precad-check-") as scratch:
+        copy = Path(scratch) / "state"
+        try:
+            _copy(state_dir, copy)
+            with ExitStack() as stack:
+                yield stack, copy
+        except OSError as error:
+            raise SetupError(
+                f"state_dir: expected files to read, found {error.filename or state_dir}: {error.strerror}"
+            ) from None
+        except (SetupError, StoreError, DpError) as error:
+            raise SetupError(str(error).replace(str(copy), str(state_dir))) from None
+
+
+def _copy(state_dir: Path, copy: Path) -> None:
+    """Raise OSError, and SetupError for a file that a server could not write."""
+    for _ in range(ATTEMPTS):
+        before = _stamps(state_dir)
+        shutil.rmtree(copy, ignore_errors=True)
+        (copy / "checkpoints").mkdir(mode=0o700, parents=True)
+        for path in before:
+            if not os.access(path, os.R_OK | os.W_OK):
+                raise SetupError(f"state_dir: expected files to read and to write, found {path}")
+            there = copy / path.relative_to(state_dir)
+            if path.match(LINKED):
+                there.symlink_to(path.absolute())
+            else:
+                shutil.copyfile(path, there)
+        if _stamps(state_dir) == before:
+            return
+
+
+def _stamps(state_dir: Path) -> dict[Path, tuple[int, int]]:
+    """When each file was last changed, and its length."""
+    paths = sorted(path for pattern in (*COPIED, LINKED) for path in state_dir.glob(pattern))
+    return {path: (found.st_mtime_ns, found.st_size) for path in paths if (found := path.stat())}

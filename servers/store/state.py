@@ -1,0 +1,293 @@
+"""Everything durable of one task at one aggregator, and where it stands.
+
+Read from disk whenever the servers meet, after a crash and after a lost connection alike, so that the two are one case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from precad.dp.accountants.pld import View
+from precad.dp.ledger import Ledger
+from precad.mpc import ring
+from precad.mpc.errors import PeerMismatchError
+from precad.mpc.opening import norm
+from precad.mpc.ring import RingArray
+from precad.protos.messages import convert
+from precad.protos.task.model_update import updated
+from precad.protos.task.task import Task
+from precad.servers.database.tables import Backend
+from precad.servers.errors import SetupError, StoreError, TaskRefusedError
+from precad.servers.private_files import private_folder
+from precad.servers.store.burnt_tuples import TupleLedger
+from precad.servers.store.checkpoints import Checkpoints
+from precad.servers.store.folder import (
+    open_checkpoints,
+    open_ledger,
+    open_task_store,
+    open_tuple_ledger,
+    require_usable,
+)
+from precad.servers.store.rounds import Attempt, AttemptState, CommittedRound, TaskStore
+from precad.servers.store.standing import Standing
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Model:
+    """The model between two rounds, with its bytes, which clients download, and their digest."""
+
+    parameters: NDArray[np.float32]
+    as_bytes: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, parameters: NDArray[np.float32]) -> Self:
+        """parameters: (d,)."""
+        as_bytes = convert.model_to_bytes(parameters)
+        return cls(parameters, as_bytes, convert.sha256(as_bytes))
+
+
+@dataclass(slots=True)
+class TaskState:
+    """Owns the model and every release so far. Open until the stack that it was opened on is closed."""
+
+    task: Task
+    initial: NDArray[np.float32]
+    store: TaskStore
+    ledger: Ledger
+    burns: TupleLedger
+    checkpoints: Checkpoints
+    committed: list[CommittedRound]
+    """Every release so far."""
+    model: Model
+    """The one after them."""
+    lost: frozenset[int] = frozenset()
+    """Numbers that were used up and not committed."""
+    unknown: list[Attempt] = field(default_factory=list)
+    """Those of them whose check was charged and began, and whose verdicts this server never saw."""
+    agreed_round: int = 0
+    """The number of the next round when the servers last met. Budgets of levels count every number below it."""
+
+    @classmethod
+    def open(
+        cls,
+        stack: AsyncExitStack | ExitStack,
+        state_dir: Path,
+        task: Task,
+        initial: NDArray[np.float32],
+        backends: tuple[Backend, Backend] | None = None,
+    ) -> Self:
+        """initial: the model that the task starts from, (d,). backends: of the task's store and of the tuple ledger,
+        where they are not files. Raises SetupError, StoreError, DpError."""
+        at_store, at_burns = backends or (None, None)
+        require_usable(state_dir, has_database=backends is not None)
+        private_folder(state_dir)
+        model = Model.of(initial)
+        store = stack.enter_context(open_task_store(state_dir, task, model.as_bytes, at_store))
+        ledger = stack.enter_context(open_ledger(state_dir, task))
+        burns = stack.enter_context(open_tuple_ledger(state_dir, at_burns))
+        state = cls(task, initial, store, ledger, burns, open_checkpoints(state_dir, task), [], model)
+        state.refresh()
+        return state
+
+    def refresh(self) -> None:
+        """Take in what is on disk, when no round is in flight. What is not committed then is lost.
+
+        Raises SetupError when its parts do not belong together, StoreError.
+        """
+        self.committed = self.store.committed()
+        self.checkpoints.keep_only({round.number for round in self.committed})
+        if not self.ledger.is_closed:  # else the file knows better than we what was charged: the next start settles
+            self.store.settle(self.ledger.rounds)
+        attempts, numbers = self.store.attempts(), {round.number for round in self.committed}
+        self.lost = self.store.uncommitted()
+        self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]
+        if foreign := self.ledger.rounds - {*numbers, *(attempt.number for attempt in attempts)}:
+            raise SetupError(f"state_dir: the ledger holds round {min(foreign)}, of which nothing else is known here")
+        if uncharged := {round.number for round in self.committed} - self.ledger.rounds:
+            raise SetupError(f"state_dir: round {min(uncharged)} was released, and the ledger does not hold it")
+        last = self.committed[-1] if self.committed else None
+        self.model = Model.of(self.initial if last is None else self.checkpoints.model(last.number))
+        if last is not None and self.model.digest != last.model_digest:
+            raise SetupError(f"state_dir: the checkpoint of round {last.number} is another model")
+
+    @property
+    def n_committed(self) -> int:
+        """How many releases there were."""
+        return len(self.committed)
+
+    @property
+    def spent(self) -> dict[View, float]:
+        """The bounds that the task has reached, largest over clients."""
+        return {view: self.ledger.statement(view).epsilon for view in View}
+
+    @property
+    def standing(self) -> Standing:
+        """What the other server is told."""
+        initial = convert.sha256(convert.model_to_bytes(self.initial))
+        before, last = [initial, initial, *(round.model_digest for round in self.committed)][-2:]
+        return Standing(
+            task_id=self.store.task_id,
+            n_committed=self.n_committed,
+            last_round=self.committed[-1].number if self.committed else 0,
+            next_round=self.store.next_round,
+            model_digest=last,
+            previous_model_digest=before,
+        )
+
+    @property
+    def why_over(self) -> str | None:
+        """Why no round will follow; None when one may."""
+        n = self.n_committed
+        if n >= self.task.rounds:
+            return f"{n} rounds done"
+        if self.ledger.would_exceed(tuple(self.task.clients), max(self.agreed_round, self.store.next_round)):
+            return f"the privacy budget is spent after {n} rounds"
+        return None
+
+    @property
+    def can_be_level(self) -> bool:
+        """Whether the other server may have committed the last lost round, which is not lost then."""
+        return self._validated is not None
+
+    @property
+    def _validated(self) -> Attempt | None:
+        """The one round that the other server can have committed and we not: the last with verdicts, if it came after
+        our last release. Any earlier one was lost at both, or this server would not have gone on without it."""
+        last = self.committed[-1].number if self.committed else -1
+        attempts = [attempt for attempt in self.store.attempts() if attempt.state is AttemptState.VALIDATED]
+        return attempts[-1] if attempts and attempts[-1].number > last else None
+
+    def require_rounds_left(self) -> None:
+        """Refuse another round once as many were lost as the task allows. Raises TaskRefusedError.
+
+        Every lost round is one that a server which deviates may have used to ask for a verdict, or to draw again.
+        """
+        if len(self.lost) >= self.task.most_lost_rounds:
+            raise TaskRefusedError(
+                f"lost_rounds: expected fewer than {self.task.most_lost_rounds} rounds that were drawn and not "
+                f"committed, found {len(self.lost)}, the last of them {max(self.lost)}"
+            )
+
+    def skip_to(self, next_round: int) -> None:
+        """Use up what the other server alone has used up, before it hears anything: it is lost here too.
+
+        Else a server that dies often before it reserves a number would fall behind by more than one. Raises StoreError.
+        """
+        skipped = range(self.store.next_round, next_round)
+        for number in skipped:
+            self.store.skip(number)
+        self.lost |= frozenset(skipped)
+
+    def paid_attempts(self) -> dict[int, tuple[str, ...]]:
+        """Return the rounds that the ledger holds and that were not committed here, with their chosen clients."""
+        charged = self.ledger.rounds
+        return {attempt.number: attempt.chosen for attempt in self.store.attempts() if attempt.number in charged}
+
+    def charge_as_well(self, theirs: dict[int, tuple[str, ...]]) -> None:
+        """Charge what the other server charged in vain and we did not, of rounds that we drew with it.
+
+        Raises PeerMismatchError for any other round, what `Ledger.charge` raises, StoreError.
+        """
+        ours = {round.number: round.chosen for round in self.committed} | self.paid_attempts()
+        drawn = (self.store.uncommitted() - self.store.skipped()) | ours.keys()
+        for number in sorted(theirs):
+            if number not in drawn:
+                raise PeerMismatchError(
+                    f"charge of round {number} (was a server given back an old state_dir?)",
+                    ours="never drawn",
+                    peers="charged",
+                )
+            if set(ours.get(number, theirs[number])) != set(theirs[number]):
+                counts = [f"{len(chosen)} clients" for chosen in (ours[number], theirs[number])]
+                field = f"clients of round {number} (their names are in the ledgers)"
+                raise PeerMismatchError(field, ours=counts[0], peers=counts[1])
+        for number in sorted(theirs.keys() - self.ledger.rounds):
+            self.store.charged_by_peer(number, theirs[number])
+            self.charge(number, theirs[number])
+
+    def charge(self, number: int, chosen: Collection[str]) -> None:
+        """Charge the round, durably. Raise StoreError when the ledger cannot be written, and what `Ledger.charge`
+        raises; then nothing of the round may leave."""
+        try:
+            self.ledger.charge(number, chosen)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"ledger: the charge of round {number} was not recorded: {reason}") from error
+
+    def model_after(self, noisy_sum: RingArray, n_accepted: int) -> Model:
+        """Return the model that this sum, (d,), of so many accepted updates makes. Changes nothing.
+
+        Raises TaskRefusedError for a sum that no round of this task has.
+        """
+        require_possible_sum(noisy_sum, self.task, n_accepted)
+        return Model.of(updated(self.model.parameters, noisy_sum, self.task))
+
+    def commit(self, committed: CommittedRound, model: Model, noisy_sum: RingArray) -> None:
+        """Write the model and the sum that made it, then the word that the round is committed; then take it in.
+
+        Raises StoreError; then the round is not committed here.
+        """
+        self.checkpoints.save(committed.number, model.parameters, noisy_sum)
+        digest = hashlib.sha256()
+        for tile in ring.tiles(noisy_sum.size):
+            digest.update(ring.to_bytes(noisy_sum[tile]))
+        self.store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=self.ledger.chain)
+        self.committed.append(committed)
+        self.lost -= {committed.number}
+        self.model = model
+
+    def attempt(self, number: int) -> Attempt:
+        """Return the round that the other server has committed and we have not. Raises PeerMismatchError.
+
+        Only a round whose verdicts are known here can have been committed there: before, our share had not left.
+        """
+        if (attempt := self._validated) is not None and attempt.number == number:
+            return attempt
+        raise PeerMismatchError(
+            f"round {number} (was a server given back an old state_dir?)",
+            ours="no verdicts that may still be committed",
+            peers="committed",
+        )
+
+    def take_over(self, number: int, noisy_sum: RingArray, model_digest: bytes) -> CommittedRound:
+        """Commit the round that the other server has committed, from its noisy sum, (d,).
+
+        Raises PeerMismatchError, TaskRefusedError.
+        """
+        attempt = self.attempt(number)
+        model, spent = self.model_after(noisy_sum, len(attempt.accepted)), self.spent
+        if model.digest != model_digest:
+            raise PeerMismatchError(
+                f"model after round {number}", ours=model.digest.hex()[:16], peers=model_digest.hex()[:16]
+            )
+        epsilons = (spent[View.ONE_SERVER], spent[View.CLIENTS_ONLY])
+        committed = CommittedRound(number, attempt.chosen, attempt.accepted, attempt.rejected, model.digest, *epsilons)
+        self.commit(committed, model, noisy_sum)
+        return committed
+
+
+def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> None:
+    """Raise TaskRefusedError unless accepted updates and both servers' noise can add up to this sum, (d,).
+
+    An honest sum is refused with probability below e^-50 (`Task.sum_bound`). Clients are told of the error, so that its
+    text has no figure.
+    """
+    found, most = norm(noisy_sum), task.sum_bound(n_accepted)
+    if not found <= most * (1 + 2.0**-19):
+        log.error("round.impossible_sum", expected_at_most=most, found=found, accepted=n_accepted)
+        raise TaskRefusedError(
+            "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
+            "the other server did not follow the protocol"
+        )

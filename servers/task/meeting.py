@@ -1,0 +1,231 @@
+"""The two aggregators meet: hello, the same parameters, a lane, and one standing, from which both go on.
+
+Every meeting begins like the first one: link, hello, lane. Then each tells the other which rounds it has charged in
+vain, so that both ledgers hold both servers' charges, and the server that lacks the last committed round gets its noisy
+sum, which both were about to know anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from precad.mpc import ring
+from precad.mpc.channel import PIECE_BYTES, Channel, Prefixed
+from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.mpc.joint_coin import digest
+from precad.mpc.opening import pieces
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Party
+from precad.protos.precad.v1 import common_pb2
+from precad.protos.task.task import PROTOCOL_VERSION, Task
+from precad.protos.task.task_fields import first_difference
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import CONNECT_TIMEOUT_S, dial, with_port
+from precad.servers.config import AggregatorConfig
+from precad.servers.door.servicers import PeerServicer
+from precad.servers.links.credentials import ROLES, Credentials
+from precad.servers.links.lane import Lane
+from precad.servers.links.lane_listener import LaneListener
+from precad.servers.links.lane_opening import open_lane
+from precad.servers.links.peer import PeerLink, dial_peer
+from precad.servers.links.step_limits import StepLimits
+from precad.servers.store.standing import MAX_ROUND, Agreement, Standing, agree
+from precad.servers.store.state import TaskState
+from precad.servers.supervision import to_the_end
+
+TASK_ID_DIGITS = 16
+"""Hexadecimal ones, behind the task's name."""
+LANE_TIMEOUT_S = 2.0 * CONNECT_TIMEOUT_S
+"""How long B waits for the lane of a link that stands. An A that died in between is back on another link, not on it."""
+
+SPARE_ROUNDS = 16
+"""Charges that are read although this server has begun no such round: it is told which one it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Both servers know how they go on; `level` brings them to the same standing."""
+
+    link: PeerLink
+    lane: Lane
+    agreement: Agreement
+    theirs: Standing
+
+
+async def meet(
+    stack: AsyncExitStack,
+    state: TaskState,
+    config: AggregatorConfig,
+    servicer: PeerServicer,
+    *,
+    party: Party,
+    peer_address: str,
+    credentials: Credentials,
+    timeout_s: float,
+) -> Meeting:
+    """Link and lane last as long as the stack. peer_address: of B, for A.
+
+    Raises: PeerUnreachableError, PeerMismatchError, MalformedMessageError, TaskRefusedError, SetupError, StoreError.
+    """
+    await asyncio.to_thread(state.refresh)
+    listener = None if party == 0 else _listen(stack, config, credentials)
+    standing = await asyncio.to_thread(lambda: state.standing)
+    lane_port, lane_token = (0, b"") if listener is None else (listener.port, listener.token)
+    ours = hello_of(state.task, standing, lane_port=lane_port, lane_token=lane_token)
+    if listener is None:
+        link, theirs = await dial_peer(
+            stack,
+            lambda: dial(peer_address, Role.AGGREGATOR_B, credentials.tls, credentials.peer),
+            ours,
+            peer_address,
+            timeout_s,
+        )
+    else:
+        stack.callback(servicer.release)
+        link, theirs = await servicer.wait_for_peer(ours, timeout_s)
+    agreement = compare(party, state.task, ours, theirs)
+    if listener is None:
+        lane = await open_lane(peer_address, theirs.lane_port, theirs.lane_token, credentials.lane, timeout_s)
+    else:
+        lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
+    stack.callback(lane.close)
+    lane.limits = limits = StepLimits.of(state.task, config)
+    link.begin(agreement.next_round, patience_s=limits.every)
+    peer = " or ".join(credentials.peer.load().fingerprints)
+    await to_the_end(state.store.begin, agreement.task_id, ROLES[party])
+    await to_the_end(state.store.joined, agreement.next_round, peer)
+    await to_the_end(state.skip_to, agreement.next_round)
+    return Meeting(link, lane, agreement, standing_of(theirs))
+
+
+def _listen(stack: AsyncExitStack, config: AggregatorConfig, credentials: Credentials) -> LaneListener:
+    """Server B's side of the lane, before it says where."""
+    address = config.lane_listen or with_port(config.listen, 0)
+    listener = LaneListener(address, credentials.lane)
+    stack.callback(listener.close)
+    return listener
+
+
+def hello_of(task: Task, standing: Standing, *, lane_port: int, lane_token: bytes = b"") -> common_pb2.Hello:
+    """What a server says first; B also where its lane opens, and to whom."""
+    return common_pb2.Hello(
+        protocol_version=PROTOCOL_VERSION,
+        config_digest=task.digest(),
+        task_fields=task.carried_fields,
+        nonce=os.urandom(16),
+        lane_port=lane_port,
+        lane_token=lane_token,
+        task=standing.task_id,
+        n_committed=standing.n_committed,
+        last_round=standing.last_round,
+        next_round=standing.next_round,
+        model_digest=standing.model_digest,
+        previous_model_digest=standing.previous_model_digest,
+    )
+
+
+def standing_of(hello: common_pb2.Hello) -> Standing:
+    """How far the sender has come."""
+    return Standing(
+        task_id=hello.task,
+        n_committed=hello.n_committed,
+        last_round=hello.last_round,
+        next_round=hello.next_round,
+        model_digest=hello.model_digest,
+        previous_model_digest=hello.previous_model_digest,
+    )
+
+
+def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2.Hello) -> Agreement:
+    """How both go on. Raises PeerMismatchError when version, parameters or states do not belong together, and
+    MalformedMessageError when theirs is the state of no server."""
+    if theirs.protocol_version != ours.protocol_version:
+        raise PeerMismatchError("protocol_version", ours=ours.protocol_version, peers=theirs.protocol_version[:40])
+    if theirs.config_digest != ours.config_digest:
+        found = first_difference(task, theirs.task_fields)
+        if found is None:
+            our_digest, their_digest = ours.config_digest.hex()[:16], theirs.config_digest.hex()[:16]
+            raise PeerMismatchError("config_digest", ours=our_digest, peers=their_digest)
+        raise PeerMismatchError(f"config_digest: {found.field}", ours=found.ours, peers=found.theirs)
+    _require_possible(theirs, task)
+    nonces = (ours.nonce, theirs.nonce) if party == 0 else (theirs.nonce, ours.nonce)
+    fresh = f"{task.name}-{digest(b'task id', *nonces).hex()[:TASK_ID_DIGITS]}"
+    return agree(party, standing_of(ours), standing_of(theirs), fresh_task_id=fresh)
+
+
+def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
+    """What any server of this task can say of itself. Raises MalformedMessageError."""
+    if hello.task and re.fullmatch(rf"{re.escape(task.name)}-[0-9a-f]{{{TASK_ID_DIGITS}}}", hello.task) is None:
+        raise MalformedMessageError(
+            f"task: expected {task.name}-, then {TASK_ID_DIGITS} hexadecimal digits, got {hello.task[:80]!r}"
+        )
+    n_most = min(task.rounds, hello.next_round)
+    # fewer than most_lost_rounds, a round with those drawn ahead of it, and a release that it lacks
+    n_lost = task.most_lost_rounds + task.batches_ahead + 1
+    n_used = min(MAX_ROUND, hello.n_committed + n_lost) if hello.task else 0
+    for name, value, largest in (
+        ("n_committed", hello.n_committed, n_most),
+        ("last_round", hello.last_round, hello.next_round - 1 if hello.n_committed else 0),
+        ("next_round", hello.next_round, n_used),
+    ):
+        if value > largest:
+            raise MalformedMessageError(f"{name}: expected at most {largest}, got {value}")
+
+
+def level(state: TaskState, meeting: Meeting) -> None:
+    """Brings both servers to the same charges and the same model. In the MPC thread of both, in step.
+
+    Raises: PeerMismatchError, MalformedMessageError, ChannelClosedError, and what `TaskState` raises.
+    """
+    agreement, dim = meeting.agreement, state.task.dim
+    channel = Prefixed(meeting.lane, f"{agreement.task_id}/{agreement.next_round}/join")
+    ours = {str(number): chosen for number, chosen in state.paid_attempts().items()}
+    at_most = charge_bytes(state.task, state.store.n_rounds)
+    received = channel.exchange("charges", json.dumps(ours).encode(), at_most)
+    theirs = _charges(received, state.task, agreement.next_round)
+    if agreement.behind == channel.party:
+        state.attempt(meeting.theirs.last_round)  # before a vector is received for nothing
+        noisy_sum = np.zeros(dim, dtype=np.int64)
+        _swap_sum(channel, noisy_sum, is_behind=True)
+        state.take_over(meeting.theirs.last_round, noisy_sum, meeting.theirs.model_digest)
+    elif agreement.behind is not None:
+        _swap_sum(channel, state.checkpoints.noisy_sum(state.committed[-1].number))
+    state.charge_as_well(theirs)
+
+
+def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_behind: bool = False) -> None:
+    """The vector that one server has, (d,), to the other, piece by piece; nothing in the other direction."""
+    ours = (b"" if is_behind else ring.to_bytes(noisy_sum[piece]) for piece in pieces(noisy_sum.size))
+    swapped = channel.exchange_pieces("noisy sum", ours, PIECE_BYTES if is_behind else 0)
+    for piece, received in zip(pieces(noisy_sum.size), swapped, strict=True):
+        if is_behind:
+            noisy_sum[piece] = ring.from_bytes(received, n_words=piece.stop - piece.start)
+
+
+def charge_bytes(task: Task, n_rounds: int) -> int:
+    """How long the other server's charges may be where this one has begun n_rounds: all of them, with every client."""
+    longest = json.dumps({str(MAX_ROUND): list(task.clients)})
+    return (n_rounds + SPARE_ROUNDS) * len(longest)
+
+
+def _charges(message: bytes, task: Task, next_round: int) -> dict[int, tuple[str, ...]]:
+    """By round, all of them drawn already. Raises MalformedMessageError."""
+    try:
+        charges = {int(number): tuple(chosen) for number, chosen in json.loads(message).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise MalformedMessageError("charges: expected rounds with their chosen clients") from None
+    for number, chosen in charges.items():
+        if not 0 <= number < next_round:
+            raise MalformedMessageError(f"charges: expected rounds below {next_round}, got {number}")
+        if not all(isinstance(client, str) and client in task.clients for client in chosen):
+            raise MalformedMessageError(f"charges: expected enrolled clients, in round {number}")
+        if len(set(chosen)) != len(chosen):
+            raise MalformedMessageError(f"charges: expected each client once, in round {number}")
+    return charges

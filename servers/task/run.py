@@ -1,0 +1,331 @@
+"""One task at one aggregator: it meets the other one and runs rounds, again and again until the task is over.
+
+    meet the other aggregator -> dealer -> clients -> rounds -> end
+    ^                                                  |
+    '--- wait for whoever was lost --------------------'
+
+Until both servers agree nothing is computed. When the link, the lane or the dealer is lost, the round in flight is
+given up on both servers, and both meet again (`precad.servers.task.meeting`), as they do after a crash. Whatever else
+goes wrong ends the task on every process with one clear reason, and releases nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import grpc
+import structlog
+
+from precad.dp.errors import DpError
+from precad.mpc.errors import ChannelClosedError, MpcError
+from precad.mpc.sharing import Party
+from precad.protos.precad.v1 import common_pb2
+from precad.protos.task.task import Task
+from precad.protos.task.task_fields import hello_to
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import dial
+from precad.servers.config import AggregatorConfig
+from precad.servers.door.servicers import PeerServicer, TaskView
+from precad.servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TooFewClientsError
+from precad.servers.links.credentials import ROLES, Credentials
+from precad.servers.links.dealer import TupleSource
+from precad.servers.links.peer import PeerLink
+from precad.servers.rounds.equipment import Compute, Links
+from precad.servers.rounds.round import RoundRunner
+from precad.servers.rounds.states import RoundState
+from precad.servers.store.folder import write_round
+from precad.servers.store.rounds import CommittedRound
+from precad.servers.store.state import TaskState
+from precad.servers.supervision import first_error_or_result, to_the_end
+from precad.servers.task.drain import Drain
+from precad.servers.task.meeting import Meeting, level, meet
+
+log = structlog.get_logger(__name__)
+
+LINGER_S = 10.0
+"""How long the end of a task waits for the others to take note of it."""
+GOODBYE_S = 2.0
+"""The same when the task has failed, and at the start of a process whose task was over already."""
+REJOIN_GRACE_S = 2.0
+"""How long a task that goes on waits for those clients that are not back yet, once there are enough."""
+RETRY_S = 0.2
+
+T = TypeVar("T")
+
+
+class _Patience:
+    """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on."""
+
+    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._deadline: float | None = time.monotonic() + connect_timeout_s
+        self._has_met = False
+        self.n_clients: int | None = None
+        """Connected at the start of this process's last round; None before the first."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds."""
+        assert self._deadline is not None  # set at the start and at every loss
+        return max(0.0, self._deadline - time.monotonic())
+
+    def ends(self) -> None:
+        """All are there, and rounds begin."""
+        self._deadline, self._has_met = None, True
+
+    def nears_its_end(self) -> None:
+        """The task is over, and all that is left is that the other server hears it: one that we have met, within
+        LINGER_S; at the start of a process, after a death, it may long have gone."""
+        end = time.monotonic() + (LINGER_S if self._has_met else GOODBYE_S)
+        self._deadline = end if self._deadline is None else min(self._deadline, end)
+
+    def starts_or_goes_on(self) -> bool:
+        """One is lost, or was not found; whether to try again."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._reconnect_timeout_s
+        return self.left_s > 0 and (self._has_met or self._reconnect_timeout_s > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRun:
+    """Everything is the process's, and handed in; `run` does the rest."""
+
+    party: Party
+    task: Task
+    config: AggregatorConfig
+    addresses: tuple[str, str]
+    """Of aggregator B (dialled by A) and of the dealer."""
+    state: TaskState
+    view: TaskView
+    """What the services, and operators, may see of all this."""
+    peer_servicer: PeerServicer
+    credentials: Credentials
+    compute: Compute
+    drain: Drain
+    on_state: Callable[[RoundState], None]
+    notify: Callable[[], Awaitable[None]]
+    """Wakes those who watch: there is a new record."""
+
+    async def run(self) -> str:
+        """Meets the other server and runs rounds, again and again until the task is over. Returns why it is.
+
+        Raises the first error that waiting does not mend, and PeerUnreachableError when another server was gone for too
+        long.
+        """
+        patience = _Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
+        while True:
+            self.drain.between_rounds()
+            if await asyncio.to_thread(lambda: self.state.store.is_finished):
+                patience.nears_its_end()
+            try:
+                async with AsyncExitStack() as stack:
+                    self.view.enter("linking")
+                    meeting = await meet(
+                        stack,
+                        self.state,
+                        self.config,
+                        self.peer_servicer,
+                        party=self.party,
+                        peer_address=self.addresses[0],
+                        credentials=self.credentials,
+                        timeout_s=patience.left_s,
+                    )
+                    return await self._run_together(stack, meeting, patience)
+            except (PeerUnreachableError, ChannelClosedError) as error:
+                if (why_over := await self._after_loss(error, patience)) is not None:
+                    return why_over
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                with suppress(ServerError):  # what ended the task is what counts
+                    await self._settle()
+                raise
+
+    async def _after_loss(self, error: PeerUnreachableError | ChannelClosedError, patience: _Patience) -> str | None:
+        """None when it is to be waited for whoever was lost; why the task is over when that is so without them, and
+        time is up. Raises `error` when time is up and the task is not over."""
+        await self._settle()
+        await asyncio.to_thread(self._require_rounds_left)
+        if patience.starts_or_goes_on():
+            self.view.telemetry.interrupted()
+            log.warning("aggregator.interrupted", task=self.state.store.task_id, reason=str(error))
+            await asyncio.to_thread(self.state.store.interrupted, self.view.round, str(error))
+            return None
+        if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is None:
+            raise error
+        log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
+        await asyncio.to_thread(self.state.store.finished, why_over)
+        return why_over
+
+    async def _settle(self) -> None:
+        """Take in what the round in flight left on disk, and show operators what was lost with it."""
+        # in the MPC thread, so behind what it still writes down of what was given up
+        await asyncio.get_running_loop().run_in_executor(self.compute.thread, self.state.refresh)
+        self._show_lost()
+
+    def _show_lost(self) -> None:
+        for attempt in self.view.telemetry.settled(self.state.lost, self.state.unknown):
+            log.warning("round.verdicts_unknown", round=attempt.number, clients=list(attempt.active))
+
+    def _require_rounds_left(self) -> None:
+        """Refuse to wait for a server with which no round can follow. Raises TaskRefusedError."""
+        if self.state.why_over is None and not self.state.can_be_level:
+            self.state.require_rounds_left()
+
+    async def _run_together(self, stack: AsyncExitStack, meeting: Meeting, patience: _Patience) -> str:
+        """From a meeting to the end of the task, or to the loss of another server. Returns why the task is over.
+
+        The other servers are told how it ended while their links still stand; of a task that is over, once that is on
+        our disk, so that a server that hears it may forget us, and one that was lost before is waited for.
+        """
+        link, tuples = meeting.link, self._tuple_source(meeting.agreement.task_id)
+        guards = (asyncio.create_task(_stays(link)), asyncio.create_task(tuples.run()))
+        goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
+        try:
+            level_now = asyncio.get_running_loop().run_in_executor(self.compute.thread, level, self.state, meeting)
+            await first_error_or_result(_awaited(level_now), guards)
+            self.state.agreed_round = meeting.agreement.next_round
+            await self._show_taken_over()
+            self._show_lost()
+            runner = self._runner(meeting, tuples)
+            stack.callback(runner.close)
+            goodbye.reason = await first_error_or_result(
+                self._rounds(tuples, runner, meeting.agreement.next_round, patience), guards
+            )
+            await asyncio.to_thread(self.state.store.finished, goodbye.reason)
+            goodbye.finished = True
+        except Exception as error:
+            goodbye.reason = public_reason(ROLES[self.party], error)
+            raise
+        finally:
+            self.view.relay = None
+            has_peer_finished = await self._leave(link, tuples, guards, goodbye)
+        if not has_peer_finished:
+            raise PeerUnreachableError("the other aggregator left before it said that it had finished")
+        return goodbye.reason
+
+    def _runner(self, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
+        self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.model.parameters
+        self.view.relay = meeting.link.relay if self.party == 0 else None
+        links = Links(meeting.link, meeting.lane, tuples, self.view.sessions)
+        return RoundRunner(self.state, links, self.compute, self.view.spool, self.on_state)
+
+    async def _show_taken_over(self) -> None:
+        """A round that the other server had committed and we had not, to operators."""
+        for round in self.state.committed[len(self.view.records) :]:
+            await self._publish(round)
+
+    def _tuple_source(self, task_id: str) -> TupleSource:
+        _, dealer_address = self.addresses
+
+        def channel() -> grpc.aio.Channel:
+            return dial(dealer_address, Role.DEALER, self.credentials.tls, self.credentials.dealer)
+
+        hello = hello_to(self.task, task_id=task_id)
+        return TupleSource(self.party, channel, hello, dealer_address, self.state.burns)
+
+    async def _rounds(self, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: _Patience) -> str:
+        """Runs rounds until the task is over. Returns why it is."""
+        if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is not None:
+            return why_over  # it was before we met: clients and dealer may have gone
+        self.state.require_rounds_left()
+        self.view.enter("waiting for the dealer")
+        await tuples.wait_until_greeted(patience.left_s)
+        await self._wait_for_clients(is_resumed=next_round > 0, n_before=patience.n_clients)
+        patience.ends()
+        for t in itertools.count(next_round):
+            self.drain.between_rounds()
+            if self.state.n_committed >= self.task.rounds:
+                break
+            if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients), t):
+                return f"the privacy budget is spent after {self.state.n_committed} rounds"
+            self.view.bytes_uploaded, patience.n_clients = 0, len(self.view.sessions.connected)
+            record = await runner.run_round(t)
+            bytes_by_link = {**record.bytes_by_link, "from_clients": self.view.bytes_uploaded}
+            await self._publish(replace(record, bytes_by_link=bytes_by_link))
+        return f"{self.task.rounds} rounds done"
+
+    async def _leave(
+        self,
+        link: PeerLink,
+        tuples: TupleSource,
+        guards: tuple[asyncio.Task[None], asyncio.Task[None]],
+        goodbye: common_pb2.Goodbye,
+    ) -> bool:
+        """Says goodbye to the other servers and waits a while for theirs. Whether the other aggregator has finished."""
+        timeout_s = LINGER_S if goodbye.finished else GOODBYE_S
+        await link.say_goodbye(goodbye, timeout_s)
+        tuples.say_goodbye(goodbye)
+        await asyncio.wait(guards, timeout=timeout_s)
+        for guard in guards:
+            guard.cancel()
+        ends = await asyncio.gather(*guards, return_exceptions=True)
+        return ends[0] is None
+
+    async def _wait_for_clients(self, *, is_resumed: bool, n_before: int | None) -> None:
+        """Wait for all clients, for at most registration_timeout_s. Of a task that goes on, wait for enough of them and
+        give the others a moment, for at most reconnect_timeout_s if that is longer.
+
+        n_before: connected at the start of the last round of this process. After the loss of another server, as many
+        are enough: clients that rounds went on without are not waited for again.
+        """
+        self.view.enter("registering clients")
+        sessions, n_all = self.view.sessions, len(self.task.clients)
+        n_enough = self.task.min_clients if n_before is None else min(self.task.min_clients, n_before)
+        timeout_s = max(self.task.registration_timeout_s, self.config.reconnect_timeout_s if is_resumed else 0.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await sessions.wait_for(n_enough if is_resumed else n_all)
+        if is_resumed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REJOIN_GRACE_S):
+                    await sessions.wait_for(n_all)
+        if (n := len(sessions.connected)) < n_enough:
+            expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"
+            raise TooFewClientsError(expected, sessions.describe_absent())
+
+    async def _publish(self, record: CommittedRound) -> None:
+        """Shows the new model and the round's record to operators, and writes both down for them."""
+        parameters = self.view.parameters = self.state.model.parameters
+        self.view.records.append(record)
+        await to_the_end(write_round, self.config.state_dir, record, parameters)
+        self.view.telemetry.committed(record)
+        log.info(
+            "round.committed",
+            task=self.state.store.task_id,
+            round=record.number,
+            chosen=len(record.chosen),
+            accepted=len(record.accepted),
+            rejected=list(record.rejected),
+            missing=list(record.missing),
+        )
+        await self.notify()
+
+
+def public_reason(role: Role, error: Exception) -> str:
+    """What the other processes, clients too, are told. Errors of ours hold public values, but some name files and
+    databases; of those, and of others' errors, the log has more."""
+    if isinstance(error, (StoreError, SetupError)):
+        return f"{role} cannot read or write what it must; its log says more"
+    if isinstance(error, TooFewClientsError):
+        return error.counts
+    if isinstance(error, (ServerError, MpcError, DpError)):
+        return str(error)
+    log.error("aggregator.failed", error=type(error).__name__)
+    return f"{role} failed ({type(error).__name__})"
+
+
+async def _awaited(future: asyncio.Future[T]) -> T:
+    return await future
+
+
+async def _stays(link: PeerLink) -> None:
+    """Returns when the other aggregator has finished the task. Raises PeerUnreachableError when it left before."""
+    goodbye = await link.run()
+    if not goodbye.finished:
+        raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")

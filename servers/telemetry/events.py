@@ -1,0 +1,193 @@
+"""What a server reports of itself while it works: one line at each place where something happens.
+
+It counts for Prometheus, in a registry of its own, and keeps what neither the task's records nor the services' view
+hold: since when the state is what it is, why uploads were refused, who was not connected. It changes nothing, never
+waits and never fails a caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import prometheus_client as prometheus
+
+from precad.protos.tls.identity import Role
+from precad.servers.errors import Limit, RefusalReason, SubmissionRefusedError
+from precad.servers.rounds.states import Collecting, RoundState, Selecting, Validated
+from precad.servers.store.rounds import Attempt, CommittedRound
+from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
+
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Upper ends of the histograms' buckets."""
+LINKS = ("to_peer", "from_clients", "from_dealer")
+
+
+@dataclass(slots=True)
+class RoundNotes:
+    """What a round's record does not say."""
+
+    absent: frozenset[str] = frozenset()
+    """Chosen, and not connected when uploads were asked for."""
+    refusals: dict[str, RefusalReason] = field(default_factory=dict)
+    """The first refusal of each client."""
+    committed_at: float | None = None
+
+
+@dataclass(slots=True)
+class Flight:
+    """The round in flight, by name: none of its vectors."""
+
+    round: int
+    began_at: float
+    chosen: tuple[str, ...] = ()
+    accepted: tuple[str, ...] | None = None
+    rejected: tuple[str, ...] = ()
+
+
+class Telemetry:
+    """Of one server. For the event loop."""
+
+    def __init__(self, role: Role) -> None:
+        self.role, self.started_at = role, time.time()
+        self.state, self.since = "starting", self.started_at
+        self.is_listening = self.is_draining = self.is_over = False
+        self.refused: Counter[RefusalReason] = Counter()
+        self.n_batches_dealt = 0
+        self.n_lost = 0
+        self.unknown: list[Attempt] = []
+        """Rounds whose check began, and whose verdicts this server never saw."""
+        self.flight: Flight | None = None
+        self.notes: OrderedDict[int, RoundNotes] = OrderedDict()
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)
+        prometheus.PlatformCollector(registry=self.registry)
+        self._count = _Counters(self.registry)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether others should be sent here: the main port listens, and the server is not about to leave.
+
+        The other servers' links come through that port, so this must not wait for them.
+        """
+        return self.is_listening and not self.is_draining and not self.is_over
+
+    def entered(self, state: str) -> None:
+        """The server is in another state now."""
+        if state != self.state:
+            self.state, self.since = state, time.time()
+        if state not in PHASE_OF_STATE:
+            self.flight = None
+
+    def note(self, round: int) -> RoundNotes:
+        """Of this round; the notes of old rounds make room."""
+        while round not in self.notes and len(self.notes) > MAX_DETAILED:
+            self.notes.popitem(last=False)
+        return self.notes.setdefault(round, RoundNotes())
+
+    def interrupted(self) -> None:
+        """Another server was lost, and is waited for."""
+        self._count.interruptions.inc()
+
+    def settled(self, lost: Collection[int], unknown: Sequence[Attempt]) -> list[Attempt]:
+        """Note the rounds that are lost by now, and those of them whose verdicts are unknown. Return the new ones."""
+        new = unknown[len(self.unknown) :]
+        self.n_lost, self.unknown = len(lost), list(unknown)
+        return list(new)
+
+    def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
+        """The round in flight is in another state now; `connected`: clients with a session."""
+        match state:
+            case Selecting():
+                self.flight = Flight(state.round, time.time())
+            case Collecting() if self.flight is not None:
+                self.flight.chosen = state.chosen
+                self.note(state.round).absent = frozenset(state.chosen) - connected
+            case Validated() if self.flight is not None:
+                self.flight.accepted, self.flight.rejected = state.accepted, state.rejected
+
+    def committed(self, record: CommittedRound) -> None:
+        """A round has been committed at this server, and what it made is on disk: it is no longer in flight."""
+        self.flight = None
+        self.note(record.number).committed_at = time.time()
+        self._count.committed(record)
+
+    @contextmanager
+    def submission(self, client: str, round: int, *, is_chosen: bool) -> Iterator[None]:
+        """Around the taking of one upload: counts its refusal."""
+        try:
+            yield
+        except SubmissionRefusedError as error:
+            self.refused[error.reason] += 1
+            self._count.refused.labels(error.reason).inc()
+            if is_chosen:  # so a round's notes are no longer than its list of clients
+                self.note(round).refusals.setdefault(client, error.reason)
+            raise
+
+    def call_refused(self, call: str, code: str) -> None:
+        """A gRPC call ended with an error status."""
+        self._count.calls.labels(call, code).inc()
+
+    def pushed_back(self, limit: Limit) -> None:
+        """A call was refused for now, since it met this limit."""
+        self._count.pushed_back.labels(limit).inc()
+
+    def undecodable(self, call: str) -> None:
+        """A caller of this method sent what is no message of it."""
+        self._count.undecodable.labels(call).inc()
+
+    def batch_dealt(self, to: Role) -> None:
+        """A dealer gave a part of a batch away."""
+        self.n_batches_dealt += 1
+        self._count.dealt.labels(to).inc()
+
+    def login_failed(self) -> None:
+        """Somebody showed the operations port a wrong token."""
+        self._count.logins.inc()
+
+
+class _Counters:
+    """The counters and histograms. What is known beforehand is there from the start, as zero."""
+
+    def __init__(self, registry: prometheus.CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> prometheus.Counter:
+            return prometheus.Counter(name, text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str) -> prometheus.Histogram:
+            return prometheus.Histogram(name, text, labels, registry=registry, buckets=SECONDS)
+
+        self.rounds = counter("precad_rounds", "Rounds committed by this process.")
+        self.interruptions = counter("precad_interruptions", "Losses of another server that were waited out.")
+        self.uploads = counter("precad_uploads", "Chosen clients of committed rounds, by verdict.", "verdict")
+        self.refused = counter("precad_uploads_refused", "Uploads refused before the norm check, by reason.", "reason")
+        self.calls = counter("precad_calls_refused", "gRPC calls refused, by call and status.", "call", "code")
+        self.pushed_back = counter("precad_calls_pushed_back", "gRPC calls told to come back later, by limit.", "limit")
+        self.undecodable = counter("precad_messages_undecodable", "Requests that are no message, by call.", "call")
+        self.bytes = counter("precad_bytes", "Bytes of committed rounds, by link.", "link")
+        self.dealt = counter("precad_batches_dealt", "Parts of batches that left the dealer.", "to")
+        self.logins = counter("precad_operations_logins_failed", "Wrong tokens shown to the operations port.")
+        self.round_seconds = histogram("precad_round_seconds", "Duration of a round, all phases.")
+        self.phase_seconds = histogram("precad_phase_seconds", "Duration of a phase of a round.", "phase")
+        for verdict in VERDICTS:
+            self.uploads.labels(verdict)
+        for reason in RefusalReason:
+            self.refused.labels(reason)
+        for limit in Limit:
+            self.pushed_back.labels(limit)
+        for link in LINKS:
+            self.bytes.labels(link)
+        for phase in PHASES:
+            self.phase_seconds.labels(phase)
+
+    def committed(self, record: CommittedRound) -> None:
+        self.rounds.inc()
+        for verdict in VERDICTS:
+            self.uploads.labels(verdict).inc(len(getattr(record, verdict)))
+        for link, n_bytes in record.bytes_by_link.items():
+            self.bytes.labels(link).inc(n_bytes)
+        for phase, seconds in record.seconds.items():
+            self.phase_seconds.labels(phase).observe(seconds)
+        self.round_seconds.observe(sum(record.seconds.values()))

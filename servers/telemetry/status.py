@@ -1,0 +1,242 @@
+"""A server's state as one value of public facts: what the dashboard, `/status.json` and `precad status` show.
+
+Bounded whatever the task's size: the latest rounds only, and of each at most `MAX_NAMED` clients by name. Times are
+seconds since the epoch, so that a snapshot in which nothing happened equals the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from precad.dp.accountants.pld import Unit, View
+from precad.dp.accountants.task_cost import Level
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.protos.task.task import Task
+
+MAX_ROUNDS = 120
+"""Rounds in a snapshot, the latest ones."""
+MAX_DETAILED = 12
+"""Of these, the ones that name their clients."""
+MAX_NAMED = 100
+"""Clients that a round names; the rejected and missing come first."""
+
+PHASES = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
+"""Of a round, in order, as its record times them."""
+
+PHASE_OF_STATE = {
+    "selecting": "select",
+    "collecting": "collect",
+    "locked": "charge",
+    "charged": "validate",
+    "validated": "open",
+    "opened": "commit",
+    "committed": "commit",
+}
+"""The phase that a server in this state is in. A state that is not here is of no round."""
+
+Verdict = Literal["accepted", "rejected", "missing"]
+VERDICTS: tuple[Verdict, ...] = ("accepted", "rejected", "missing")
+
+NORM_EXCEEDED = "norm_exceeded"
+"""Rejected: the norm check said no."""
+NOT_CONNECTED = "not_connected"
+"""Missing: it was drawn and had no session with this server."""
+INCOMPLETE = "incomplete"
+"""Missing: no complete and equal upload at both servers; this one refused none."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    """An epsilon may be infinite: "Infinity" in JSON, which has no such number, and never a null."""
+
+
+class ClientOutcome(_Value):
+    """What became of a chosen client's upload."""
+
+    client: str
+    verdict: Verdict
+    reason: str = ""
+    """Of a rejected or missing one: a `RefusalReason`, or one of the three above."""
+
+
+class RoundSummary(_Value):
+    """A committed round."""
+
+    round: int
+    """From 0 on, as everywhere. The number of a round that was given up is not used again."""
+    n_chosen: int
+    n_accepted: int
+    n_rejected: int
+    n_missing: int
+    seconds: dict[str, float]
+    """By phase."""
+    bytes: dict[str, int]
+    """By link, as this server counts them."""
+    epsilon: dict[View, float]
+    """Proved bounds after this round, largest over clients, if no draw is discarded."""
+    epsilon_client: float | None = None
+    """That of a whole client, drawn or not, where a budget limits it."""
+    model_digest: str
+    committed_at: float | None = None
+    """None for a round that an earlier process of this server committed."""
+    outcomes: tuple[ClientOutcome, ...] = ()
+    """Of at most MAX_NAMED clients, and of the latest rounds only."""
+
+    @property
+    def seconds_total(self) -> float:
+        """Of all phases."""
+        return sum(self.seconds.values())
+
+
+class LiveRound(_Value):
+    """The round in flight."""
+
+    round: int
+    phase: str
+    """A phase's name; noise and charge are one state of the server, and so are collect and lock."""
+    began_at: float
+    n_chosen: int
+    n_complete: int
+    """Uploads that this server holds whole."""
+    n_receiving: int
+    outcomes: tuple[ClientOutcome, ...] = ()
+    """Once the check is over."""
+    waiting_for: tuple[str, ...] = ()
+    """Connected ones without a complete upload, at most MAX_NAMED, while uploads come in."""
+    absent: tuple[str, ...] = ()
+    """Chosen ones that were not connected when uploads were asked for, likewise."""
+
+
+class AbsentClient(_Value):
+    """An enrolled client without a session."""
+
+    client: str
+    since: float
+    """When it left; where it has not been here, when this server started."""
+
+
+class Epsilon(_Value):
+    """What the task has spent in one view, or of a whole client that is drawn or not."""
+
+    view: View
+    unit: Unit = Unit.RECORD
+    """Whose epsilon it is: one record's, or one whole client's."""
+    is_level: bool = False
+    """Whether it is about a client that is drawn or not. Else it is about one in the rounds that it was drawn for."""
+    spent: float
+    """Of the rounds so far. Holds if no draw is discarded."""
+    if_discarded: float | None = None
+    """Of the most rounds that there can be. Holds if draws are discarded as well. None: not told."""
+    budget: float | None = None
+    delta: float
+
+    @property
+    def name(self) -> str:
+        """The view, or the level."""
+        return Level.CLIENT if self.is_level else self.view
+
+    @property
+    def left(self) -> float | None:
+        """Of the budget; None without one."""
+        return None if self.budget is None else max(0.0, self.budget - self.spent)
+
+
+def epsilons_of(task: Task, spent: Mapping[View, float], n_drawn: int = 0) -> tuple[Epsilon, ...]:
+    """What the task has spent, with its budgets; a whole client's first where a budget limits it. n_drawn: rounds so
+    far, given up or not."""
+    unit, cost = task_privacy(task).unit, task_cost(task)
+    found = [
+        Epsilon(
+            view=v,
+            unit=unit,
+            spent=spent[v],
+            if_discarded=max(spent[v], cost.view_if_discarded(v)),
+            budget=cost.budgets.get(v),
+            delta=task.delta,
+        )
+        for v in View
+    ]
+    if (of_client := client_epsilon(task, n_drawn)) is not None:
+        whole = Epsilon(
+            view=View.CLIENTS_ONLY,
+            unit=Unit.CLIENT,
+            is_level=True,
+            spent=of_client,
+            if_discarded=max(of_client, cost.level_if_discarded(Level.CLIENT)),
+            budget=task.epsilon_budget_client,
+            delta=task.delta,
+        )
+        found.insert(0, whole)
+    return tuple(found)
+
+
+def client_epsilon(task: Task, n_drawn: int) -> float | None:
+    """What a budget for a whole client is compared with after so many draws; None of a task without one."""
+    cost = task_cost(task)
+    return cost.level_after_draws(Level.CLIENT, n_drawn) if Level.CLIENT in cost.budgets else None
+
+
+class Queue(_Value):
+    """Things that wait."""
+
+    name: str
+    depth: int
+
+
+class Checkpoint(_Value):
+    """A file of the state folder that the operations port gives out."""
+
+    name: str
+    n_bytes: int
+    modified_at: float
+
+
+class Status(_Value):
+    """The snapshot."""
+
+    role: str
+    version: str
+    task: str = ""
+    """Its id; empty until both servers have agreed on one."""
+    state: str
+    since: float
+    """When the state began."""
+    started_at: float
+    is_ready: bool
+    is_draining: bool = False
+    ended: str = ""
+    """Why the task is over."""
+    is_finished: bool = False
+    """Whether it ended as it should."""
+    rounds_planned: int = 0
+    rounds_done: int = 0
+    rounds_lost: int = 0
+    """Drawn, and not committed."""
+    rounds_lost_at_most: int = 0
+    """Of which so many end the task."""
+    verdicts_unknown: dict[str, int] = Field(default_factory=dict)
+    """Uploads of each client whose check began in a lost round, and whose verdict this server never saw. At most
+    MAX_NAMED clients, those with most."""
+    n_enrolled: int = 0
+    n_connected: int = 0
+    """Clients; of a dealer, aggregators."""
+    absent: tuple[AbsentClient, ...] = ()
+    """The first few enrolled clients that are not connected, longest absence first; `n_enrolled` less `n_connected`
+    says how many they are."""
+    live: LiveRound | None = None
+    uploads: dict[str, int] = Field(default_factory=dict)
+    """Of all committed rounds, by verdict."""
+    refused: dict[str, int] = Field(default_factory=dict)
+    """Uploads that this process refused before the check, by reason."""
+    bytes: dict[str, int] = Field(default_factory=dict)
+    """Of all committed rounds, by link."""
+    epsilons: tuple[Epsilon, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    rounds: tuple[RoundSummary, ...] = ()
+    """The latest, oldest first."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    n_batches_dealt: Annotated[int, Field(ge=0)] = 0
+    """Parts of batches that left a dealer."""

@@ -1,0 +1,311 @@
+"""Which models an engine takes, and by which path: legal ones that are easy to get wrong, against a loop over records.
+
+A gradient that is not of one record alone can be longer than its bound, whatever the clipping says.
+"""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from torch import nn
+
+from precad.clients.errors import (
+    ArgumentError,
+    ModelImportError,
+    ModelInputError,
+    RecordMixingLayerError,
+    UnsteadyModelError,
+)
+from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.model_stack import ModelByModel, ModelStack, can_stack
+from precad.clients.gradients.record_clipping import RecordClip
+from precad.clients.gradients.record_paths import Path
+from precad.clients.models.networks import build, flatten, trained, unflatten
+from precad.clients.process import Trainer
+from precad.clients.records import Records
+from precad.clients.training.conduct import Honest
+from precad.clients.training.evaluation import accuracy
+from precad.lab.simulation import Simulation, SimulationSettings
+from precad.lab.simulation.randomness import SeededRandomness
+from precad.protos.task.task import Task
+
+N = 12
+IMAGES = Records(
+    (np.random.default_rng(1).random((N, 1, 8, 8)) * np.linspace(1, 0.05, N)[:, None, None, None]).astype(np.float32)[
+        np.random.default_rng(2).permutation(N)
+    ],
+    np.arange(N) % 10,
+)
+
+
+class TwoLayers(nn.Module):
+    """What the others are variations of."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 16)
+        self.last = nn.Linear(16, 10)
+
+    def hidden(self, images):
+        return torch.tanh(self.first(images.flatten(1)))
+
+    def forward(self, images):
+        return self.last(self.hidden(images))
+
+
+class ZeroHead(TwoLayers):
+    """Starts with logits of zero, as many networks do: no gradient reaches the layers before."""
+
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+
+
+class BehindAZeroHead(ZeroHead):
+    """Uses a layer's weight a second time, outside of the layer."""
+
+    def hidden(self, images):
+        return torch.tanh(nn.functional.linear(super().hidden(images), self.first.weight[:, :16]))
+
+
+class Sorts(TwoLayers):
+    """Brings the records into another order between two layers, and back."""
+
+    def forward(self, images):
+        order = images.flatten(1).sum(dim=1).argsort(descending=True)
+        return self.last(self.hidden(images)[order])[order.argsort()]
+
+
+class Routes(TwoLayers):
+    """Another layer, for bright records alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.extra = nn.Linear(16, 16)
+
+    def hidden(self, images):
+        hidden = super().hidden(images)
+        is_bright = images.flatten(1).mean(dim=1) > 0.4
+        return hidden.masked_scatter(is_bright[:, None], self.extra(hidden[is_bright]))
+
+
+class RoutesRarely(Routes):
+    """All made-up records take the same way through it; real ones do not."""
+
+    def hidden(self, images):
+        hidden = TwoLayers.hidden(self, images)
+        is_usual = images.flatten(1).amax(dim=1) > 0.09
+        return hidden.masked_scatter(is_usual[:, None], self.extra(hidden[is_usual]))
+
+
+class Overwrites(TwoLayers):
+    """What a layer wrote is changed in place, where records are bright enough."""
+
+    def forward(self, images):
+        return super().forward(images).clamp_(-1.0, 1.0)
+
+
+class OverwritesItsInput(TwoLayers):
+    """A layer has read it by then."""
+
+    def forward(self, images):
+        flat = images.flatten(1) * 1.0
+        hidden = torch.tanh(self.first(flat))
+        return self.last(hidden + flat.mul_(-1.0)[:, :16])
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (TwoLayers, Path.ONE_PASS),
+        (BehindAZeroHead, Path.VMAP),
+        (Sorts, Path.VMAP),
+        (Routes, Path.ONE_BY_ONE),
+        (RoutesRarely, Path.ONE_BY_ONE),
+        (Overwrites, Path.ONE_PASS),
+    ],
+)
+def test_unusual_models_have_the_gradients_of_the_loop(make, path):
+    """In float64, at parameters that are not the initial ones; and a record moves the sum by at most R."""
+    model, clip = _shifted(make()), RecordClip(1.0)
+    engine = RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu", dtype=torch.float64)
+    assert engine.path is path
+    at = torch.cat([own.detach().reshape(-1) for own in model.parameters()]).numpy()
+    (found,) = engine.clipped_sums(at, [IMAGES], clip)
+    expected = _loop(model)
+    assert np.linalg.norm(found - expected) <= 1e-10 * np.linalg.norm(expected)
+    for left_out in range(N):
+        (without,) = engine.clipped_sums(at, [IMAGES.take(np.delete(np.arange(N), left_out))], clip)
+        assert np.linalg.norm(found - without) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("make", [TwoLayers, Sorts, Overwrites])
+def test_a_stack_of_unusual_models_is_the_loop_over_them(make):
+    """Where it can be stacked at all; records of other clients are never seen by a client's model."""
+    engine = RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu", dtype=torch.float64)
+    assert can_stack(engine) is (make is not Sorts)
+    if make is Sorts:
+        return
+    models = 0.3 * np.random.default_rng(3).standard_normal((3, engine.dim))
+    clients = [IMAGES, IMAGES.take(np.arange(3)), IMAGES.take(np.arange(4, 11))]
+    stack, loop, clip = ModelStack(engine), ModelByModel(engine), RecordClip(0.5)
+    np.testing.assert_allclose(stack.gradient_sums(models, clients), loop.gradient_sums(models, clients), atol=1e-12)
+    np.testing.assert_allclose(
+        stack.clipped_sums(models, clients, clip), loop.clipped_sums(models, clients, clip), atol=1e-12
+    )
+
+
+class Accumulates(TwoLayers):
+    """Adds up the logits of the records before: the first record alone knows nothing of it."""
+
+    def forward(self, images):
+        return super().forward(images).cumsum(dim=0)
+
+
+class BehindItsHead(ZeroHead):
+    """Mixes records where no probe of the initial model can see it."""
+
+    def hidden(self, images):
+        hidden = super().hidden(images)
+        return hidden - hidden.mean(dim=0)
+
+
+class TimeFirst(nn.Module):
+    """An LSTM that takes the batch for time, for want of `batch_first`."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6)
+        self.last = nn.Linear(6, 10)
+
+    def forward(self, images):
+        return self.last(self.lstm(images[:, 0])[0][:, -1])
+
+
+@pytest.mark.parametrize("make", [Accumulates, BehindItsHead, TimeFirst])
+def test_models_that_mix_records_are_refused_wherever_they_do_it(make):
+    with pytest.raises(RecordMixingLayerError, match=make.__name__):
+        RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
+class Averages(ZeroHead):
+    """A running mean of its own, which evaluation moves as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(16))
+
+    def hidden(self, images):
+        hidden = super().hidden(images)
+        self.mean.mul_(0.9).add_(0.1 * hidden.detach().mean(dim=0))
+        return hidden - self.mean
+
+
+class AlwaysDrops(TwoLayers):
+    def hidden(self, images):
+        return nn.functional.dropout(super().hidden(images))
+
+
+@pytest.mark.parametrize("make", [Averages, AlwaysDrops])
+def test_models_that_keep_records_or_draw_are_refused(make):
+    with pytest.raises(UnsteadyModelError, match=f"model {make.__name__}: it draws or keeps"):
+        RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
+class Casts(TwoLayers):
+    def hidden(self, images):
+        return super().hidden(images.float())
+
+
+@pytest.mark.parametrize(("make", "why"), [(Casts, "tried in float64"), (OverwritesItsInput, "it has no gradient")])
+def test_models_that_cannot_be_tried_are_refused_with_the_reason(make, why):
+    with pytest.raises(ModelInputError, match=rf"does not fit records of shape \(1, 8, 8\): .*{why}"):
+        RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
+def test_a_model_that_cannot_be_copied_is_refused():
+    model = TwoLayers()
+    model.kept = model.first.weight * 2
+    with pytest.raises(ArgumentError, match="model TwoLayers: it cannot be copied"):
+        RecordEngine(model, torch.zeros(1, 8, 8), device="cpu")
+
+
+class Frozen(TwoLayers):
+    def __init__(self):
+        super().__init__()
+        self.first.requires_grad_(requires_grad=False)
+
+
+def test_a_model_with_frozen_parameters_is_refused():
+    """They would be part of the vector, trained and noised."""
+    with pytest.raises(ModelImportError, match=r"parameter first\.weight is frozen"):
+        build(f"{__name__}:Frozen")
+
+
+def _shifted(model):
+    """In float64, with noise on every parameter."""
+    at = flatten(model) + 0.2 * np.random.default_rng(4).standard_normal(flatten(model).shape)
+    model.double().load_state_dict(unflatten(torch.from_numpy(at), model))
+    return model
+
+
+def _loop(model):
+    """Every record by itself: one backward pass, and a norm of at most 1."""
+    total = 0.0
+    for image, label in zip(IMAGES.features, IMAGES.labels, strict=True):
+        model.zero_grad()
+        logits = model(torch.from_numpy(image[None]).double())
+        nn.functional.cross_entropy(logits, torch.tensor([label])).backward()
+        gradient = torch.cat([own.grad.reshape(-1) for own in model.parameters()]).numpy()
+        total = total + gradient * min(1.0, 1.0 / np.linalg.norm(gradient))
+    return total
+
+
+class RandomFeatures(nn.Module):
+    """Drawn once, not trained; the two names of its only layer are one."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("directions", torch.randn(64, 32))
+        self.last = nn.Linear(32, 10)
+        self.head = self.last
+
+    def forward(self, images):
+        return self.head(torch.cos(images.flatten(1) @ self.directions))
+
+
+def test_buffers_are_those_of_the_architecture_whatever_the_seed_of_a_task():
+    """What a client trains, what an evaluation reads and what a run saves is one model."""
+    name = f"{__name__}:RandomFeatures"
+    task = Task(
+        clients={"a": N, "b": N},
+        rounds=1,
+        client_rate=1.0,
+        record_rate=1.0,
+        record_clip=1.0,
+        client_clip=1.0,
+        noise_multiplier=1.0,
+        learning_rate=1.0,
+        model=name,
+        model_seed=5,
+        dim=330,
+    )
+    running = Simulation(
+        task=task,
+        settings=SimulationSettings(),
+        records={"a": IMAGES, "b": IMAGES},
+        test=IMAGES,
+        randomness=SeededRandomness(0),
+        device="cpu",
+    )
+    trainer = Trainer(task=task, records={"a": IMAGES}, conducts={"a": Honest()}, device="cpu")
+    for engine in (running.federation.engine, trainer._engine):
+        assert_array_equal(engine.model_copy().directions, build(name).directions)
+    parameters = np.random.default_rng(0).standard_normal(330).astype(np.float32)
+    saved = build(name, seed=3)
+    saved.load_state_dict(trained(name, parameters).state_dict())
+    with torch.no_grad():
+        predicted = saved(torch.from_numpy(IMAGES.features)).argmax(dim=1).numpy()
+    assert np.mean(predicted == IMAGES.labels) == accuracy(parameters, name, IMAGES)
+    assert_array_equal(flatten(saved), parameters)

@@ -1,0 +1,144 @@
+"""How often a client uploads for one model: counted on disk before an upload leaves, and known to whoever comes next.
+
+Failure means: a client that uploads once more than its configuration says, for one model and number of committed
+rounds, after a restart, beside another process, or after a death in the middle of a line.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from precad.clients.errors import StateFileError, UploadLimitError
+from precad.clients.upload_limit import UploadLimit
+from precad.deploy.errors import INVALID_INPUT, REFUSED, exit_code_of
+
+DIGEST, MODEL, OTHER = bytes(32), b"\x01" * 32, b"\x02" * 32
+
+
+def limit_of(file: Path | None, most: int = 3, digest: bytes = DIGEST) -> UploadLimit:
+    return UploadLimit("alice", digest, most=most, file=file)
+
+
+def n_until_refused(limit: UploadLimit, model: bytes = MODEL, n_committed: int = 0) -> int:
+    """How many are counted before the client stops."""
+    for n in range(100):
+        try:
+            limit.require_room(model, n_committed)
+            limit.count(model, n_committed)
+        except UploadLimitError:
+            with pytest.raises(UploadLimitError):
+                limit.count(model, n_committed)
+            return n
+    raise AssertionError("no limit")
+
+
+@pytest.mark.parametrize("most", [1, 3, 7])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_so_many_for_each_model_and_number_of_committed_rounds(tmp_path: Path, most: int, is_kept: bool) -> None:
+    """A round may leave the model as it was, and be committed: then it counts anew."""
+    limit = limit_of(tmp_path / "alice.uploads" if is_kept else None, most)
+    for model, n_committed in ((MODEL, 0), (MODEL, 1), (OTHER, 1), (OTHER, 2**64 - 1)):
+        assert n_until_refused(limit, model, n_committed) == most
+    assert n_until_refused(limit, MODEL, 0) == 0
+
+
+def test_a_restart_does_not_begin_anew(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "alice.uploads"
+    for _ in range(3):
+        limit_of(file).count(MODEL, 4)
+    with pytest.raises(
+        UploadLimitError, match=r"alice stops: .* at most 3 uploads .* found 3 after 4 .*alice\.uploads"
+    ):
+        limit_of(file).require_room(MODEL, 4)
+    assert n_until_refused(limit_of(file, most=5), MODEL, 4) == 2  # what the operator allows counts, and what was done
+    assert n_until_refused(limit_of(file, digest=OTHER), MODEL, 4) == 3  # of another task, by the client's own file
+
+
+def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+    limit_of(tmp_path / "state" / "alice.uploads").count(MODEL, 0)
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "state" / "alice.uploads").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("n_bytes", range(1, 133, 12))
+def test_a_death_in_the_middle_of_a_line_leaves_the_lines_before_it(tmp_path: Path, n_bytes: int) -> None:
+    """Of the second upload, which has not left: it is written before."""
+    file = tmp_path / "alice.uploads"
+    limit_of(file).count(MODEL, 0)
+    line = file.read_bytes()
+    assert len(line) == 132
+    file.write_bytes(line + line[:n_bytes].rstrip(b"\n"))
+    assert n_until_refused(limit_of(file)) == 2
+    assert file.read_bytes() == 3 * line
+
+
+def test_a_damaged_file_is_refused_by_name_and_nothing_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "alice.uploads"
+    limit = limit_of(file)
+    for _ in range(3):
+        limit.count(MODEL, 0)
+    file.write_bytes(file.read_bytes().replace(b" 0 ", b" O ", 1))
+    for attempt in (lambda: limit.count(MODEL, 0), lambda: limit.require_room(MODEL, 0), lambda: limit_of(file)):
+        with pytest.raises(StateFileError, match=r"client\.state_dir: expected .* in line 1 of .*alice\.uploads"):
+            attempt()
+
+
+def test_a_folder_that_cannot_be_written_ends_the_client_before_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for file in (tmp_path / "taken" / "alice.uploads", tmp_path / "link", tmp_path):
+        with pytest.raises(StateFileError, match=r"client\.state_dir: expected a file .* found") as caught:
+            limit_of(file)
+        assert exit_code_of(caught.value) == INVALID_INPUT
+
+
+def test_an_upload_that_cannot_be_counted_is_none(tmp_path: Path) -> None:
+    """The disk takes one line and a half. What is there of the second one is no upload."""
+    file = tmp_path / "alice.uploads"
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        n_counted, why = pool.apply(_count_on_a_small_disk, (file,))
+    assert (n_counted, why.rpartition(": ")[2]) == (1, "the disk is full")
+    assert len(file.read_bytes()) == 200
+    assert n_until_refused(limit_of(file)) == 2
+
+
+def _count_on_a_small_disk(file: Path) -> tuple[int, str]:
+    """Calls until one fails, and why."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+    limit, n = limit_of(file), 0
+    try:
+        while True:
+            limit.count(MODEL, 0)
+            n += 1
+    except StateFileError as error:
+        return n, str(error)
+
+
+def test_processes_and_threads_share_one_count(tmp_path: Path) -> None:
+    """Two processes of one client: together they upload no more often than one."""
+    file = tmp_path / "alice.uploads"
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(2) as pool, ThreadPoolExecutor(4) as threads:
+        theirs = pool.map_async(_n_counted, [file] * 2)
+        ours = sum(threads.map(_n_counted, [file] * 4))
+        assert ours + sum(theirs.get(60)) == 20
+    assert file.read_bytes().count(b"\n") == 20
+
+
+def _n_counted(file: Path) -> int:
+    return n_until_refused(limit_of(file, most=20))
+
+
+def test_the_end_of_a_client_is_a_refusal() -> None:
+    """Exit code 3, after which service managers do not start it again."""
+    limit = limit_of(None, most=1)
+    limit.count(MODEL, 0)
+    with pytest.raises(UploadLimitError, match="ask both operators") as caught:
+        limit.require_room(MODEL, 0)
+    assert exit_code_of(caught.value) == REFUSED

@@ -1,0 +1,375 @@
+"""The command `precad`: what it offers, what it makes, and the exit code of every way out."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TextIO
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from precad.clients import errors as client_errors
+from precad.deploy import errors as deploy_errors
+from precad.deploy.authority import pki
+from precad.deploy.authority.enrolment import tokens
+from precad.deploy.cli import main as cli
+from precad.deploy.cli.common import exit_codes
+from precad.deploy.cli.standard_output import checked
+from precad.deploy.errors import RunFailedError, exit_code_of
+from precad.dp import errors as dp_errors
+from precad.mpc import errors as mpc_errors
+from precad.protos.task.task import PROTOCOL_VERSION
+from precad.protos.tls import files as tls_files
+from precad.protos.tls import identity
+from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.identity import Identity, Role
+from precad.servers import errors as server_errors
+from precad.servers.errors import RefusalReason, SubmissionRefusedError
+
+
+def commands_of(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command that is shown, by its words."""
+    for name, command in group.commands.items():
+        if isinstance(command, typer.core.TyperGroup):
+            yield from commands_of(command, (*path, name))
+        elif not command.hidden:
+            yield (*path, name)
+
+
+ROOT = Path(__file__).parents[3]
+SUBCOMMANDS = list(commands_of(typer.main.get_command(cli.app)))
+
+
+def precad(*arguments: object) -> Result:
+    """The command in this process, at a width that breaks no line."""
+    return CliRunner().invoke(
+        cli.app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad"
+    )
+
+
+# -- help --------------------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command() -> None:
+    result = precad("--help")
+    assert result.exit_code == 0
+    for command, *_ in SUBCOMMANDS:
+        assert re.search(rf"^\s+{command}\s+[A-Z]", result.stdout, re.MULTILINE), command
+
+
+def test_the_version_is_the_packages_and_the_protocols() -> None:
+    """What two operators compare when `protocol_version differs`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    shown = precad("--version")
+    assert (shown.exit_code, shown.stdout) == (0, f"precad {project['version']}, protocol {PROTOCOL_VERSION}\n")
+
+
+@pytest.mark.parametrize("command", SUBCOMMANDS, ids=" ".join)
+def test_every_command_and_every_option_is_explained(command: tuple[str, ...]) -> None:
+    """A sentence about the command, and words beside each of its parameters (of `--output DIR`, too)."""
+    result = precad(*command, "--help")
+    assert result.exit_code == 0
+    assert re.search(r"Usage: precad .*\n\n\s+[A-Z].*\.\n", result.stdout)
+    found: typer.core.TyperGroup | typer.core.TyperCommand = typer.main.get_command(cli.app)
+    for name in command:
+        assert isinstance(found, typer.core.TyperGroup)
+        found = found.commands[name]
+    silent = [parameter.name for parameter in found.params if not getattr(parameter, "help", None)]
+    assert not silent
+
+
+@pytest.mark.parametrize("group", [(), ("serve",), ("pki",), ("audit",)], ids=lambda g: " ".join(("precad", *g)))
+def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> None:
+    result = precad(*group)
+    assert result.exit_code in {0, 2}
+    assert "Usage: precad" in result.output
+    assert "Commands" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["demo", "--colour"], "--colour"),
+        (["demo", "--rounds", "0"], "--rounds"),
+        (["demo", "--rounds", "many"], "--rounds"),
+        (["demo", "--seed", "-1"], "--seed"),
+        (["paint"], "paint"),
+        (["run"], "CONFIG"),
+        (["client", "deployment.toml"], "--id"),
+        (["serve", "aggregator", "deployment.toml"], "--role"),
+        (["serve", "aggregator", "deployment.toml", "--role", "c"], "--role"),
+        (["pki", "issue", "pki"], "--role"),
+        (["pki", "init", "pki", "--days", "0"], "--days"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_flag_is_invalid_input(arguments: list[str], named: str) -> None:
+    """Exit code 2, like every other fault of what was given."""
+    result = precad(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert named in result.stderr
+
+
+# -- pki ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_authority_and_its_certificates_from_the_command_line(tmp_path: Path) -> None:
+    """What the commands say exists, and every role's process can use it."""
+    directory = tmp_path / "pki"
+    made = precad("pki", "init", directory)
+    assert (made.exit_code, made.stdout) == (0, "")
+    shown = identity.fingerprint((directory / "ca.pem").read_bytes())
+    assert made.stderr == f"authority: {directory / 'ca.pem'}\nSHA-256: {shown}\n"
+    for role in Role:
+        name = "alice" if role is Role.CLIENT else role.value
+        flags = ["--name", name] if role is Role.CLIENT else []
+        issued = precad("pki", "issue", directory, "--role", role.value, *flags)
+        assert issued.exit_code == 0, issued.stderr
+        certificate, key = directory / name / "cert.pem", directory / name / "key.pem"
+        assert issued.stderr == f"certificate: {certificate}\nkey: {key}\n"
+        files = TlsFiles(certificate=certificate, key=key, authority=directory / "ca.pem")
+        assert files.load().identity == Identity(role, name)
+        assert "PRIVATE" not in issued.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (["issue", "{pki}", "--role", "king"], "--role: expected one of aggregator-a, .*operator, found 'king'"),
+        (["issue", "{pki}", "--role", "client"], "--name: expected the client's id, found none"),
+        (["issue", "{pki}", "--role", "client", "--name", "Eve"], "name must match .*, got 'Eve'"),
+        (["issue", "{pki}", "--role", "client", "--name", "dealer"], "cannot be named like a role, got 'dealer'"),
+        (["issue", "{pki}", "--role", "dealer", "--name", "alice"], "the dealer is named 'dealer', got 'alice'"),
+        (["issue", "{pki}", "--role", "client", "--name", "bob"], "{pki}/bob exists already"),
+        (["issue", "{pki}", "--role", "dealer", "--days", "36501"], "days must be from 1 to 36500, got 36501"),
+        (["issue", "{nowhere}", "--role", "dealer"], "no authority in {nowhere}"),
+        (["init", "{pki}"], "cannot write {pki}/ca.key: File exists"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_certificate_that_cannot_be_made_is_refused_in_one_line(
+    tmp_path: Path, arguments: list[str], pattern: str
+) -> None:
+    """Exit code 2; what was there before is as it was."""
+    names = {"pki": str(tmp_path / "pki"), "nowhere": str(tmp_path / "nowhere")}
+    pki.create_authority(tmp_path / "pki")
+    pki.issue(tmp_path / "pki", Identity(Role.CLIENT, "bob"))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    result = precad("pki", *(argument.format(**names) for argument in arguments))
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert re.fullmatch(f"precad: .*{pattern.format(**names)}.*", line), line
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+# -- exit codes --------------------------------------------------------------------------------------------------------
+
+EXIT_CODES = {
+    0: ["servers.StoppedError", "clients.StoppedError"],
+    1: [
+        "clients.ModelRecordError",
+        "deploy.DeployError",
+        "clients.ClientError",
+        "clients.NoVictimError",
+        "clients.LayerRowsError",
+    ],
+    2: [
+        "deploy.ConfigError",
+        "servers.SetupError",
+        "deploy.PkiError",
+        "deploy.TokenRefusedError",
+        "protos.IdentityError",
+        "protos.RoleRefusedError",
+        "protos.PinRefusedError",
+        "protos.TransportError",
+        "protos.TlsFileError",
+        "mpc.ParameterError",
+        "mpc.GateUnavailableError",
+        "mpc.EngineUnavailableError",
+        "clients.ArgumentError",
+        "clients.UnknownNameError",
+        "clients.DimensionError",
+        "clients.NonFiniteUpdateError",
+        "clients.ExtensionError",
+        "clients.ModelImportError",
+        "clients.ModelInputError",
+        "clients.DataError",
+        "clients.MissingDataError",
+        "clients.CorruptDataError",
+        "clients.RecordRangeError",
+        "clients.RecordMixingLayerError",
+        "clients.UnsteadyModelError",
+        "clients.StateFileError",
+    ],
+    3: [
+        "deploy.ExportRefusedError",
+        "deploy.UnfulfilledError",
+        "clients.DivergedError",
+        "clients.NonFiniteModelError",
+        "clients.NonFiniteGradientError",
+        "mpc.MpcError",
+        "mpc.EncodingError",
+        "mpc.NotFiniteError",
+        "mpc.OverflowsRingError",
+        "mpc.MalformedMessageError",
+        "mpc.PeerMismatchError",
+        "mpc.VerdictsDifferError",
+        "mpc.CommitmentError",
+        "mpc.TupleExhaustedError",
+        "dp.UnsupportedEventError",
+        "mpc.TupleReusedError",
+        "dp.DpError",
+        "dp.BudgetExceededError",
+        "dp.LedgerCorruptedError",
+        "dp.LedgerInUseError",
+        "dp.LedgerClosedError",
+        "servers.ServerError",
+        "servers.TaskRefusedError",
+        "servers.TooFewClientsError",
+        "servers.TaskUnfulfilledError",
+        "servers.AuditError",
+        "servers.CallRefusedError",
+        "servers.WrongStateError",
+        "servers.AlreadyConnectedError",
+        "servers.NotEnrolledError",
+        "servers.RevokedError",
+        "servers.ParametersDifferError",
+        "servers.NotDealtError",
+        "servers.SubmissionRefusedError",
+        "servers.NoRoomError",
+        "servers.OverloadedError",
+        "servers.StoreError",
+        "clients.TaskRefusedError",
+        "clients.ProtocolError",
+        "clients.UploadLimitError",
+    ],
+    4: [
+        "mpc.ChannelClosedError",
+        "servers.PeerUnreachableError",
+        "servers.LeadLostError",
+        "clients.ServerUnreachableError",
+        "clients.ServerBusyError",
+        "clients.TaskEndedError",
+    ],
+    130: ["deploy.InterruptedRunError"],
+}
+"""Written by hand from the documentation: 0 success or stopped, 2 invalid input, 3 refused by the protocol or no model
+to show, 4 a peer is unreachable, 130 interrupted, 1 anything else. RunFailedError carries its own."""
+
+MODULES = [deploy_errors, pki, tokens, dp_errors, mpc_errors, identity, tls_files, server_errors, client_errors]
+
+
+def errors_of(module: ModuleType) -> Iterator[type[Exception]]:
+    """The error classes that a module defines."""
+    for value in vars(module).values():
+        if inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == module.__name__:
+            yield value
+
+
+def test_every_error_ends_a_process_with_its_documented_code() -> None:
+    """No class is forgotten: a new one has to be given a code here."""
+    found: dict[str, int] = {}
+    for kind in (kind for module in MODULES for kind in errors_of(module) if kind is not RunFailedError):
+        error = kind.__new__(kind)  # the class decides; what it says does not matter
+        found[f"{kind.__module__.split('.')[1]}.{kind.__name__}"] = exit_code_of(error)
+    assert found == {name: code for code, names in EXIT_CODES.items() for name in names}
+
+
+def test_a_failed_run_carries_the_code_of_what_failed() -> None:
+    assert [exit_code_of(RunFailedError("x", exit_code=code)) for code in (1, 3, 4)] == [1, 3, 4]
+
+
+def test_a_defect_of_ours_is_code_1() -> None:
+    assert [exit_code_of(error) for error in (RuntimeError("x"), ValueError("x"), OSError("x"))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [
+        (deploy_errors.ConfigError("a: expected 1, found 2\nb: expected 3, found 4"), 2, 2),
+        (deploy_errors.ConfigError("[dealer]: expected this section, found ['x', '[/y]']"), 2, 1),
+        (SubmissionRefusedError(RefusalReason.LATE, "round 3 is locked"), 3, 1),
+        (client_errors.TaskEndedError("aggregator-a ended the task: lost the dealer at [::1]:80"), 4, 1),
+        (server_errors.StoppedError("the dealer was stopped by its operator"), 0, 1),
+        (deploy_errors.InterruptedRunError("interrupted"), 130, 1),
+        (RunFailedError("aggregator-b ended with code -9: (nothing in its log)\nlogs: /runs/x", exit_code=4), 4, 2),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_is_shown_as_its_lines_word_for_word(
+    error: Exception, code: int, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line once, whatever brackets it holds, and no traceback."""
+    with pytest.raises(typer.Exit) as ended, exit_codes():
+        raise error
+    assert ended.value.exit_code == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [f"precad: {line}" for line in str(error).splitlines()]
+    assert len(shown.err.splitlines()) == lines
+
+
+def test_a_defect_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), exit_codes():
+        raise ZeroDivisionError
+
+
+def test_the_command_as_a_process() -> None:
+    """The exit code reaches the shell; figures for programs go to standard output only."""
+    command = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
+    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.lstrip().startswith("Usage: precad")
+    refused = subprocess.run([*command, "run", "/nowhere"], capture_output=True, text=True, timeout=60, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "precad: /nowhere: expected a readable file, found: No such file or directory\n"
+
+
+FULL = "precad: standard output: expected to write to it, found: No space left on device\n"
+
+
+@pytest.fixture(params=["full", "closed"])
+def refusing(request: pytest.FixtureRequest) -> Iterator[tuple[TextIO, str]]:
+    """A full disk, or a pipe that nobody reads any more; and what is said of it."""
+    if request.param == "full":
+        with Path("/dev/full").open("w") as full:
+            yield full, FULL
+        return
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        yield pipe, ""
+
+
+def test_standard_output_that_takes_nothing_ends_with_one_line_or_in_silence(refusing: tuple[TextIO, str]) -> None:
+    """As a process, which writes on its way out, too; exit code 1."""
+    stream, said = refusing
+    command = [sys.executable, "-P", "-m", "precad.deploy.cli.main", "--version"]
+    told = subprocess.run(command, stdout=stream, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("length", [10, 100_000], ids=["at the end", "at once"])
+def test_what_a_command_wrote_before_it_ended_has_left_or_the_code_says_so(
+    refusing: tuple[TextIO, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    stream, said = refusing
+    monkeypatch.setattr(sys, "stdout", stream)
+
+    def command() -> None:
+        sys.stdout.write("x" * length)
+        raise SystemExit(0)
+
+    with pytest.raises(SystemExit) as ended, checked():
+        command()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == said

@@ -1,0 +1,229 @@
+"""`precad check` and `precad initial-model`, on the samples as organisations use them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from precad.clients.models import networks
+from precad.clients.records import DataSource, digits
+from precad.deploy.cli import main as cli
+from precad.deploy.configuration.sections import load
+from precad.deploy.errors import INVALID_INPUT
+from precad.protos.messages import convert
+from precad.protos.tls.identity import Role
+from tests.harness.organisations import CLIENTS, SERVERS, Organisations
+
+
+def precad(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
+
+
+@pytest.fixture
+def organisations(tmp_path: Path) -> Organisations:
+    made = Organisations.create(tmp_path)
+    made.write_configs()
+    for role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
+        assert precad("initial-model", made.config(role), made.folder(role) / "initial.npy").exit_code == 0
+    return made
+
+
+def openssl_fingerprint(path: Path) -> str:
+    command = ["openssl", "x509", "-in", path, "-noout", "-fingerprint", "-sha256"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_every_role_checks_its_sample_and_all_see_the_same(organisations: Organisations) -> None:
+    """One task digest; whom a server trusts is whom the other shows, by fingerprint; nothing is made on disk."""
+    reports = {}
+    for role in (*SERVERS, Role.CLIENT):
+        result = precad("check", organisations.config(role), "--json")
+        assert result.exit_code == 0, result.output
+        reports[role] = json.loads(result.stdout)
+        assert not (organisations.folder(role) / "state").exists()
+    a, b = reports[Role.AGGREGATOR_A]["aggregator_a"], reports[Role.AGGREGATOR_B]["aggregator_b"]
+    dealer = reports[Role.DEALER]["dealer"]
+    assert {report["task_digest"] for report in reports.values()} == {
+        load(organisations.config(Role.DEALER)).task.digest().hex()
+    }
+    assert (a["trusts"], b["trusts"]) == (
+        [b["certificate"], dealer["certificate"]],
+        [a["certificate"], dealer["certificate"]],
+    )
+    assert dealer["trusts"] == reports[Role.CLIENT]["clients"]["trusts"] == [a["certificate"], b["certificate"]]
+    assert [c["of"] for c in reports[Role.CLIENT]["clients"]["certificates"]] == [
+        f"precad://client/{c}" for c in CLIENTS
+    ]
+    assert a["initial_model"] == b["initial_model"]
+
+
+def test_the_fingerprints_are_those_that_openssl_shows(organisations: Organisations) -> None:
+    report = json.loads(precad("check", organisations.config(Role.DEALER), "--json").stdout)
+    shown = openssl_fingerprint(organisations.folder(Role.DEALER) / "tls" / "cert.pem")
+    assert shown.strip().rpartition("=")[2].replace(":", "").lower() == report["dealer"]["certificate"]["sha256"]
+
+
+def test_people_are_shown_what_programs_are(organisations: Organisations) -> None:
+    for role in (*SERVERS, Role.CLIENT):
+        shown, report = (
+            precad("check", organisations.config(role)),
+            precad("check", organisations.config(role), "--json"),
+        )
+        facts = json.dumps(json.loads(report.stdout))
+        for digest in {word for word in shown.output.split() if len(word) == 64}:
+            assert digest in facts
+        assert shown.output.count("precad://") == facts.count("precad://") > 0
+
+
+def test_a_client_without_pins_is_told_what_it_trusts(organisations: Organisations) -> None:
+    config = organisations.config(Role.CLIENT)
+    pins = ("aggregator_a_certificate", "aggregator_b_certificate")
+    kept = [line for line in config.read_text().splitlines() if not line.startswith(pins)]
+    config.write_text("\n".join(kept))
+    assert json.loads(precad("check", config, "--json").stdout)["clients"]["trusts"] == []
+    assert "trusts          whatever the authority signs" in precad("check", config).output
+
+
+def test_a_client_is_told_which_records_it_has(
+    organisations: Organisations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its folders, beside what they declare; a lost data set is what a start says, or would be downloaded."""
+    config = organisations.config(Role.CLIENT)
+    task = load(config).task
+    records = json.loads(precad("check", config, "--json").stdout)["clients"]["records"]
+    sizes = DataSource.of(load(config).client).sizes(digits(), list(task.clients))
+    assert records == {c: f"{sizes[c]} of digits, declares {task.clients[c]}" for c in CLIENTS}
+    assert f"{CLIENTS[0]}" in precad("check", config).output
+
+    monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
+    text = config.read_text().replace('model = "mlp"', 'model = "cnn"').replace("dim = 4810", "dim = 26010")
+    config.write_text(text.replace('dataset = "digits"', 'dataset = "mnist"'))
+    lost = precad("check", config)
+    assert (lost.exit_code, "PRECAD_DATA" in lost.output) == (2, True)
+    config.write_text(config.read_text().replace("download = false", "download = true"))
+    assert "mnist is not here: downloaded at the start" in precad("check", config).output
+
+
+def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
+    """The vector that the clients' library makes; never overwritten; refused where `dim` is another model's."""
+    config, path = organisations.config(Role.AGGREGATOR_A), organisations.folder(Role.AGGREGATOR_A) / "initial.npy"
+    expected = networks.initial_parameters("mlp", seed=0)
+    assert np.load(path).tobytes() == expected.tobytes()
+
+    again = precad("initial-model", config, path)
+    assert (again.exit_code, "found" in again.output, np.load(path).size) == (2, True, expected.size)
+
+    config.write_text(config.read_text().replace("dim = 4810", "dim = 4811"))
+    wrong = precad("initial-model", config, path.with_name("other.npy"))
+    assert wrong.exit_code == 2
+    assert "task.dim: expected 4810, of model 'mlp', found 4811" in wrong.output
+    assert not path.with_name("other.npy").exists()
+    learnt = 'update_clipping = "private-quantile"\nalgorithm = "user-dp-fedavg"'
+    text = config.read_text().replace('update_clipping = "flat"\n', "")
+    config.write_text(text.replace('algorithm = "precad"', learnt))
+    with_bound = precad("initial-model", config, path.with_name("with-bound.npy"))
+    assert with_bound.exit_code == 0, with_bound.output
+    assert np.load(path.with_name("with-bound.npy")).tobytes() == expected.tobytes() + bytes(4)
+    shown = json.loads(precad("check", organisations.config(Role.AGGREGATOR_B), "--json").stdout)
+    assert shown["aggregator_b"]["initial_model"] == convert.sha256(convert.model_to_bytes(expected)).hex()
+
+
+@pytest.mark.parametrize(
+    ("role", "spoil", "fault"),
+    [
+        (Role.AGGREGATOR_A, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
+        (Role.AGGREGATOR_A, lambda f: (f / "tls/key.pem").chmod(0o604), "key: expected a file closed to other users"),
+        (Role.DEALER, lambda f: (f / "operations-token").write_text("short"), "operations_token: expected 24 to 512"),
+        (Role.AGGREGATOR_A, lambda f: (f / "initial.npy").write_bytes(b"no"), "initial_model: expected a .npy file"),
+        (
+            Role.DEALER,
+            lambda f: (f / "peers/aggregator-a.pem").write_bytes((f / "peers/aggregator-b.pem").read_bytes()),
+            "pinned: expected the server certificate of aggregator-a",
+        ),
+        (Role.CLIENT, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
+        (
+            Role.CLIENT,
+            lambda f: (f / "peers/aggregator-a.pem").write_bytes((f / "peers/aggregator-b.pem").read_bytes()),
+            "pinned: expected the server certificate of aggregator-a",
+        ),
+        (
+            Role.CLIENT,
+            lambda f: (
+                (f / "clients/hospital-1").rename(f / "clients/x")
+                and (f / "clients/hospital-2").rename(f / "clients/hospital-1")
+            ),
+            "client.certificates: expected the certificate of 'hospital-1', found one of precad://client/hospital-2",
+        ),
+    ],
+    ids=[
+        "no pin",
+        "open key",
+        "short token",
+        "no model",
+        "swapped pins",
+        "a client's lost pin",
+        "its swapped pins",
+        "another client",
+    ],
+)
+def test_what_a_start_would_refuse_is_refused(organisations, role, spoil, fault) -> None:
+    spoil(organisations.folder(role))
+    result = precad("check", organisations.config(role))
+    assert result.exit_code == 2
+    assert fault in result.output
+
+
+def test_a_database_that_cannot_be_reached_is_refused_without_its_password(organisations: Organisations) -> None:
+    """Exit code 4; or 2, where there is no driver for it. Nothing is made on disk."""
+    path = organisations.config(Role.DEALER)
+    url = "postgresql://ada:hunter2@127.0.0.1:1/precad"
+    path.write_text(path.read_text().replace("[dealer]\n", f'[dealer]\ndatabase_url = "{url}"\n'))
+    result = precad("check", path)
+    assert result.exit_code == (2 if importlib.util.find_spec("psycopg") is None else 4)
+    assert "database_url: expected" in result.output
+    assert "hunter2" not in result.output
+    assert "hunter2" not in repr(load(path))
+    assert not (organisations.folder(Role.DEALER) / "state").exists()
+
+
+COMMANDS = {
+    Role.AGGREGATOR_A: ("serve", "aggregator", "--role", "a"),
+    Role.AGGREGATOR_B: ("serve", "aggregator", "--role", "b"),
+    Role.DEALER: ("serve", "dealer"),
+    Role.CLIENT: ("client", "--id", CLIENTS[0]),
+}
+
+
+def test_no_role_starts_in_the_weaker_wire_form_unless_the_task_accepts_it(organisations: Organisations) -> None:
+    """Nothing is made on disk, and `precad check` says the same."""
+    organisations.write_configs(replaced={'mode = "masked"': 'mode = "shares"'})
+    for role, command in COMMANDS.items():
+        for arguments in (command, ("check",)):
+            result = precad(*arguments, organisations.config(role))
+            assert result.exit_code == INVALID_INPUT, (role, result.output)
+            assert "accept_weak_wire_form: expected true with mode 'shares'" in result.stderr
+        assert not (organisations.folder(role) / "state").exists()
+
+
+def test_a_check_says_that_the_weaker_wire_form_was_accepted(organisations: Organisations) -> None:
+    accepted = {'mode = "masked"': 'mode = "shares"', "accept_weak_wire_form = false": "accept_weak_wire_form = true"}
+    before = precad("check", organisations.config(Role.DEALER)).output
+    organisations.write_configs(replaced=accepted)
+    for role in COMMANDS:
+        shown = precad("check", organisations.config(role))
+        assert shown.exit_code == 0, shown.output
+        assert "wire form         shares: a server that deviates reads coordinates" in shown.output
+    assert "wire form" not in before
+
+
+def test_a_check_refuses_a_client_that_cannot_count_its_uploads(organisations: Organisations) -> None:
+    (organisations.folder(Role.CLIENT) / "state").write_text("a file")
+    result = precad("check", organisations.config(Role.CLIENT))
+    assert result.exit_code == INVALID_INPUT
+    assert "client.state_dir: expected a folder to write to, found" in result.stderr

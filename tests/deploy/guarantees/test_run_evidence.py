@@ -1,0 +1,215 @@
+"""`precad certify --run`: what a run folder says, what one run proves, and what many do."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from precad.clients import records
+from precad.clients.config import ClientConfig
+from precad.clients.models import networks
+from precad.clients.training import evaluation
+from precad.deploy.cli.main import app
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.local import resolve
+from precad.deploy.guarantees.run_evidence import _OF_THE_LAW, read_runs, training_of
+from precad.deploy.run_folder import RunFolder
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View, round_event
+from precad.dp.certificates.prediction import Method, Threat, certify
+from precad.servers.store.folder import open_ledger
+
+TASK = {
+    "name": "digits",
+    "clients": ["a", "b", "c"],
+    "rounds": 4,
+    "client_rate": 0.25,
+    "record_rate": 0.5,
+    "record_clip": 1.0,
+    "client_clip": 2.0,
+    "noise_multiplier": 8.0,
+    "learning_rate": 1.0,
+}
+
+
+def precad(*arguments, exit_code=0):
+    """What the command prints on standard output and standard error."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
+def make_run(root, seed, *, client=None, **task):
+    """A run folder as `precad run` leaves it, with a model that is certain of what it says, right or wrong."""
+    root.mkdir()
+    folder = RunFolder(root)
+    raw = {"task": TASK | task, "client": client or {}}
+    resolved, deployment, _ = resolve(raw, folder)
+    folder.write_config(resolved)
+    parameters = networks.initial_parameters("mlp", seed=seed) * 50
+    torch.save(networks.unflatten(torch.from_numpy(parameters), networks.build("mlp")), folder.model)
+    for t, participants in enumerate((["a"], ["a", "b"], [], ["a"])):
+        folder.append_metrics({"round": t, "participants": participants, "model_digest": f"{seed}-{t}"})
+        with open_ledger(folder.state_dir("a"), deployment.task) as ledger:
+            ledger.charge(t, participants)
+    folder.write_summary({"ended": "4 rounds done"})
+    return root
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", 1)
+
+
+def test_the_training_is_the_one_that_attackers_meet(run):
+    """Rate q, sqrt(2) sigma R over C, all draws there can be; confidences are the final model's on its own test set."""
+    evidence = read_runs([run])
+    assert evidence.training.event == SampledGaussian(0.25, math.sqrt(2) * 8.0 / 2.0)
+    assert evidence.training.rounds == 4 + 3  # a server may lose three rounds for their draws
+    test = records.digits().test
+    parameters = networks.initial_parameters("mlp", seed=1) * 50
+    right = np.argmax(evidence.confidences, axis=1) == test.labels
+    assert np.mean(right) == evaluation.accuracy(parameters, "mlp", test)
+    assert np.sum(evidence.confidences, axis=1) == pytest.approx(np.ones(len(test)))
+    assert evidence.labels == test.labels.tolist()
+
+
+def test_one_run_proves_nothing_and_says_so(run):
+    """Hoeffding's radius from one training exceeds one, all that a confidence can be from its mean: every method
+    vacuous, the estimate beside it named as that."""
+    report = json.loads(precad("certify", "--run", run, "--at-most", "2", "--json").stdout)
+    assert all(not any(tolerated) for tolerated in report["tolerated"].values())
+    assert all(not any(curve) for curve in report["certified_accuracy"].values())
+    assert math.sqrt(math.log(2 * 10 * 360 / 0.01) / 2) > 2.5  # Hoeffding's
+    assert report["run"]["radius"] == 1
+    assert report["estimate"]["label"] == "approximation"
+    assert report["estimate"]["of"] == "expected confidence estimated from 1 model"
+    assert max(report["estimate"]["tolerated"]["exact"]) > 0
+    shown = precad("certify", "--run", run, "--at-most", "2").stderr
+    assert "exact: VACUOUS" in shown
+    assert "1 model, not a guarantee" in shown
+    assert "nothing can follow from fewer than 27" in " ".join(shown.split())
+    assert "each within 1, the whole range: VACUOUS" in " ".join(shown.split())
+
+
+def test_many_runs_prove_what_their_mean_and_radius_do(tmp_path):
+    """40 runs, all of one model but with other digests: their mean, within Hoeffding's radius for 7200 bounds."""
+    first = make_run(tmp_path / "first", 1)
+    folders = [first]
+    for i in range(2, 41):
+        folder = tmp_path / str(i)
+        shutil.copytree(first, folder)
+        (folder / "metrics.jsonl").write_text((first / "metrics.jsonl").read_text().replace('"1-', f'"{i}-'))
+        folders.append(folder)
+    arguments = [part for folder in folders for part in ("--run", folder)]
+    report = json.loads(precad("certify", *arguments, "--method", "exact", "--at-most", "4", "--json").stdout)
+    radius = math.sqrt(math.log(2 * 10 * 360 / 0.01) / 80)
+    assert report["run"]["radius"] == pytest.approx(radius)
+    evidence = read_runs(folders[:1])
+    row = int(np.argmax(np.max(evidence.confidences, axis=1)))
+    low = max(evidence.confidences[row]) - radius
+    expected = certify(low, 1 - low, evidence.training, method=Method.EXACT, threat=Threat.ADD, at_most=4)
+    assert report["tolerated"]["exact"][row] == pytest.approx(expected.tolerated, abs=1)
+    assert expected.tolerated > 0
+    assert report["confidence"] == 0.99
+    privacy = report["run"]["privacy_of_all_models"]
+    assert privacy["rounds_of_a_client"] == 120
+    assert privacy["one_server"]["basic_composition"]["delta"] == pytest.approx(40 * 1e-5)
+    event = round_event(
+        View.ONE_SERVER, record_sampling_rate=0.5, noise_multiplier=8.0, record_clip=1.0, dim=4810, frac_bits=16
+    )
+    assert privacy["one_server"]["epsilon"] == PldAccountant().epsilon(event, 120, 1e-5)
+    assert privacy["one_server"]["epsilon"] < privacy["one_server"]["basic_composition"]["epsilon"]
+
+
+def test_a_budget_that_may_end_the_training_takes_the_sampling_away(tmp_path):
+    """When it ends depends on who was drawn: a fourth round of one client would spend this one. One that no four rounds
+    of a client can spend changes nothing."""
+    tight = read_runs([make_run(tmp_path / "tight", 1, epsilon_budget_one_server=0.42)])
+    assert tight.training.event.sampling_rate == 1
+    assert not tight.provenance["sampling_claimed"]
+    assert "q = 1 is accounted" in precad("certify", "--run", tmp_path / "tight", "--method", "pld").stderr
+    loose = read_runs([make_run(tmp_path / "loose", 1, epsilon_budget_one_server=50.0)])
+    assert training_of(loose.task).event.sampling_rate == 0.25
+
+
+def test_a_run_is_planned_from_its_own_task(run):
+    """Lead and task from the folder; the plan is what another training of that task would need."""
+    report = json.loads(
+        precad("certify", "--run", run, "--plan", "--attackers", "2", "--epsilon", "4", "--json").stdout
+    )
+    assert report["task"]["kind"] == "precad"
+    assert (report["task"]["n_clients"], report["task"]["n_records"], report["task"]["rounds"]) == (3, 1437, 4)
+
+
+def test_the_plan_of_one_run_is_about_its_estimate(run):
+    """From the model's own lead, and labelled so."""
+    report = json.loads(precad("certify", "--run", run, "--plan", "--method", "published", "--json").stdout)
+    assert report["plan"]["label"] == "approximation"
+    assert report["plan"]["lead"][0] > 0.9
+
+
+def test_a_round_that_was_given_up_after_its_charge_counts(run):
+    """In the privacy of the models, and not among the rounds that made them."""
+    task = configuration.load(run / "config.toml").task
+    with open_ledger(run / "a", task) as ledger:
+        ledger.charge(4, ["a", "b"])
+    found = read_runs([run]).provenance
+    assert (found["privacy_of_all_models"]["rounds_of_a_client"], found["rounds_realised"]) == (4, [4])
+
+
+def test_attacks_in_the_training_are_named(tmp_path):
+    """Attackers are counted beside them."""
+    make_run(tmp_path / "run", 1, client={"attacks": {"b": "scaled"}})
+    assert "beside those in the training: b" in precad("certify", "--run", tmp_path / "run", "--method", "pld").stderr
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.toml").unlink(), "config.toml: expected a readable file"),
+        (lambda folder: (folder / "summary.json").unlink(), "expected the folder of a finished run"),
+        (lambda folder: (folder / "metrics.jsonl").write_text(""), "expected a summary and metrics"),
+        (lambda folder: (folder / "metrics.jsonl").write_text("{}"), "expected a summary and metrics"),
+        (lambda folder: (folder / "a" / "ledger.jsonl").unlink(), "expected the folder of a finished run"),
+        (lambda folder: (folder / "model.pt").write_bytes(b"no model"), "expected parameters of the model 'mlp'"),
+        (
+            lambda folder: torch.save({"weight": torch.zeros(3)}, folder / "model.pt"),
+            "expected parameters of the model",
+        ),
+    ],
+)
+def test_a_folder_that_is_no_finished_run_is_refused(run, spoil, message):
+    """Exit code 2, and what was expected."""
+    spoil(run)
+    assert message in " ".join(precad("certify", "--run", run, exit_code=2).stderr.split())
+
+
+def test_runs_must_be_different_runs_of_one_configuration(tmp_path, run):
+    """The same run twice is one draw; another task has another expectation."""
+    assert "found model 1-3 2 times" in precad("certify", "--run", run, "--run", run, exit_code=2).stderr
+    other = make_run(tmp_path / "other", 2, noise_multiplier=9.0)
+    assert "found another task.noise_multiplier" in precad("certify", "--run", run, "--run", other, exit_code=2).stderr
+    attacked = make_run(tmp_path / "attacked", 2, client={"attacks": {"c": "wrap"}})
+    assert "found another client.attacks" in precad("certify", "--run", run, "--run", attacked, exit_code=2).stderr
+
+
+def test_runs_on_other_classes_are_of_another_configuration(tmp_path):
+    """Classes whose clients hold as many records each, so that the tasks are the same: only the section says it."""
+    some = make_run(tmp_path / "some", 1, client={"classes": [0, 1]})
+    others = make_run(tmp_path / "others", 2, client={"classes": [0, 3]})
+    tasks = [configuration.load(RunFolder(folder).config).task for folder in (some, others)]
+    assert tasks[0] == tasks[1]
+    assert "found another client.classes" in precad("certify", "--run", some, "--run", others, exit_code=2).stderr
+
+
+def test_every_field_of_a_client_is_known_to_change_the_law_or_not():
+    """A field that comes to `[client]` must be put on one side or the other."""
+    where_and_when = {"certificates", "key_passphrase_file", "authority"}
+    where_and_when |= {"aggregator_a_certificate", "aggregator_b_certificate", "download", "memory_mb", "device"}
+    where_and_when |= {"connect_timeout_s", "reconnect_timeout_s", "state_dir", "uploads_per_model"}
+    assert set(ClientConfig.model_fields) == where_and_when | set(_OF_THE_LAW)
+    assert not where_and_when & set(_OF_THE_LAW)

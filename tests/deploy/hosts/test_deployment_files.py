@@ -1,0 +1,598 @@
+"""What deploy/ gives an operator, checked without an engine that would run it.
+
+What counts as failure: a link that docs/architecture.md does not have, or one that it has and that is closed; a process
+that is root, may become it, or writes outside its volumes; a secret's value in a file; a configuration that the program
+refuses or that is of another task; a command that the command line does not take.
+"""
+
+from __future__ import annotations
+
+import configparser
+import functools
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from precad.deploy import errors
+from precad.deploy.configuration.sections import Deployment, load
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import split_address
+from precad.servers.config import AggregatorConfig
+from tests.harness.command_line import require_accepted
+from tests.harness.links import MONITORING, Link, architecture_links
+from tests.harness.organisations import CLIENTS, ROOT, SAMPLES, SERVERS
+from tests.harness.policies import Pod, is_open
+
+KUBERNETES = ROOT / "deploy" / "hosts" / "kubernetes"
+DOCKER = ROOT / "deploy" / "hosts" / "docker"
+SYSTEMD = ROOT / "deploy" / "hosts" / "systemd"
+FOLDERS = {
+    Role.AGGREGATOR_A: KUBERNETES / "organisation-a",
+    Role.AGGREGATOR_B: KUBERNETES / "organisation-b",
+    Role.DEALER: KUBERNETES / "dealer",
+    Role.CLIENT: KUBERNETES / "client-organisation",
+}
+ROLES = list(FOLDERS)
+PORTS = (22, 53, 80, 443, 7001, 7002, 7003, 7004, 7005, 8080, 9464)
+"""Where the graphs are compared: the architecture's, and some that nobody has any business with."""
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def manifests(role: Role) -> list[dict[str, Any]]:
+    """What the folder's kustomization lists, with the namespace that it sets."""
+    kustomization = yaml.safe_load((FOLDERS[role] / "kustomization.yaml").read_text())
+    found = []
+    for name in kustomization["resources"]:
+        for document in yaml.safe_load_all((FOLDERS[role] / name).read_text()):
+            if document["kind"] != "Namespace":
+                document["metadata"]["namespace"] = kustomization["namespace"]
+            found.append(document)
+    return found
+
+
+def of_kind(role: Role, kind: str) -> list[dict[str, Any]]:
+    return [document for document in manifests(role) if document["kind"] == kind]
+
+
+def workload(role: Role) -> dict[str, Any]:
+    (found,) = of_kind(role, "Job" if role is Role.CLIENT else "StatefulSet")
+    return found
+
+
+def pod_spec(role: Role) -> dict[str, Any]:
+    spec: dict[str, Any] = workload(role)["spec"]["template"]["spec"]
+    return spec
+
+
+def pod(role: Role) -> Pod:
+    (namespace,) = of_kind(role, "Namespace")
+    name = namespace["metadata"]["name"]
+    labels = {**namespace["metadata"]["labels"], "kubernetes.io/metadata.name": name}  # which Kubernetes adds
+    return Pod(role, name, workload(role)["spec"]["template"]["metadata"]["labels"], labels)
+
+
+PROMETHEUS = Pod(
+    MONITORING,
+    "monitoring",
+    {"app.kubernetes.io/name": "prometheus"},
+    {"kubernetes.io/metadata.name": "monitoring"},
+)
+
+
+def policies() -> list[dict[str, Any]]:
+    return [policy for role in ROLES for policy in of_kind(role, "NetworkPolicy")]
+
+
+def test_network_policies_open_the_links_of_the_architecture_alone() -> None:
+    """Over every pair of pods, in both directions, and every port."""
+    pods = {**{role.value: pod(role) for role in ROLES}, MONITORING: PROMETHEUS}
+    found = {
+        Link(source, target, port)
+        for source, target, port in itertools.product(pods, pods, PORTS)
+        if source != target and is_open(policies(), pods[source], pods[target], port)
+    }
+    assert found == architecture_links()
+
+
+def strangers() -> Iterator[Pod]:
+    """Pods that look like ours but for one thing."""
+    for role in ROLES:
+        ours = pod(role)
+        yield Pod("elsewhere", "default", ours.labels, {"kubernetes.io/metadata.name": "default"})
+        yield Pod("monitoring elsewhere", "default", PROMETHEUS.labels, {"kubernetes.io/metadata.name": "default"})
+        yield Pod("beside", ours.namespace, {"app.kubernetes.io/name": "web"}, ours.namespace_labels)
+
+
+def test_no_stranger_comes_in_and_nothing_goes_out_to_one() -> None:
+    """Neither a pod of ours' name in another namespace, nor another pod in ours."""
+    for stranger, role, port in itertools.product(strangers(), ROLES, PORTS):
+        assert not is_open(policies(), stranger, pod(role), port), (stranger, role, port)
+        assert not is_open(policies(), pod(role), stranger, port), (role, stranger, port)
+
+
+def test_names_are_looked_up_by_those_who_dial() -> None:
+    """DNS, and of kube-system nothing else."""
+    labels = {"kubernetes.io/metadata.name": "kube-system"}
+    dns = Pod("dns", "kube-system", {"k8s-app": "kube-dns"}, labels)
+    other = Pod("other", "kube-system", {"k8s-app": "metrics"}, labels)
+    for role, protocol in itertools.product(ROLES, ("UDP", "TCP")):
+        dials = role in {link.source for link in architecture_links()}
+        assert [port for port in PORTS if is_open(policies(), pod(role), dns, port, protocol)] == [53] * dials
+        assert not any(is_open(policies(), pod(role), other, port, protocol) for port in PORTS)
+
+
+def test_every_operator_has_a_namespace_that_refuses_privileges() -> None:
+    assert len({pod(role).namespace for role in ROLES}) == len(ROLES)
+    for role in ROLES:
+        assert pod(role).namespace_labels["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_pods_are_restricted(role: Role) -> None:
+    """Not root, nothing to become it by, no file but its volumes, no token, limits of memory, no floating tag."""
+    spec = pod_spec(role)
+    assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
+    context = spec["securityContext"]
+    assert context["runAsNonRoot"] is True
+    assert min(context["runAsUser"], context["runAsGroup"]) > 0
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & spec.keys()
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "env" not in container
+    assert "envFrom" not in container
+    assert re.fullmatch(r"registry\.example/[a-z-]+:\d+\.\d+\.\d+", container["image"])
+    assert {"memory"} == container["resources"]["limits"].keys()
+    require_accepted(container["args"])
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_server_is_one_pod_that_nobody_evicts(role: Role) -> None:
+    """With a volume that no second pod can have, and that outlives it."""
+    spec = workload(role)["spec"]
+    assert (spec["replicas"], spec["updateStrategy"]) == (1, {"type": "OnDelete"})
+    assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+    (claim,) = spec["volumeClaimTemplates"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    (budget,) = of_kind(role, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 0
+    assert budget["spec"]["selector"]["matchLabels"].items() <= pod(role).labels.items()
+    assert spec["selector"]["matchLabels"].items() <= pod(role).labels.items()
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_server_is_reached_and_probed_where_it_listens(role: Role) -> None:
+    """Container ports, the service's and the addresses of everybody's [network] are one."""
+    deployment = load(FOLDERS[role] / "precad.toml")
+    own = own_section(deployment, role)
+    listening = {split_address(own.listen)[1]}
+    if isinstance(own, AggregatorConfig) and own.lane_listen is not None:
+        listening.add(split_address(own.lane_listen)[1])
+    assert own.operations_tls is True
+    listening.add(split_address(own.operations_listen)[1])
+    (container,) = pod_spec(role)["containers"]
+    (service,) = of_kind(role, "Service")
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert set(ports.values()) == listening == {link.port for link in architecture_links() if link.target == role}
+    assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == ports
+    assert service["spec"]["selector"].items() <= pod(role).labels.items()
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    host, port = split_address(getattr(deployment.network, role.replace("-", "_")))
+    assert host == f"{service['metadata']['name']}.{pod(role).namespace}.svc"
+    assert port == ports["grpc"]
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "operations", "scheme": "HTTPS"}
+    assert container["readinessProbe"]["tcpSocket"] == {"port": "grpc"}
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_pod_may_take_what_its_server_was_given(role: Role) -> None:
+    """The limit is at least `memory_budget_mb`; requested is what is limited, so that no neighbour takes it."""
+    (container,) = pod_spec(role)["containers"]
+    limit = container["resources"]["limits"]["memory"]
+    assert container["resources"]["requests"]["memory"] == limit
+    own = own_section(load(FOLDERS[role] / "precad.toml"), role)
+    if isinstance(own, AggregatorConfig):
+        assert int(limit.removesuffix("Mi")) >= own.memory_budget_mb
+
+
+def own_section(deployment: Deployment, role: Role) -> Any:
+    return {
+        Role.AGGREGATOR_A: deployment.aggregator.a,
+        Role.AGGREGATOR_B: deployment.aggregator.b,
+        Role.DEALER: deployment.dealer,
+        Role.CLIENT: deployment.client,
+    }[role]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_pods_configuration_is_the_samples(role: Role) -> None:
+    """But for addresses, paths and an operations port beyond loopback; every path lies in a volume that is mounted."""
+    found, sample = (load(path) for path in (FOLDERS[role] / "precad.toml", SAMPLES / f"{role}.toml"))
+    assert found.task.digest() == sample.task.digest()
+    ours, theirs = own_section(found, role), own_section(sample, role)
+    paths = {name for name, value in ours if isinstance(value, Path)}
+    others = paths | {"operations_listen", "operations_tls"}
+    assert ours.model_dump(exclude=others) == theirs.model_dump(exclude=others)
+    (container,) = pod_spec(role)["containers"]
+    mounts = [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
+    for name in paths:
+        value = getattr(ours, name)
+        assert any(mount in (value, *value.parents) or value in mount.parents for mount in mounts), name
+    kustomization = yaml.safe_load((FOLDERS[role] / "kustomization.yaml").read_text())
+    assert kustomization["configMapGenerator"] == [{"name": "precad-config", "files": ["precad.toml"]}]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_volumes_are_mounted_and_keys_are_closed_to_others(role: Role) -> None:
+    """Secrets come with a mode that `precad.protos.tls.transport` takes: nothing for other users."""
+    (container,) = pod_spec(role)["containers"]
+    volumes = {volume["name"]: volume for volume in pod_spec(role)["volumes"]}
+    claims = {claim["metadata"]["name"] for claim in workload(role)["spec"].get("volumeClaimTemplates", [])}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys() | claims
+    secrets = [volume["secret"] for volume in volumes.values() if "secret" in volume]
+    assert secrets
+    assert all(secret["defaultMode"] & 0o007 == 0 for secret in secrets)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_manifests_are_valid(role: Role, tmp_path: Path) -> None:
+    """By the schemas of the Kubernetes API, strictly."""
+    validate = pytest.importorskip("kubernetes_validate", reason="needs the package kubernetes-validate")
+    for document in manifests(role):
+        validate.validate(document, validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs the program kubectl")
+def test_kustomize_builds_the_folder(role: Role) -> None:
+    """Everything lands in the operator's namespace."""
+    command = ["kubectl", "kustomize", FOLDERS[role]]
+    built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    documents = list(yaml.safe_load_all(built))
+    assert {d["metadata"].get("namespace", d["metadata"]["name"]) for d in documents} == {pod(role).namespace}
+    assert len(documents) == len(manifests(role)) + 1  # the configuration
+
+
+# -- Compose -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+    return document
+
+
+def pairs_of_the_architecture() -> set[frozenset[str]]:
+    """Who has a link with whom, whatever the port, with all clients of the samples."""
+    return {
+        frozenset((source, link.target))
+        for link in architecture_links()
+        for source in (CLIENTS if link.source == Role.CLIENT else (link.source,))
+        if link.source != MONITORING  # a port of loopback, here
+    }
+
+
+def test_compose_networks_are_the_links_of_the_architecture(compose: dict[str, Any]) -> None:
+    """Two services share a network exactly where one dials the other; no network leads outside, no port is open."""
+    services = compose["services"]
+    shared = {
+        frozenset(pair)
+        for pair in itertools.combinations(services, 2)
+        if set(services[pair[0]]["networks"]) & set(services[pair[1]]["networks"])
+    }
+    assert shared == pairs_of_the_architecture()
+    assert all(network == {"internal": True} for network in compose["networks"].values())
+    assert not any({"ports", "network_mode", "links", "extra_hosts"} & service.keys() for service in services.values())
+
+
+def test_compose_services_are_hardened(compose: dict[str, Any]) -> None:
+    assert set(compose["services"]) == {*SERVERS, *CLIENTS}
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True, name
+        assert service["user"] == "10001:10001"
+        assert service["cap_drop"] == ["ALL"]
+        assert "cap_add" not in service
+        assert "privileged" not in service
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["mem_limit"]
+        assert service["restart"].startswith("on-failure")
+        assert "environment" not in service
+        assert re.fullmatch(r"\$\{PRECAD(_SERVER)?_IMAGE:-precad(-server)?:\d+\.\d+\.\d+}", service["image"])
+        require_accepted(service["command"])
+
+
+def test_compose_gives_every_service_what_its_configuration_names(compose: dict[str, Any]) -> None:
+    """Every path of the sample is mounted; keys are secrets, each of one service; names are those that are dialled."""
+    used: list[str] = []
+    for name, service in compose["services"].items():
+        role = Role(name) if name in set(SERVERS) else Role.CLIENT
+        mounted = [Path(mount["target"]) for kind in ("configs", "secrets") for mount in service[kind]]
+        mounted += [Path(mount["target"]) for mount in service.get("volumes", [])]
+        assert Path(f"/etc/precad/{role}.toml") in mounted
+        section = own_section(parse_at(role), role)
+        for field, path in ((f, v) for f, v in section if isinstance(v, Path)):
+            assert any(path == mount or path in mount.parents for mount in mounted), (name, field, path)
+        keys = [mount["source"] for mount in service["secrets"]]
+        assert keys == [f"{name}-key", f"{name}-operations"][: 1 + (role in SERVERS)]
+        used += keys
+    assert sorted(used) == sorted(compose["secrets"])
+    for role in SERVERS:
+        host, port = split_address(getattr(load(SAMPLES / "client.toml").network, role.replace("-", "_")))
+        service = compose["services"][role]
+        assert {tuple(network["aliases"]) for network in service["networks"].values()} == {(host,)}
+        own = own_section(parse_at(role), role)
+        assert split_address(own.listen)[1] == port
+        assert f"http://{own.operations_listen}/healthz" in service["healthcheck"]["test"][-1]
+
+
+def parse_at(role: Role) -> Deployment:
+    """The sample, as read from /etc/precad."""
+    from precad.deploy.configuration.sections import parse, read_toml
+
+    return parse(read_toml(SAMPLES / f"{role}.toml"), base=Path("/etc/precad"))
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_whoever_stops_a_server_waits_longer_than_it_drains(role: Role, compose: dict[str, Any]) -> None:
+    """And half a minute for the goodbyes: a link's, the clients', the port's, of at most 10 s each."""
+    enough_s = own_section(load(SAMPLES / f"{role}.toml"), role).drain_timeout_s + 30
+    assert pod_spec(role)["terminationGracePeriodSeconds"] >= enough_s
+    assert int(compose["services"][role]["stop_grace_period"].removesuffix("s")) >= enough_s
+    assert int(unit(SYSTEMD / f"precad-{role}.service")["Service"]["TimeoutStopSec"]) >= enough_s
+
+
+def test_compose_files_that_are_ours_exist_and_the_others_are_the_operators(compose: dict[str, Any]) -> None:
+    for entry in (*compose["configs"].values(), *compose["secrets"].values()):
+        assert entry.keys() == {"file"}
+        path = entry["file"]
+        assert path.startswith("./site/") or (DOCKER / path).is_file(), path
+    ignored = (ROOT / ".gitignore").read_text().split()
+    assert "deploy/hosts/docker/site/" in ignored
+
+
+@pytest.mark.skipif(
+    shutil.which("docker") is None
+    or subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0,
+    reason="needs docker with its compose plugin",
+)
+def test_compose_is_taken_by_docker() -> None:
+    subprocess.run(["docker", "compose", "-f", DOCKER / "compose.yaml", "config", "--quiet"], check=True, timeout=60)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, its arguments), continued lines joined."""
+    text = re.sub(r"\\\n", " ", (DOCKER / "Dockerfile").read_text())
+    lines = (line.strip() for line in text.splitlines())
+    return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in lines if line and line[0] != "#"]
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage, from its FROM on."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for instruction, arguments in instructions():
+        if instruction == "FROM":
+            found[arguments.split(" AS ")[1]] = []
+        if found:
+            list(found.values())[-1].append((instruction, arguments))
+    return found
+
+
+def ancestry(stage: str) -> list[tuple[str, str]]:
+    """A stage's instructions after those of the stages that it is made from."""
+    own = stages()[stage]
+    base = own[0][1].split(" AS ")[0]
+    return [*(ancestry(base) if base in stages() else []), *own]
+
+
+def test_the_base_image_is_pinned_by_version() -> None:
+    """By a full version, never a floating tag; the digest goes into the same argument."""
+    declared = [arguments.partition("=") for name, arguments in instructions() if name == "ARG"]
+    (image,) = (default for name, _, default in declared if name == "PYTHON_IMAGE")
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+", image)
+    assert {arguments.split(" AS ")[0] for name, arguments in instructions() if name == "FROM"} == {
+        "${PYTHON_IMAGE}",
+        "build",
+        "base",
+    }
+
+
+@pytest.mark.parametrize("target", ["server", "full"])
+def test_an_image_is_nobodys_root_and_has_no_tools(target: str) -> None:
+    """The last USER is not root; nothing is installed in it, and pip is taken out."""
+    told = ancestry(target)
+    assert [arguments for name, arguments in told if name == "USER"][-1] == "10001:10001"
+    assert [arguments for name, arguments in told if name == "ENTRYPOINT"] == ['["precad"]']
+    assert [arguments for name, arguments in told if name == "STOPSIGNAL"] == ["SIGTERM"]
+    runs = "; ".join(arguments for name, arguments in told if name == "RUN")
+    assert "pip uninstall --quiet --yes setuptools wheel pip" in runs
+    assert not re.search(r"\binstall (?!--directory)|apt|curl|wget|gcc", runs)
+    assert [arguments for name, arguments in told if name == "COPY"] == [
+        f"--from=build-{target} /opt/precad /opt/precad"
+    ]
+    assert not {"ADD", "HEALTHCHECK", "VOLUME", "EXPOSE"} & {name for name, _ in told}
+
+
+def test_what_is_installed_is_locked() -> None:
+    """Every `pip install` checks hashes, but for our own package, which brings nothing along."""
+    commands = re.findall(r"bin/pip install ([^;&]+)", "; ".join(a for name, a in instructions() if name == "RUN"))
+    assert len(commands) == 4
+    for command in commands:
+        assert "--no-deps" in command
+        assert "--require-hashes -r requirements" in command or command.split()[-1] == "."
+
+
+def test_an_image_is_made_of_what_git_holds_and_no_keys() -> None:
+    """The context starts empty; what it takes in exists; keys are left out last."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*"
+    taken = [line[1:] for line in lines if line.startswith("!")]
+    assert all((ROOT / name).exists() for name in taken)
+    left_out = lines[1 + len(taken) :]
+    assert {"**/*.pem", "**/*.key", "deploy/hosts/docker/site"} <= set(left_out)
+    copied = {name for i, a in instructions() if i == "COPY" and "--from" not in a for name in a.split()[:-1]}
+    assert copied - {"."} <= set(taken)
+
+
+SERVER_PROGRAM = """
+import importlib.abc, json, sys
+from importlib import metadata
+sys.path.insert(0, {docker!r})
+from prune import needed
+kept = needed({roots!r}, without={without!r})
+canonical = lambda name: name.lower().replace("_", "-")
+modules = {{m for m, d in metadata.packages_distributions().items() if not {{canonical(n) for n in d}} & kept}}
+modules -= set({ours!r})
+class Gone(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in modules:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Gone())
+for name in [n for n in sys.modules if n.partition(".")[0] in modules]: del sys.modules[name]
+{program}
+print(json.dumps(sorted(kept)))
+"""
+OURS = ("precad", "prune")
+SERVING = """
+import precad.deploy.cli.main, precad.servers.dealer, precad.servers.aggregator
+from precad.mpc.local import engines
+from precad.mpc.gates import make_gate
+make_gate("native")
+engines.make_engine("cpu").warm_up()
+"""
+TRAINING = (
+    SERVING
+    + """
+import precad.clients.process
+from precad.clients.models import networks as models
+models.initial_parameters("mlp", seed=0)
+make_gate("crypten")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("roots", "without", "program", "is_there", "is_gone"),
+    [
+        (["precad"], ["torch", "scikit-learn"], SERVING, {"grpcio", "numba"}, {"torch", "crypten", "pytest"}),
+        pytest.param(
+            *(["precad[crypten-runtime]", "crypten"], [], TRAINING, {"torch", "crypten"}, {"pytest", "mypy", "ruff"}),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["server", "full"],
+)
+def test_what_is_left_in_an_image_is_enough(roots, without, program, is_there, is_gone) -> None:
+    """With everything else refused at import: a server's modules, gate and compiled engine; a client's."""
+    code = SERVER_PROGRAM.format(docker=str(DOCKER), roots=roots, without=without, ours=OURS, program=program)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kept = set(yaml.safe_load(done.stdout.splitlines()[-1]))
+    assert is_there <= kept
+    assert not is_gone & kept
+
+
+# -- systemd -----------------------------------------------------------------------------------------------------------
+
+UNITS = sorted(SYSTEMD.glob("*.service"))
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(path.read_text())
+    return parser
+
+
+def test_there_is_a_unit_for_every_role() -> None:
+    names = [path.name for path in UNITS]
+    assert names == [
+        "precad-aggregator-a.service",
+        "precad-aggregator-b.service",
+        "precad-client@.service",
+        "precad-dealer.service",
+    ]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_are_hardened_and_do_not_repeat_a_refusal(path: Path) -> None:
+    service = unit(path)["Service"]
+    assert service["Restart"] == "on-failure"
+    not_again = {int(code) for code in service["RestartPreventExitStatus"].split()}
+    assert not_again == {errors.INVALID_INPUT, errors.REFUSED}
+    assert "ExecStartPre" not in service  # its exit code would not be looked at
+    assert (service["User"], service["ProtectSystem"], service["NoNewPrivileges"]) == ("precad", "strict", "yes")
+    assert (service["CapabilityBoundingSet"], service["LimitCORE"], service["UMask"]) == ("", "0", "0077")
+    assert service["StateDirectory"] == "precad"
+    program, *arguments = shlex.split(service["ExecStart"])
+    assert program == "/opt/precad/bin/precad"
+    require_accepted(arguments)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_units_state_is_where_the_sample_keeps_it(role: Role) -> None:
+    service = unit(SYSTEMD / f"precad-{role}{'@' if role is Role.CLIENT else ''}.service")["Service"]
+    own = own_section(parse_at(role), role)
+    assert own.state_dir == Path("/var/lib") / service["StateDirectory"]
+    assert f"/etc/precad/{role}.toml" in service["ExecStart"]
+    if isinstance(own, AggregatorConfig):
+        assert int(service["MemoryMax"].removesuffix("M")) >= own.memory_budget_mb
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs the program systemd-analyze")
+def test_systemd_knows_every_line(tmp_path: Path) -> None:
+    """With a program in the place of ours that exists here. It warns of what it does not know, and goes on."""
+    for path in UNITS:
+        (tmp_path / path.name).write_text(path.read_text().replace("/opt/precad/bin/precad", "/bin/true"))
+    command = ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if "Failed to" in done.stderr:
+        pytest.skip(f"systemd-analyze does not work here: {done.stderr.strip()}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+SECRET = re.compile(
+    r"""-----BEGIN | [A-Za-z0-9+/]{64,}={0,2}
+    | (password|passwd|token|secret)\w* [ \t]*[:=][ \t]* ["']? (?=[^\s\d]*\d) [A-Za-z0-9+/=_-]{16,}""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A marker of PEM; a text as long as a key; what is called a secret, is long, and has a digit, unlike a name."""
+
+
+def test_no_file_of_a_deployment_holds_a_secret() -> None:
+    """No key, no token, no long text that could be one; no manifest of kind Secret."""
+    folders = (SAMPLES, DOCKER, KUBERNETES, SYSTEMD)
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    files = [path for path in files if not {"__pycache__", "site"} & set(path.parts)]
+    assert len(files) > 25
+    for path in files:
+        assert not (match := SECRET.search(path.read_text())), f"{path}: {match and match[0][:20]}"
+    assert not any(of_kind(role, "Secret") for role in ROLES)
+
+
+@pytest.mark.parametrize(
+    "text", ["-----BEGIN EC PRIVATE KEY-----", "operations_token: 'c2VjcmV0c2VjcmV0c2VjcmV0'", "A" * 64 + "=="]
+)
+def test_the_search_for_secrets_finds_some(text: str) -> None:
+    assert SECRET.search(text)

@@ -1,0 +1,193 @@
+"""Child processes and their lifeline, with trivial commands in the place of `precad`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from precad.deploy.localhost import processes
+from precad.deploy.localhost.processes import LIFELINE_VARIABLE, Children, isolated_python, watch_lifeline
+from tests.harness.hostile_folder import executed, hostile_folder
+
+ON_THE_LIFELINE = """
+import time
+from precad.deploy.localhost.processes import watch_lifeline
+watch_lifeline()
+print("watching", flush=True)
+time.sleep(60)
+"""
+AS_A_ROLE = """
+import os, resource
+from precad.deploy.cli.roles import serve
+
+class Crashes:
+    def stop(self): ...
+    async def run(self):
+        os.abort()
+
+_, most = resource.getrlimit(resource.RLIMIT_CORE)
+resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+serve(Crashes)
+"""
+STUBBORN = 'trap "" TERM; echo deaf; while :; do sleep 0.1; done'
+
+
+@pytest.fixture
+def anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Children.start(name, *command)` runs the command itself rather than `precad COMMAND`."""
+    script = tmp_path / "anything"
+    script.write_text('#!/bin/sh\nshift 3  # -P -m precad.deploy.cli.main\nexec "$@"\n')
+    script.chmod(0o700)
+    monkeypatch.setattr(processes.sys, "executable", str(script))
+
+
+@pytest.fixture
+def children(tmp_path: Path, anything: None) -> Iterator[Children]:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    started = Children(logs)
+    yield started
+    started.close()
+
+
+def wait_for(what: str, is_so: Callable[[], bool], *, within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_child_logs_both_streams_and_ends_with_its_own_code(children: Children) -> None:
+    child = children.start("talker", "sh", "-c", "echo first; echo last >&2; exit 4")
+    child.process.wait(10)
+    assert (child.name, child.exit_code, child.last_words()) == ("talker", 4, "last")
+    assert child.log.name == "talker.log"
+    assert child.log.read_text() == "first\nlast\n"
+
+
+def test_a_child_runs_no_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither itself nor an interpreter that it starts, whose flags are its own."""
+    here = hostile_folder(tmp_path / "here")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    children = Children(tmp_path)
+    try:
+        version = children.start("version", "--version")
+        grandchild = (
+            f"import subprocess; subprocess.run([{sys.executable!r}, '-c', 'import joblib, precad.clients.encoding'])"
+        )
+        starter = children.start_program("starter", *isolated_python(), "-c", grandchild)
+        for child in (version, starter):
+            assert child.process.wait(60) == 0, child.last_words()
+    finally:
+        children.close()
+    assert executed(here) == []
+    assert starter.last_words() == "(nothing in its log)"
+
+
+def test_a_silent_child_has_no_last_words(children: Children) -> None:
+    child = children.start("silent", "true")
+    child.process.wait(10)
+    assert child.last_words() == "(nothing in its log)"
+
+
+def test_a_child_has_no_input_no_terminal_and_one_thread_a_library(children: Children) -> None:
+    """Ctrl-C reaches the runner alone, which then stops its children in order."""
+    child = children.start("asker", "sh", "-c", "cat; echo threads: $OMP_NUM_THREADS; sleep 60")
+    wait_for("its input has ended", lambda: child.last_words() == "threads: 1")
+    assert os.getsid(child.process.pid) == child.process.pid != os.getsid(0)
+
+
+def test_stop_ends_whoever_runs_and_leaves_the_others_codes(children: Children) -> None:
+    done, running = children.start("done", "sh", "-c", "exit 3"), children.start("running", "sleep", "60")
+    done.process.wait(10)
+    assert running.exit_code is None
+    children.stop()
+    assert (done.exit_code, running.exit_code) == (3, -signal.SIGTERM)
+    children.stop()  # nothing is left to stop
+
+
+def test_a_child_that_ignores_sigterm_is_killed(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the grace period, and all of them within one such period."""
+    monkeypatch.setattr(processes, "GRACE_S", 0.5)
+    deaf = [children.start(f"deaf-{i}", "sh", "-c", STUBBORN) for i in range(3)]
+    wait_for("all are deaf", lambda: all(child.log.read_text() == "deaf\n" for child in deaf))
+    start = time.monotonic()
+    children.stop()
+    assert 0.5 <= time.monotonic() - start < 5
+    assert [child.exit_code for child in deaf] == [-signal.SIGKILL] * 3
+
+
+def test_closing_stops_everybody_and_gives_the_pipe_back(tmp_path: Path, anything: None) -> None:
+    before = os.listdir("/proc/self/fd")
+    children = Children(tmp_path)
+    running = children.start("running", "sleep", "60")
+    children.close()
+    assert running.exit_code == -signal.SIGTERM
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_children_exit_when_the_parent_is_killed(tmp_path: Path) -> None:
+    """SIGKILL leaves the parent no time to stop anybody, and no child holds up the end of the pipe for another."""
+    parent = f"""
+import time
+from pathlib import Path
+from precad.deploy.localhost import processes
+script = Path({str(tmp_path)!r}) / "python"
+script.write_text('#!/bin/sh\\nshift 3\\nexec {sys.executable} "$@"\\n')
+script.chmod(0o700)
+processes.sys.executable = str(script)
+children = processes.Children(Path({str(tmp_path)!r}))
+for name in ("one", "two"):
+    print(children.start(name, "-c", {ON_THE_LIFELINE!r}).process.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = [int(process.stdout.readline()) for _ in range(2)]
+        logs = [tmp_path / "one.log", tmp_path / "two.log"]
+        try:
+            wait_for("both watch", lambda: all(log.exists() and log.read_text() == "watching\n" for log in logs))
+            assert all(map(is_running, pids))
+        finally:
+            process.kill()
+    wait_for("both gone", lambda: not any(map(is_running, pids)), within_s=5.0)
+
+
+def test_a_role_that_crashes_leaves_no_core_dump(tmp_path: Path) -> None:
+    """However many bytes of one its user may leave: the kernel says in the status whether it wrote one."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", AS_A_ROLE], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+    )
+    _, status = os.waitpid(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert os.WTERMSIG(status) == signal.SIGABRT
+    assert not os.WCOREDUMP(status)
+
+
+@pytest.mark.parametrize("value", [None, "", "none"])
+def test_a_process_started_by_hand_has_no_lifeline(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing watches, and nothing ends this process."""
+    monkeypatch.delenv(LIFELINE_VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(LIFELINE_VARIABLE, value)
+    threads = set(map(id, threading.enumerate()))
+    watch_lifeline()
+    assert set(map(id, threading.enumerate())) == threads

@@ -1,0 +1,45 @@
+"""`server_main`, killed with SIGKILL at a point around the use of its tuples.
+
+python -m tests.harness.killed_server FOLDER ROLE before-mask|after-mask|first-upload|after-check
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precad.mpc.tuples.burning import TupleUse
+from precad.protos.tls.identity import Role
+from precad.servers.rounds.intake import Intake
+from precad.servers.store.burnt_tuples import TupleLedger
+from tests.harness import server_main
+
+
+def main(folder: Path, role: Role, point: str) -> None:
+    """Runs the server until then."""
+    burn, begin = TupleLedger.burn, Intake.begin
+
+    def die(here: str) -> None:
+        if here == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def burn_and_die(self: TupleLedger, task: str, round: int, clients: Mapping[int, str], use: TupleUse) -> None:
+        die(f"before-{use}")
+        burn(self, task, round, clients, use)
+        die(f"after-{use}")
+
+    def begin_and_die(self: Intake, *args: Any) -> None:
+        die("first-upload")
+        begin(self, *args)
+
+    TupleLedger.burn = burn_and_die  # type: ignore[method-assign]
+    Intake.begin = begin_and_die  # type: ignore[method-assign]
+    server_main.main(folder, role)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Role(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,61 @@
+"""One server of a test's deployment as a process of its own: noise from a file in, every opened noisy sum out.
+
+    python -m tests.harness.server_main FOLDER dealer|aggregator-a|aggregator-b
+
+FOLDER holds deployment.json (the task, the three addresses, where the certificates are), initial.npy, and noise.npy of
+shape (2, rounds, d). An aggregator writes opened.npy, shape (rounds so far, d), beside its ledger and model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.aggregator import Aggregator
+from precad.servers.dealer import Dealer
+from precad.servers.rounds.states import Opened, RoundState
+from tests.harness.harness import AGGREGATORS, Pki
+
+
+def main(folder: Path, role: Role) -> None:
+    """Runs the server until its task is over."""
+    deployment = json.loads((folder / "deployment.json").read_text())
+    task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    if role is Role.DEALER:
+        asyncio.run(_deal(task, pki, addresses[Role.DEALER], folder))
+    else:
+        asyncio.run(_aggregate(task, pki, addresses, folder, AGGREGATORS.index(role)))
+
+
+async def _deal(task: Task, pki: Pki, address: str, folder: Path) -> None:
+    await Dealer(task=task, config=pki.dealer(listen=address, folder=folder)).run()
+
+
+async def _aggregate(task: Task, pki: Pki, addresses: dict[str, str], folder: Path, party: int) -> None:
+    role = AGGREGATORS[party]
+    noises = iter(np.load(folder / "noise.npy")[party])
+    opened: list[RingArray] = []
+
+    def noise(std: float, dim: int) -> RingArray:
+        assert (std, dim) == (task.noise_std_on_grid, task.dim)  # what production's sampler would be asked for
+        return next(noises)
+
+    def on_state(state: RoundState) -> None:
+        if isinstance(state, Opened):
+            opened.append(state.noisy_sum)
+            np.save(folder / role / "opened.npy", np.array(opened))
+
+    config = pki.aggregator(party, listen=addresses[role], folder=folder)
+    others = addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]
+    await Aggregator(party=party, task=task, config=config, addresses=others, noise=noise, on_state=on_state).run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Role(sys.argv[2]))

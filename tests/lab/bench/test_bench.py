@@ -1,0 +1,274 @@
+"""`precad bench` end to end at the smallest sizes: real processes, the JSON's shape, peers that are not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from precad.deploy.cli.main import app
+from precad.deploy.errors import INVALID_INPUT
+from precad.lab.bench import overhead, peer_runs, plots, scale, server_pair, training, validation
+from precad.lab.bench.errors import PlotUnavailableError, ProcessFailedError
+from precad.lab.bench.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
+from precad.lab.bench.workload import Case
+from precad.mpc.sharing import Mode
+from tests.harness.legends import require_clear_of_curves
+from tests.mpc.gate_costs import ROUNDS
+
+NOWHERE = Path("/nonexistent/python")
+PEERS_PYTHON = Path(__file__).resolve().parents[3] / ".venv-peers" / "bin" / "python"
+COLUMNS = {
+    "implementation",
+    "mode",
+    "d",
+    "clients",
+    "ms_per_client",
+    "ns_per_coordinate",
+    "bytes_up",
+    "bytes_link",
+    "rounds",
+    "sound",
+}
+needs_crypten = pytest.mark.skipif(importlib.util.find_spec("crypten") is None, reason="CrypTen is not installed")
+needs_peers = pytest.mark.skipif(not PEERS_PYTHON.exists(), reason="make peers")
+
+
+def bench(*arguments):
+    """The report that a command prints with --json, and what people see."""
+    done = CliRunner().invoke(app, ["bench", *arguments, "--json", "--peers-python", str(NOWHERE)])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), done.stderr
+
+
+def test_threads_report():
+    """A row per number of threads, one first; every result was the same, or there would be none."""
+    done = CliRunner().invoke(
+        app, ["bench", "threads", "--dim", "300000", "--clients", "3", "--threads", "2", "--repetitions", "2", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+
+    assert [(row["threads"], row["d"], row["clients"]) for row in report["rows"]] == [(1, 300_000, 3), (2, 300_000, 3)]
+    assert report["rows"][0]["ratio"] == 1
+    assert report["rows"][1]["ratio"] == pytest.approx(report["rows"][1]["ms"] / report["rows"][0]["ms"])
+
+
+@needs_crypten
+@pytest.mark.slow
+def test_validation_report():
+    """Every implementation at both sizes, except the peers that are missing; ours are sound, cheap and in time."""
+    dims, clients = (64, 300), (1, 3)
+    flags = [part for d in dims for part in ("--dim", str(d))] + [
+        part for n in clients for part in ("--clients", str(n))
+    ]
+    report, seen = bench("validation", "--quick", "--repetitions", "1", *flags)
+    rows = report["rows"]
+
+    assert set(report["missing"]) == {SPU_SEMI2K, SPU_CHEETAH}
+    assert "make peers" in seen
+    assert report["exchange_ms"] > 0
+    assert report["machine"]["cores"] >= 1
+    assert all(set(row) >= COLUMNS for row in rows)
+    kinds = [(gate, mode.value) for gate in ("crypten", "native") for mode in Mode]
+    kinds += [("unsound", "masked"), ("floor", None), ("crypten-ttp", "shares")]
+    for d in dims:
+        for n in clients:
+            here = [row for row in rows if (row["d"], row["clients"]) == (d, n)]
+            assert {(row["implementation"], row["mode"]) for row in here} == set(kinds)
+            assert len(here) == len(kinds)
+    for row in rows:
+        assert row["ms_per_client_q1"] <= row["ms_per_client"] <= row["ms_per_client_q3"]
+        assert row["sound"] is {"crypten": True, "native": True, "floor": None}.get(row["implementation"], False)
+    for row in (row for row in rows if row["sound"]):
+        assert row["bytes_up"] <= 8 * row["d"] + 1000
+        assert row["rounds"] == ROUNDS[row["implementation"]]
+        assert set(row["ratio"]) >= {"crypten-ttp", "unsound", "floor"}
+    masked = [r["bytes_link"] for r in rows if r["sound"] and r["mode"] == "masked"]
+    assert len(masked) == 2 * len(dims) * len(clients)
+    assert max(masked) <= 10_000
+
+
+@pytest.mark.slow
+def test_scale_report():
+    """Slopes of everything that was measured; what the servers exchange in the check does not grow with d."""
+    report = scale.run(scale.Plan((200, 2000), (1, 4), 1), gate="native", mode="masked")
+
+    assert [row["along"] for row in report["rows"]] == ["d", "d", "clients", "clients"]
+    assert all(set(slopes) == set(scale.MEASURED) for slopes in report["slopes"].values())
+    assert report["slopes"]["d"]["bytes_link_batch"] == pytest.approx(0, abs=0.01)
+    assert report["slopes"]["d"]["bytes_link_aggregate"] == pytest.approx(1, abs=0.02)
+    assert all(row["peak_rss_bytes"] > 1e6 for row in report["rows"])
+
+
+def test_noise_report():
+    """Both of ours, OpenDP missing."""
+    report, seen = bench("noise", "--quick", "--size", "2000", "--repetitions", "1")
+
+    assert [row["sampler"] for row in report["rows"]] == ["precad", "canonne-vectorised"]
+    assert set(report["missing"]) == {OPENDP}
+    assert report["rows"][0]["ratio"] == 1
+    assert "opendp is not installed" in seen
+
+
+@pytest.mark.slow
+def test_overhead_report():
+    """A whole deployment and both baselines, four clients; the phases that the table shows are all known."""
+    report = overhead.run(overhead.Plan(clients=4, rounds=2, warm_up=1, gates=("native",)))
+    by_setting = {row["setting"]: row for row in report["rows"]}
+
+    assert set(by_setting) == {"precad", "precad-without-validation", "local-dp", "no-privacy", "local-dp-pipes"}
+    assert set(by_setting["precad"]["phases_s"]) == set(overhead.PHASES) - {"update"}
+    assert report["dataset"] == "digits"
+    assert "validate" not in by_setting["precad-without-validation"]["phases_s"]
+    assert by_setting["local-dp"]["ratio"] == {"local-dp": 1}
+    assert all(row["seconds_per_round"] > 0 for row in report["rows"])
+
+
+def test_training_report():
+    """Everything of ours against the float64 twin; Opacus missing."""
+    report, seen = bench("training", "--quick", "--repetitions", "1", "--clients", "2", "--records", "3")
+    rows = {row["implementation"]: row for row in report["rows"]}
+
+    assert set(rows) == {"precad", "precad-per-client", "vmap-per-client", "plain", "plain-batch"}
+    assert set(report["missing"]) == {OPACUS}
+    assert "opacus is not installed" in seen
+    for name in ("precad", "precad-per-client", "vmap-per-client"):
+        assert rows[name]["relative_error"] <= 1e-5
+    assert all(row["samples_per_s"] > 0 for row in report["rows"])
+    assert rows["plain-batch"]["ratio"]["plain-batch"] == 1
+
+
+def test_local_training_report():
+    """Both ways for both models and kinds of steps, against the float64 twin; one way of each pair is chosen."""
+    flags = ["--quick", "--repetitions", "1", "--clients", "2", "--records", "3", "--steps", "2", "--json"]
+    done = CliRunner().invoke(app, ["bench", "local-training", *flags])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    pairs = [(row["model"], row["kind"], row["implementation"]) for row in rows]
+
+    assert pairs == [(m, k, w) for m in ("mlp", "cnn") for k in ("descent", "dp-sgd") for w in ("loop", "stacked")]
+    assert [row["is_chosen"] for row in rows] == [False, True, False, True, True, False, True, False]
+    assert all(row["relative_error"] <= 1e-5 for row in rows)
+    assert all(row["ratio"]["loop"] == 1 for row in rows if row["implementation"] == "loop")
+
+
+def test_simulation_report():
+    """A row for each size along both axes; what is not gradients is part of the round."""
+    sizes = ["--drawn", "3", "--drawn", "6", "--registered", "100", "--records", "3", "--rounds", "2"]
+    done = CliRunner().invoke(app, ["bench", "simulation", "--quick", *sizes, "--json"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    rows = report["rows"]
+
+    assert [(row["along"], row["registered"], row["records"]) for row in rows] == [
+        ("drawn", 30, 9.0),
+        ("drawn", 60, 18.0),
+        ("registered", 100, 300.0),
+    ]
+    assert all(0 < row["gradients_ms"] <= row["ms_per_round_q3"] and row["rest_ms"] > 0 for row in rows)
+    assert isinstance(report["slope"], float)
+
+
+@pytest.mark.slow
+def test_opacus_computes_the_same_sums():
+    """The peer's clipped sums, against our float64 twin."""
+    if (why := peer_runs.missing(OPACUS, PEERS_PYTHON)) is not None:
+        pytest.skip(why)
+    report = training.run(training.Plan(clients=2, records=3, repetitions=1), peers_python=PEERS_PYTHON)
+
+    assert {row["implementation"]: row["relative_error"] for row in report["rows"]}["opacus"] <= 1e-4
+
+
+@needs_peers
+@pytest.mark.parametrize("peer", [SPU_SEMI2K, SPU_CHEETAH])
+def test_spu_rejects_the_one_that_is_too_long(peer):
+    """The peer's program stops on a wrong verdict; its log tells bytes and messages."""
+    assert peer_runs.missing(peer, PEERS_PYTHON) is None
+    (result,) = peer_runs.run_peer(peer, [Cell(128, 2, 1)], PEERS_PYTHON)
+
+    assert result.check.median > 0
+    assert result.bytes_link > 0
+    assert result.rounds > 0
+
+
+@needs_peers
+def test_opendp_is_measured():
+    """Nanoseconds per coordinate."""
+    assert peer_runs.run_opendp(1 << 17, 50, 1, PEERS_PYTHON).median > 0
+
+
+def test_an_environment_without_the_package_is_named(tmp_path):
+    """`make peers` may have been interrupted."""
+    broken = tmp_path / "bin" / "python"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+
+    assert peer_runs.missing(OPENDP, broken) == f"opendp is not installed in {tmp_path}: make peers"
+
+
+def test_a_process_that_fails_ends_the_benchmark():
+    """With its last words, and the other process is stopped."""
+    case = Case(implementation="nonsense", mode="masked", dim=8, clients=1, repetitions=1)
+
+    with pytest.raises(ProcessFailedError, match=r"server-[ab] ended with code 1: .*nonsense"):
+        server_pair.measure([case])
+
+
+def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(monkeypatch, tmp_path):
+    """Exit code 2 and the line that helps."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["bench", "validation", "--plot", str(tmp_path / "x.png")])
+
+    assert done.exit_code == INVALID_INPUT
+    assert "precad[bench]" in done.stderr
+    with pytest.raises(PlotUnavailableError):
+        plots.require_matplotlib()
+
+
+def test_plots_are_drawn(tmp_path, monkeypatch):
+    """One file per benchmark, no legend over its curves."""
+    pytest.importorskip("matplotlib")
+    save = plots._save
+
+    def save_and_look(pyplot, figure, path):
+        save(pyplot, figure, path)
+        require_clear_of_curves(figure)
+
+    monkeypatch.setattr(plots, "_save", save_and_look)
+    common = {"ms_per_client": 2.0, "ms_per_client_q1": 1.0, "ms_per_client_q3": 3.0, "clients": 1}
+    rows = [{"implementation": name, "mode": "masked", "d": 10, **common} for name in ("native", "floor")]
+    plots.plot_validation({"rows": rows}, tmp_path / "validation.png")
+    plots.plot_noise({"rows": [{"sampler": "precad", "ns_per_coordinate": 30.0}]}, tmp_path / "noise.png")
+    measured = {f"{name}{q}": 1.0 for name in ("validate_s", "aggregate_s") for q in ("", "_q1", "_q3")}
+    sizes = [{"along": along, "d": 10, "clients": 2, **measured} for along in ("d", "clients")]
+    slopes = {along: {"validate_s": 1.0, "aggregate_s": None} for along in ("d", "clients")}
+    plots.plot_scale({"rows": sizes, "slopes": slopes}, tmp_path / "scale.png")
+
+    settings = [
+        {"setting": "precad", "gate": "native", "phases_s": {"collect": 1.0, "validate": 1.0}},
+        {"setting": "local-dp", "gate": None, "phases_s": {"collect": 1.0, "update": 1.0}},
+    ]
+    plots.plot_overhead({"rows": settings}, tmp_path / "overhead.png")
+    engines = [{"implementation": name, "samples_per_s": 1000.0} for name in ("precad", "opacus")]
+    plots.plot_training({"rows": engines}, tmp_path / "training.png")
+    stacks = [row | {"model": "mlp", "kind": "descent", "clients": 10} for row in engines]
+    plots.plot_local_training({"rows": stacks}, tmp_path / "local-training.png")
+    parts = {"gradients_ms": 2.0, "rest_ms": 1.0, **{f"ms_per_round{q}": 3.0 for q in ("", "_q1", "_q3")}}
+    rounds = [{"along": along, "records": 300.0, "registered": 100, **parts} for along in ("drawn", "registered")]
+    plots.plot_simulation({"rows": rounds}, tmp_path / "simulation.png")
+
+    assert {path.stat().st_size > 1000 for path in tmp_path.iterdir()} == {True}
+    assert len(list(tmp_path.iterdir())) == 7
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("dim", [3, 26_010, 1_000_000])
+def test_upload_is_eight_bytes_a_coordinate(mode, dim):
+    """And at most 1 kB beside that."""
+    assert 8 * dim < validation.bytes_up(mode, dim) <= 8 * dim + 1000

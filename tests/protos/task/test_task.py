@@ -1,0 +1,289 @@
+"""A task's parameters: what is refused before anything starts, and that the digest covers all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from precad.protos.task.task import OF_AN_ALGORITHM, Task
+from precad.servers.store.folder import open_ledger
+from tests.harness.harness import small_task
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "digests.json"
+OTHER_VALUES: dict[str, Any] = {
+    "name": "other",
+    "clients": {"alice": 10, "bob": 11, "mallory": 13},
+    "rounds": 3,
+    "lost_rounds": 2,
+    "client_rate": 0.5,
+    "record_rate": 0.25,
+    "record_clip": 2.0,
+    "record_clipping": "per-layer",
+    "client_clip": 1.5,
+    "noise_multiplier": 1.5,
+    "learning_rate": 0.1,
+    "delta": 1e-6,
+    "frac_bits": 15,
+    "model": "cnn",
+    "dim": 25,
+    "model_seed": 1,
+    "mode": "shares",
+    "gate": "native",
+    "batches_ahead": 2,
+    "submit_timeout_s": 21.0,
+    "registration_timeout_s": 21.0,
+    "min_clients": 2,
+    "epsilon_budget_one_server": 8.0,
+    "epsilon_budget_clients_only": 8.0,
+    "epsilon_budget_client": 8.0,
+    "algorithm": "local-dp",
+}
+"""For every field, another value than the small task's."""
+OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
+    "local_steps": 2,
+    "local_rate": 0.2,
+    "local_batch": 5,
+    "local_momentum": 0.5,
+    "local_weight_decay": 0.25,
+    "non_colluding": 2,
+    "update_clipping": "per-layer",
+    "quantile": 0.75,
+    "quantile_rate": 0.25,
+    "quantile_noise": 0.75,
+}
+"""The same for the fields that mean nothing to `precad`."""
+
+
+def test_the_digest_covers_every_single_field() -> None:
+    """A field that is added to `Task` fails here until it has another value to try."""
+    with_mode = {"accept_weak_wire_form"}  # and never without
+    assert OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | with_mode == Task.model_fields.keys()
+    assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
+    digests = {small_task().digest()} | {small_task(**{name: v}).digest() for name, v in OTHER_VALUES.items()}
+    assert len(digests) == 1 + len(OTHER_VALUES)
+    assert all(len(digest) == 32 for digest in digests)
+    for name, value in OTHER_VALUES_OF_AN_ALGORITHM.items():
+        base = {"algorithm": OF_AN_ALGORITHM[name][0], "client_clip": 100.0}
+        if name.startswith("quantile"):
+            base["update_clipping"] = "private-quantile"
+        digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
+    n_bases = 3  # two algorithms, and one of them with a quantile
+    assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
+
+
+def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
+    """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
+    task = small_task()
+    fields = {name: getattr(task, name) for name in (*OTHER_VALUES, "accept_weak_wire_form") if name != "algorithm"}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
+
+
+def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_field() -> None:
+    """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
+    task = small_task(algorithm="user-dp-fedavg", local_steps=2)
+    names = Task.model_fields.keys() - {"update_clipping", "quantile", "quantile_rate", "quantile_noise"}
+    text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
+    assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
+    by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
+    assert json.loads(by_layer.canonical()) == json.loads(text) | {"update_clipping": "per-layer"}
+    learnt = {"update_clipping": "private-quantile", "quantile": 0.75}
+    at_quantile = small_task(algorithm="user-dp-fedavg", local_steps=2, **learnt)
+    assert json.loads(at_quantile.canonical()) == json.loads(text) | learnt
+
+
+DIGESTS_BEFORE = {
+    "a small task": "618e7d84954fd1dc3858c239cfe7d12768dd7ff5cd339b001cb4eb76ce07a352",
+    "flat clipping": "a1fec003b8d6ce7e583002eb4354b8b0491b993e71ae1eaf09d5a8af7feb86a6",
+    "a learnt bound": "5ad42f8f7fbc3666e65864ab227c153b1f8973826f3bf5dc0a3b9670986d97ae",
+}
+"""Of cases of `tests/vectors/digests.json`, as that file had them under precad/v1."""
+
+
+@pytest.mark.parametrize("name", DIGESTS_BEFORE)
+def test_the_digest_of_the_version_before_is_what_it_was_there(name: str) -> None:
+    cases = json.loads(VECTORS.read_text())["positive"]
+    (fields,) = [case["input"]["task"] for case in cases if case["name"] == name]
+    task = Task(**fields)
+    assert task.digest_before.hex() == DIGESTS_BEFORE[name]
+    assert task.digest() != task.digest_before
+
+
+def test_the_digest_covers_ids_and_counts_and_not_their_order() -> None:
+    clients = {"alice": 10, "bob": 11, "carol": 12}
+    base = small_task(clients=clients).digest()
+    assert small_task(clients=dict(reversed(clients.items()))).digest() == base
+    assert small_task(clients={"alice": 11, "bob": 10, "carol": 12}).digest() != base
+    assert small_task(clients={"alice": 10, "bob": 11, "carol2": 12}).digest() != base
+
+
+def test_the_digest_does_not_depend_on_how_a_number_was_written() -> None:
+    """TOML's 1 and 1.0 are one parameter."""
+    assert small_task(client_clip=1).digest() == small_task(client_clip=1.0).digest()
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("name", "", "pattern"),
+    ("name", "Upper", "pattern"),
+    ("name", "line\n", "pattern"),
+    ("name", "a" * 64, "pattern"),
+    ("clients", {}, "at least 2"),
+    ("clients", {"alice": 1}, "at least 2"),
+    ("clients", {"alice": 0, "bob": 1}, "greater than or equal to 1"),
+    ("clients", {"alice": 1.5, "bob": 1}, "valid integer"),
+    ("clients", {"Alice": 1, "bob": 1}, "a client's name must match"),
+    ("clients", {"al/ice": 1, "bob": 1}, "a client's name must match"),
+    ("clients", {"alice\n": 1, "bob": 1}, "a client's name must match"),
+    ("rounds", 0, "greater than or equal to 1"),
+    ("rounds", 1_000_001, "less than or equal to 1000000"),
+    ("rounds", 2.0, "valid integer"),
+    ("rounds", True, "valid integer"),
+    ("lost_rounds", 0, "greater than or equal to 1"),
+    ("lost_rounds", 1_000_001, "less than or equal to 1000000"),
+    ("client_rate", 1.01, "less than or equal to 1"),
+    ("client_rate", -0.1, "greater than or equal to 0"),
+    ("client_rate", 0.0, "client_rate must be > 0"),
+    ("client_rate", math.nan, "finite|less than|greater than"),
+    ("client_rate", "0.5", "valid number"),
+    ("record_rate", 0.0, "greater than 0"),
+    ("record_rate", 1.5, "less than or equal to 1"),
+    ("record_clip", 0.0, "greater than 0"),
+    ("record_clip", math.inf, "finite"),
+    ("record_clipping", "per_layer", "flat"),
+    ("client_clip", 0.0, "greater than 0"),
+    ("client_clip", math.nan, "finite|greater than"),
+    ("client_clip", 94_000_000 / 2**16 * (1 + 1e-15), r"client_clip \* 2\^frac_bits must be at most 94000000"),
+    ("client_clip", 2.0**-17, r"client_clip \* 2\^frac_bits must be at least 1"),
+    ("noise_multiplier", 0.0, "greater than 0"),
+    ("noise_multiplier", 1e300, r"must be between 8 and 2\^40"),
+    ("learning_rate", 0.0, "greater than 0"),
+    ("delta", 0.0, "greater than 0"),
+    ("delta", 1.0, "less than 1"),
+    ("frac_bits", -1, "greater than or equal to 0"),
+    ("frac_bits", 41, "less than or equal to 40"),
+    ("frac_bits", 27, r"client_clip \* 2\^frac_bits must be at most 94000000"),
+    ("model", "", "at least 1 character"),
+    ("dim", 0, "greater than or equal to 1"),
+    ("dim", 2**35, "dim must be at most"),
+    ("model_seed", -1, "greater than or equal to 0"),
+    ("mode", "plain", "'masked' or 'shares'"),
+    ("accept_weak_wire_form", True, "is of mode 'shares' only, found mode 'masked'"),
+    ("gate", "none", "'crypten' or 'native'"),
+    ("batches_ahead", -1, "greater than or equal to 0"),
+    ("batches_ahead", 17, "less than or equal to 16"),
+    ("submit_timeout_s", 0.0, "greater than 0"),
+    ("registration_timeout_s", -1.0, "greater than 0"),
+    ("min_clients", 0, "greater than or equal to 1"),
+    ("min_clients", 4, "at most the 3 enrolled"),
+    ("epsilon_budget_one_server", 0.0, "greater than 0"),
+    ("epsilon_budget_clients_only", math.inf, "finite"),
+    ("epsilon_budget_client", -1.0, "greater than 0"),
+    ("algorithm", "fedavg", "'precad', 'user-dp-fedavg'"),
+    ("local_steps", 0, "greater than or equal to 1"),
+    ("local_rate", 0.0, "greater than 0"),
+    ("local_batch", 0, "greater than or equal to 1"),
+    ("local_momentum", 1.0, "less than 1"),
+    ("local_weight_decay", -0.1, "greater than or equal to 0"),
+    ("non_colluding", 0, "greater than or equal to 1"),
+    ("update_clipping", "per_layer", "'flat', 'per-layer' or 'private-quantile'"),
+    ("quantile", 1.0, "less than 1"),
+    ("quantile_rate", 0.0, "greater than 0"),
+    ("quantile_noise", 0.0, "greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), REFUSED)
+def test_a_value_out_of_bounds_is_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        small_task(**{name: value})
+
+
+def test_every_field_has_a_bound_that_is_tested() -> None:
+    assert {name for name, _, _ in REFUSED} == Task.model_fields.keys()
+
+
+def test_the_largest_values_are_taken() -> None:
+    """Bounds are where the specification has them, not one short of it."""
+    assert small_task(client_clip=94_000_000 / 2**16).norm_bound.encoded_clip == 94_000_000
+    dim = (2**64 - 1 - 2**29) // (2**30 - 1)
+    assert small_task(dim=dim).norm_bound.dim == dim
+    with pytest.raises(ValidationError, match="dim must be at most"):
+        small_task(dim=dim + 1)
+    assert small_task(client_clip=2.0**-16).norm_bound.threshold == 1
+
+
+def test_the_weaker_wire_form_needs_a_word_that_says_so() -> None:
+    with pytest.raises(ValidationError, match=r"accept_weak_wire_form: expected true with mode 'shares'.*found false"):
+        small_task(mode="shares", accept_weak_wire_form=False)
+    assert small_task(mode="shares", accept_weak_wire_form=True).accept_weak_wire_form
+
+
+def test_lost_rounds_are_3_and_a_tenth_of_the_rounds_and_survive_one_interruption_unless_the_task_says() -> None:
+    assert [small_task(rounds=n).most_lost_rounds for n in (1, 9, 10, 500)] == [3, 3, 4, 53]
+    assert [small_task(rounds=10, batches_ahead=k).most_lost_rounds for k in (0, 1, 2, 3, 16)] == [4, 4, 4, 5, 18]
+    assert [small_task(rounds=500, batches_ahead=16, lost_rounds=n).most_lost_rounds for n in (1, 7)] == [1, 7]
+
+
+def test_an_unknown_key_is_refused() -> None:
+    with pytest.raises(ValidationError, match="learning_rte"):
+        small_task(learning_rte=0.1)
+
+
+@pytest.mark.parametrize("name", ["clients", "rounds", "client_rate", "client_clip", "noise_multiplier", "dim"])
+def test_a_parameter_that_has_no_safe_default_must_be_given(name: str) -> None:
+    values = small_task().model_dump()
+    del values[name]
+    with pytest.raises(ValidationError, match=rf"{name}\n +Field required"):
+        Task(**values)
+
+
+def test_a_task_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        small_task().rounds = 3
+
+
+def test_a_sum_that_could_wrap_is_refused() -> None:
+    """n * C * 2^f plus the noise of both servers stays below 2^63: the bounds of C and of sigma R see to it, for as
+    many clients as there are people, and 12 standard deviations of noise."""
+    clip, noise_multiplier = 94_000_000 / 2**16, 2.0**40 / 2**16
+    task = small_task(client_clip=clip, noise_multiplier=noise_multiplier)
+    assert 10**10 * task.norm_bound.encoded_clip + 12 * math.sqrt(2) * task.noise_std_on_grid < 2**63
+    for changes in (
+        {"noise_multiplier": math.nextafter(noise_multiplier, math.inf)},
+        {"client_clip": clip * (1 + 1e-15)},
+    ):
+        with pytest.raises(ValidationError, match="must be"):
+            small_task(**{"client_clip": clip, "noise_multiplier": noise_multiplier, **changes})
+
+
+def test_the_divisor_is_the_expected_number_of_records() -> None:
+    """W = q p (N_1 + ... + N_n), from public constants alone."""
+    assert small_task(client_rate=0.5, record_rate=0.25).divisor == 0.5 * 0.25 * (10 + 11 + 12)
+
+
+@pytest.mark.parametrize("name", ["operator", "dealer", "aggregator-a", "client"])
+def test_a_client_that_no_certificate_can_name_is_refused(name: str) -> None:
+    """`precad.protos.tls.identity` gives such a name to nobody, so the task would wait for it in vain."""
+    with pytest.raises(ValidationError, match="a client cannot be named like a role"):
+        small_task(clients={"alice": 1, "bob": 1, name: 1})
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-12, 2.0**41 / 2**16, 7.999 / 2**16, 2.0**40.001 / 2**16])
+def test_noise_that_the_sampler_or_the_accountant_refuses_is_refused_at_once(noise_multiplier: float) -> None:
+    """Both need the standard deviation on the grid within bounds: known before anything starts."""
+    with pytest.raises(ValidationError, match=r"must be between 8 and 2\^40"):
+        small_task(noise_multiplier=noise_multiplier)
+
+
+@pytest.mark.parametrize("noise_std_on_grid", [8.0, 2.0**40])
+def test_noise_at_the_bounds_is_taken_and_accounted(noise_std_on_grid: float, tmp_path: Path) -> None:
+    """Whatever configuration is accepted, its ledger opens."""
+    task = small_task(noise_multiplier=noise_std_on_grid / 2**16)
+    with open_ledger(tmp_path, task) as ledger:
+        ledger.charge(0, tuple(task.clients))

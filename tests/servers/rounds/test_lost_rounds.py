@@ -1,0 +1,256 @@
+"""What a server's store says of rounds that did not commit: what was asked in them, and who paid.
+
+Failure means: a check that may have been answered is forgotten, or one that never began is held against its clients; a
+round that the other server merely speaks of is charged, or taken for one that it may have committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from precad.mpc.errors import PeerMismatchError
+from precad.protos.messages import convert
+from precad.protos.task.model_update import updated
+from precad.protos.tls.identity import Role
+from precad.servers.database.dialects import SQLITE
+from precad.servers.database.tables import Database
+from precad.servers.errors import SetupError, StoreError, TaskRefusedError
+from precad.servers.store import audit_log
+from precad.servers.store.folder import ledger_path, open_task_store, store_path
+from precad.servers.store.rounds import AttemptState, TaskStore, migrations
+from precad.servers.store.state import TaskState, require_possible_sum
+from precad.servers.task.run import public_reason
+from tests.harness.harness import small_task
+
+TASK = small_task(("alice", "bob"), lost_rounds=2)
+INITIAL = bytes(4 * TASK.dim)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TaskStore]:
+    with open_task_store(tmp_path, TASK, INITIAL) as store:
+        store.begin("small-1", Role.AGGREGATOR_A)
+        yield store
+
+
+def test_a_check_that_was_charged_and_did_not_end_has_unknown_verdicts(store: TaskStore, tmp_path: Path) -> None:
+    for number in (0, 1):
+        store.reserve(number)
+        store.checking(number, chosen=("alice", "bob"), active=("bob",))
+    before = audit_log.read(store_path(tmp_path))  # of a server that is stopped while the other one is silent
+    assert [audit_log.n_unknown_verdicts(before, charged) for charged in (set(), {0}, {0, 1})] == [0, 1, 2]
+    store.settle({0})
+    store.settle({0})
+    (attempt,) = store.attempts()
+    assert (attempt.number, attempt.state, attempt.chosen, attempt.active) == (
+        0,
+        AttemptState.UNKNOWN,
+        ("alice", "bob"),
+        ("bob",),
+    )
+    assert store.uncommitted() == {0, 1}
+    log = audit_log.read(store_path(tmp_path))
+    assert [dict(entry.fields) for entry in log if entry.kind == "unknown"] == [{"round": 0, "clients": ["bob"]}]
+    assert audit_log.n_unknown_verdicts(log, {0}) == 1
+    assert audit_log.checked(log) == {0}
+
+
+def lost(state: TaskState, *numbers: int) -> None:
+    """Drawn, and no more."""
+    for number in numbers:
+        state.store.reserve(number)
+    state.refresh()
+
+
+@pytest.mark.parametrize("lost_numbers", [(), (0,), (0, 1), (0, 1, 2)])
+def test_no_round_begins_once_as_many_are_lost_as_the_task_says(tmp_path: Path, lost_numbers: tuple[int, ...]) -> None:
+    with TaskStateOf(tmp_path) as state:
+        lost(state, *lost_numbers)
+        if len(lost_numbers) < 2:
+            state.require_rounds_left()
+        else:
+            with pytest.raises(TaskRefusedError, match=r"lost_rounds: expected fewer than 2 .* found [23]"):
+                state.require_rounds_left()
+    with TaskStateOf(tmp_path) as again:  # as many after another start
+        assert again.lost == set(lost_numbers)
+
+
+def test_charges_of_rounds_that_were_not_drawn_here_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    with TaskStateOf(tmp_path) as state:
+        lost(state, 0)
+        with pytest.raises(PeerMismatchError, match=r"charge of round 7 .*ours never drawn"):
+            state.charge_as_well({0: ("alice",), 7: ("alice", "bob")})
+        assert state.ledger.rounds == set()
+        state.charge_as_well({0: ("alice",)})
+        assert state.ledger.participation == {"alice": 1}
+        assert [attempt.state for attempt in state.store.attempts()] == [AttemptState.CHARGED]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_charge_whose_fsync_fails_does_not_keep_the_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """Its line is whole in the file, or a power cut takes it; either way every later start finds one story."""
+    with TaskStateOf(tmp_path) as state:
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        state.store.reserve(0)
+        state.store.checking(0, chosen=("alice", "bob"), active=("bob",))
+        fsync, at_ledger = os.fsync, os.stat(ledger_path(tmp_path)).st_ino
+
+        def fails(fd: int) -> None:
+            if os.fstat(fd).st_ino == at_ledger:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            fsync(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            with pytest.raises(StoreError, match="charge of round 0"):
+                state.charge(0, ("alice", "bob"))
+        state.refresh()  # as the end of the task does
+    if is_lost:
+        lines = ledger_path(tmp_path).read_bytes().splitlines(keepends=True)
+        ledger_path(tmp_path).write_bytes(b"".join(lines[:-1]))
+    for _ in range(2):
+        with TaskStateOf(tmp_path) as again:
+            assert again.ledger.rounds == (set() if is_lost else {0})
+            assert [attempt.active for attempt in again.unknown] == ([] if is_lost else [("bob",)])
+            assert again.lost == {0}
+
+
+def test_numbers_that_the_other_server_used_up_alone_are_lost_here_and_never_charged(tmp_path: Path) -> None:
+    """A server that catches up is as far as the other one for good, and believes it nothing of what it did alone."""
+    with TaskStateOf(tmp_path) as state:
+        lost(state, 0)
+        state.skip_to(1)
+        assert (state.lost, state.store.next_round) == ({0}, 1)
+        state.skip_to(2)
+        assert (state.lost, state.store.next_round) == ({0, 1}, 2)
+    with TaskStateOf(tmp_path) as again:
+        assert (again.lost, again.standing.next_round) == ({0, 1}, 2)
+        with pytest.raises(PeerMismatchError, match=r"charge of round 1 .*ours never drawn"):
+            again.charge_as_well({0: ("alice",), 1: ("alice",)})
+        assert again.ledger.rounds == set()
+
+
+def test_other_clients_than_were_chosen_are_not_charged_at_the_other_servers_word(tmp_path: Path) -> None:
+    with TaskStateOf(tmp_path) as state:
+        state.store.reserve(0)
+        state.store.checking(0, chosen=("alice",), active=("alice",))
+        state.ledger.charge(0, ("alice",))
+        with pytest.raises(PeerMismatchError, match=r"clients of round 0 .*ours 1 clients, peer's 2 clients$") as error:
+            state.charge_as_well({0: ("alice", "bob")})
+        assert not any(name in public_reason(Role.AGGREGATOR_A, error.value) for name in TASK.clients)
+
+
+def validated(state: TaskState, number: int) -> None:
+    """Up to the verdicts, with its charge."""
+    state.store.reserve(number)
+    state.store.checking(number, chosen=("alice",), active=("alice",))
+    state.charge(number, ("alice",))
+    state.store.validated(number, accepted=("alice",), rejected=())
+    state.refresh()
+
+
+def sum_and_digest(state: TaskState) -> tuple[NDArray[np.int64], bytes]:
+    """A possible sum, and of the model that it makes."""
+    noisy_sum = np.ones(TASK.dim, dtype=np.int64)
+    return noisy_sum, convert.sha256(convert.model_to_bytes(updated(state.model.parameters, noisy_sum, TASK)))
+
+
+def test_only_the_last_round_with_verdicts_is_taken_over_and_none_before_a_release(tmp_path: Path) -> None:
+    """A server that names an older one would choose which of our shares the model is made of, and in which order."""
+    with TaskStateOf(tmp_path) as state:
+        assert not state.can_be_level
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        for number in (0, 1):
+            validated(state, number)
+        assert state.can_be_level
+        with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts"):
+            state.take_over(0, *sum_and_digest(state))
+        state.take_over(1, *sum_and_digest(state))
+        state.refresh()
+        assert ([round.number for round in state.committed], state.lost) == ([1], {0})
+        assert not state.can_be_level  # though round 0 has verdicts still
+        with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts"):
+            state.take_over(0, *sum_and_digest(state))
+
+
+@pytest.mark.parametrize("how", ["reserved", "checking", "charged by the other"])
+def test_a_round_without_verdicts_here_was_not_committed_there(tmp_path: Path, how: str) -> None:
+    """Our share of its sum had not left: whoever says so made the sum up."""
+    with TaskStateOf(tmp_path) as state:
+        state.store.reserve(0)
+        if how == "checking":
+            state.store.checking(0, chosen=("alice",), active=("alice",))
+            state.ledger.charge(0, ("alice",))
+        state.refresh()
+        if how.startswith("charged"):
+            state.charge_as_well({0: ("alice",)})
+        with pytest.raises(PeerMismatchError, match="no verdicts"):
+            state.take_over(0, np.ones(TASK.dim, dtype=np.int64), bytes(32))
+
+
+def test_a_sum_is_possible_up_to_the_clients_bounds_and_the_noise() -> None:
+    """Against the sum of the longest updates and of noise that an honest sum does not reach."""
+    bound, root = TASK.client_clip * 2**TASK.frac_bits, np.sqrt(TASK.dim)
+    std = TASK.noise_std_on_grid
+    longest = 2 * bound + np.sqrt(2) * std * (root + 9)
+    axis = np.eye(1, TASK.dim, dtype=np.int64)[0]
+    require_possible_sum(axis * int(longest), TASK, 2)
+    with pytest.raises(TaskRefusedError, match="opened sum"):
+        require_possible_sum(axis * int(longest + 3 * std), TASK, 2)
+    with pytest.raises(TaskRefusedError, match="opened sum"):
+        require_possible_sum(-(axis * int(longest)), TASK, 0)
+    with pytest.raises(TaskRefusedError, match="opened sum"):
+        require_possible_sum(np.full(TASK.dim, -(2**63), dtype=np.int64), TASK, 2)
+
+
+def test_a_store_of_the_first_version_keeps_its_rounds(tmp_path: Path) -> None:
+    """Its tables, made by that version's statements."""
+    path, names = tmp_path / "task.sqlite", '["alice"]'
+    with Database(path, lambda sql: migrations(sql)[:1]) as old, old.transaction() as run:
+        run("INSERT INTO task VALUES (1, 'small-1', ?, ?)", (b"c", b"m"))
+        run("INSERT INTO round (number, state) VALUES (0, 'reserved')")
+        run(f"INSERT INTO round VALUES (1, 'validated', '{names}', '{names}', '[]', NULL, NULL, NULL)")
+        run(f"INSERT INTO round VALUES (2, 'committed', '{names}', '{names}', '[]', ?, 0.5, 0.25)", (b"d",))
+    with TaskStore(path, config_digest=b"c", initial_model_digest=b"m") as store:
+        assert [round.number for round in store.committed()] == [2]
+        assert [(attempt.number, attempt.state) for attempt in store.attempts()] == [(1, AttemptState.VALIDATED)]
+        assert store.uncommitted() == {0, 1}
+
+
+def test_a_store_of_another_task_is_refused_unchanged(tmp_path: Path) -> None:
+    """An older program may still have to end that task."""
+    path = tmp_path / "task.sqlite"
+    with Database(path, lambda sql: migrations(sql)[:1]) as old, old.transaction() as run:
+        run("INSERT INTO task VALUES (1, 'small-1', ?, ?)", (b"c", b"m"))
+    with pytest.raises(SetupError, match="another parameters"):
+        TaskStore(path, config_digest=b"x", initial_model_digest=b"m")
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
+    assert len(migrations(SQLITE)) > 1
+
+
+class TaskStateOf:
+    """A server's state in a folder, for as long as the context lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> TaskState:
+        self._stack = AsyncExitStack()
+        return TaskState.open(self._stack, self._folder, TASK, np.zeros(TASK.dim, dtype=np.float32))
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run(self._stack.aclose())

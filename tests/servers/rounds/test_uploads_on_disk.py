@@ -1,0 +1,312 @@
+"""Where uploads lie: in memory while there is room, else in a file; on real files, and with a disk that is full.
+
+Failure means: an upload that reads as another, room that is never given back, more memory than the budget, a file that
+outlives its use, or a full disk that costs more than the upload that met it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from precad.mpc.errors import MalformedMessageError
+from precad.mpc.ring import RingArray
+from precad.protos.messages import convert
+from precad.servers.errors import SetupError, StoreError
+from precad.servers.rounds import intake, memory
+from precad.servers.rounds.intake import RelayedUploads
+from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
+from precad.servers.store.folder import spool_path
+from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
+
+SLOT = 80
+CLIENTS = ("alice", "bob", "mallory")
+
+
+@contextmanager
+def spool(folder: Path, *, memory_bytes: int = 0, max_memory_upload: int = SLOT) -> Iterator[Spool]:
+    with Spool(
+        folder / "uploads.spool", slot_bytes=SLOT, memory_bytes=memory_bytes, max_memory_upload=max_memory_upload
+    ) as made:
+        yield made
+
+
+def filled(place: Payload, data: bytes) -> Payload:
+    for start in range(0, len(data), 7):
+        place.write(data[start : start + 7])
+    return place
+
+
+def kinds(payloads: list[Payload]) -> str:
+    return "".join("m" if isinstance(payload, MemoryPayload) else "f" for payload in payloads)
+
+
+# One upload
+
+
+@pytest.mark.parametrize("memory_bytes", [0, SLOT])
+@pytest.mark.parametrize("n_bytes", [0, 16, SLOT])
+def test_what_is_written_is_read(n_bytes: int, memory_bytes: int, tmp_path: Path) -> None:
+    data = bytes(range(n_bytes))
+    with spool(tmp_path, memory_bytes=memory_bytes) as uploads:
+        payload = filled(uploads.new(n_bytes), data)
+        assert len(payload) == n_bytes
+        assert payload.digest() == convert.sha256(data)
+        assert payload[:] == data
+        assert payload[3:11] == data[3:11]
+        assert b"".join(convert.pieces(payload)) == data
+        assert_array_equal(payload.words(n_bytes // 8)[:], np.frombuffer(data, dtype="<i8"))
+        assert str(n_bytes) in repr(payload)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, SLOT])
+def test_the_room_of_an_upload_is_written_over(memory_bytes: int, tmp_path: Path) -> None:
+    """Where a vector lies, and where a seed does that a vector comes from."""
+    with spool(tmp_path, memory_bytes=memory_bytes) as uploads:
+        for data in (bytes(range(SLOT)), bytes(16), b""):
+            payload = filled(uploads.new(SLOT), data)
+            words = payload.room(10)
+            if len(data) == SLOT:
+                assert_array_equal(words[:], payload.words(10)[:])
+            words[:] = np.arange(10)
+            words[2:4] = np.array([-1, -(2**63)])
+            assert_array_equal(words[:], [0, 1, -1, -(2**63), 4, 5, 6, 7, 8, 9])
+            if len(data) == SLOT:
+                assert_array_equal(payload.words(10)[:], words[:])
+            payload.discard()
+
+
+def test_a_longer_upload_than_a_slot_is_refused(tmp_path: Path) -> None:
+    with spool(tmp_path) as uploads:
+        with pytest.raises(StoreError, match="at most 80 bytes, got 81"):
+            uploads.new(SLOT + 1)
+        payload = uploads.new(16)
+        payload.write(bytes(16))
+        with pytest.raises(StoreError, match="at most 16 bytes"):
+            payload.write(b"x")
+        with pytest.raises(MalformedMessageError):
+            payload.words(1000)
+
+
+# Many
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.one_of(st.binary(max_size=SLOT), st.integers(0, 20)), max_size=30),
+    memory_bytes=st.sampled_from([0, 50, 200]),
+    longest=st.sampled_from([0, 30, SLOT]),
+)
+def test_uploads_come_and_go_and_never_mix(steps, memory_bytes, longest, tmp_path_factory) -> None:
+    """Bytes: an upload of these comes. A number: one of those that are there goes. What lies in memory keeps to both
+    limits, and the file is as long as it must be at most and empty when nobody uses it."""
+    folder = tmp_path_factory.mktemp("spool")
+    held: list[tuple[Payload, bytes]] = []
+    with spool(folder, memory_bytes=memory_bytes, max_memory_upload=longest) as uploads:
+        for step in steps:
+            if isinstance(step, bytes):
+                held.append((filled(uploads.new(len(step)), step), step))
+            elif held:
+                held.pop(step % len(held))[0].discard()
+            in_memory = [data for payload, data in held if isinstance(payload, MemoryPayload)]
+            assert sum(map(len, in_memory)) == uploads._in_memory <= memory_bytes
+            assert all(len(data) <= longest for data in in_memory)
+            assert [payload[:] for payload, _ in held] == [data for _, data in held]
+            assert uploads.n_in_file == len(held) - len(in_memory)
+            if (folder / "uploads.spool").exists() and not uploads.n_in_file:
+                assert (folder / "uploads.spool").stat().st_size == 0
+    assert not list(folder.iterdir())
+
+
+def test_memory_first_then_the_file_and_memory_again(tmp_path: Path) -> None:
+    with spool(tmp_path, memory_bytes=100, max_memory_upload=60) as uploads:
+        places = [uploads.new(n) for n in (50, 60, 50, 10)]
+        assert kinds(places) == "mfmf"
+        places[0].discard()
+        places[0].discard()
+        assert kinds([uploads.new(61), uploads.new(50), uploads.new(1)]) == "fmf"
+
+
+def test_slots_are_used_again(tmp_path: Path) -> None:
+    with spool(tmp_path) as uploads:
+        places = [filled(uploads.new(SLOT), bytes([i] * SLOT)) for i in range(3)]
+        places[1].discard()
+        places.append(filled(uploads.new(SLOT), bytes([9] * SLOT)))
+        assert (tmp_path / "uploads.spool").stat().st_size == 3 * SLOT
+        assert [places[i][:1] for i in (0, 2, 3)] == [b"\x00", b"\x02", b"\x09"]
+
+
+def test_the_file_is_private_and_goes_with_the_spool(tmp_path: Path) -> None:
+    with spool(tmp_path) as uploads:
+        assert not list(tmp_path.iterdir())
+        uploads.new(SLOT)
+        assert stat.S_IMODE((tmp_path / "uploads.spool").stat().st_mode) == 0o600
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_crash_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
+    """A process that writes an upload twice and is killed: the file does not say what, nor that both are the same. Then
+    another process."""
+    code = (
+        "import os, signal; from pathlib import Path; from precad.servers.rounds.uploads import Spool\n"
+        f"path = Path({str(tmp_path)!r}) / 'uploads.spool'\n"
+        "uploads = Spool(path, slot_bytes=80, memory_bytes=0, max_memory_upload=0)\n"
+        "uploads.new(80).write(bytes(80)); uploads.new(80).write(bytes(80))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False)
+    assert done.returncode == -9
+    left = (tmp_path / "uploads.spool").read_bytes()
+    assert len({bytes(SLOT), left[:SLOT], left[SLOT:]}) == 3, "the uploads lie in the clear, or under one key"
+    assert len(left) == 2 * SLOT
+    with spool(tmp_path):
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "uploads.spool").mkdir()
+    with pytest.raises(SetupError, match="expected a spool file"), spool(tmp_path):
+        pass
+
+
+# A full disk
+
+
+@contextmanager
+def no_file_beyond(n_bytes: int) -> Iterator[None]:
+    """Writes beyond that length fail for this process, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_refuses_the_upload_that_meets_it_and_no_other(tmp_path: Path) -> None:
+    with spool(tmp_path) as uploads:
+        first = filled(uploads.new(SLOT), b"a" * SLOT)
+        with no_file_beyond(SLOT), pytest.raises(StoreError, match="no room for an upload: File too large"):
+            uploads.new(SLOT)
+        assert first[:] == b"a" * SLOT
+        assert filled(uploads.new(SLOT), b"b" * SLOT)[:] == b"b" * SLOT
+
+
+def test_a_relay_without_room_comes_empty_and_the_next_one_whole(tmp_path: Path) -> None:
+    """B's side: vectors of two clients, of which the first meets a full disk, and one that is too long."""
+    n, delivered = 1 << 20, list[tuple[int, str, bytes]]()
+    with Spool(tmp_path / "uploads.spool", slot_bytes=n, memory_bytes=0, max_memory_upload=0) as uploads:
+        relays = RelayedUploads(uploads, n, lambda t, client, payload, _: delivered.append((t, client, payload[:])))
+        with no_file_beyond(n - 1):
+            relays.take(3, "alice", bytes(n // 2), False, b"")
+        relays.take(3, "alice", bytes(n // 2), True, b"")
+        relays.take(3, "bob", b"b" * (n // 2), False, b"")
+        relays.take(3, "bob", b"b" * (n // 2), True, b"")
+        relays.take(3, "mallory", bytes(n + 1), True, b"")
+        relays.take(3, "dave", bytes(10), False, b"")  # never ends
+        relays.take(3, "carol", b"", True, b"")
+        assert uploads.n_in_file == 2  # bob's and carol's
+        assert delivered == [(3, "alice", b""), (3, "bob", b"b" * n), (3, "mallory", b""), (3, "carol", b"")]
+
+
+LARGE = 40_000
+"""Words of a vector whose length the limit can tell from whatever else is written."""
+
+
+@pytest.mark.parametrize("mode", ["masked", "shares"])
+@asynchronous
+async def test_a_full_disk_costs_one_upload_and_the_round_goes_on(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both whole servers, over TLS, all uploads in the file: there is room for two of three."""
+    monkeypatch.setattr(intake, "PEER_LOCKED_GRACE_S", 0.1)
+    pki = Pki.create(tmp_path / "pki", CLIENTS)
+    task = small_task(CLIENTS, dim=LARGE, rounds=2, mode=mode)
+    async with running(task, pki, tmp_path, noises=(no_noise, no_noise), max_upload_in_memory_mb=0) as deployment:
+        clients = [LeashedClient(name, deployment) for name in CLIENTS]
+        await asyncio.gather(*(client.join() for client in clients))
+        submissions = [client.make(ones(LARGE), await client.invitation()) for client in clients]
+        with no_file_beyond(2 * 8 * LARGE):
+            for client, submission in zip(clients[:2], submissions, strict=False):
+                await client.submit(submission)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await clients[2].submit(submissions[2])
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert caught.value.details() == "no_room: no room for an upload: File too large"
+            if mode == "masked":
+                second = [client.make(ones(LARGE), await client.invitation()) for client in clients]
+        if mode == "shares":
+            second = [client.make(ones(LARGE), await client.invitation()) for client in clients]
+        assert {path.stat().st_size for path in tmp_path.glob("aggregator-*/uploads.spool")} <= {0}
+        await asyncio.gather(*(c.submit(s) for c, s in zip(clients, second, strict=True)))
+        goodbyes = await asyncio.gather(*(client.goodbye() for client in clients))
+        assert {goodbye.finished for goodbye in goodbyes} == {True}
+        await deployment.finish()
+        for party, role in enumerate(AGGREGATORS):
+            rounds = deployment.rounds(party)
+            assert [record["accepted"] for record in rounds] == [["alice", "bob"], list(CLIENTS)]
+            assert [record["missing"] for record in rounds] == [["mallory"], []]
+            assert not spool_path(tmp_path / role).exists()
+
+
+@pytest.mark.parametrize("mode", ["masked", "shares"])
+@asynchronous
+async def test_an_upload_lies_on_no_servers_disk_in_the_clear(mode: str, tmp_path: Path) -> None:
+    """Both whole servers, all uploads in the file, while the round waits for another client: no 16 bytes of what was
+    uploaded are in any file of theirs. (By chance: 2**-90.)"""
+    pki = Pki.create(tmp_path / "pki", CLIENTS)
+    task = small_task(CLIENTS, dim=LARGE, rounds=1, mode=mode)
+    async with running(task, pki, tmp_path, noises=(no_noise, no_noise), max_upload_in_memory_mb=0) as deployment:
+        clients = [LeashedClient(name, deployment) for name in CLIENTS]
+        await asyncio.gather(*(client.join() for client in clients))
+        submissions = [client.make(ones(LARGE), await client.invitation()) for client in clients]
+        await clients[0].submit(submissions[0])
+        for party in (0, 1):
+            await until(lambda spool=deployment.aggregators[party]._view.spool: spool.n_in_file == 1)
+        found = deployment.state_on_disk()
+        assert all(len(found[f"{role}/uploads.spool"]) == 8 * LARGE for role in AGGREGATORS)
+        for payload in submissions[0].payloads:
+            for start in range(0, len(payload), 8 * 1000):
+                piece = payload[start : start + 16]
+                assert not any(piece in content for content in found.values())
+        await asyncio.gather(*(c.submit(s) for c, s in zip(clients[1:], submissions[1:], strict=True)))
+        assert {goodbye.finished for goodbye in await asyncio.gather(*(c.goodbye() for c in clients))} == {True}
+        await deployment.finish()
+        assert deployment.rounds(1)[0]["accepted"] == list(CLIENTS)
+
+
+def no_noise(std: float, dim: int) -> RingArray:
+    return np.zeros(dim, dtype=np.int64)
+
+
+def ones(dim: int) -> RingArray:
+    x = np.zeros(dim, dtype=np.int64)
+    x[:100] = 1
+    return x
+
+
+# The budget
+
+
+def test_the_model_comes_first_and_uploads_get_the_rest() -> None:
+    assert memory.for_uploads(4096, 26_010) == (4096 - 768 - 1) * memory.MIB
+    assert memory.for_uploads(769, 26_010) == 0
+    assert memory.for_uploads(4096, 26_010, n_clients=10_000) == memory.for_uploads(4096, 26_010)
+    assert memory.for_uploads(4096, 26_010, n_clients=10_000, n_threads=3) == (4096 - 768 - 314) * memory.MIB
+    with pytest.raises(
+        SetupError, match="memory_budget_mb: expected at least 3057 for 100000000 parameters, found 3056"
+    ):
+        memory.for_uploads(3056, 100_000_000)

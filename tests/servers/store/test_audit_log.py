@@ -1,0 +1,239 @@
+"""The audit log: every change of it is found, by the database, by the chain, or by the other server's log."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from precad.deploy.cli.main import app
+from precad.mpc.errors import PeerMismatchError
+from precad.protos.tls.identity import Role
+from precad.servers.errors import AuditError, SetupError, StoreError
+from precad.servers.store import audit_log
+from precad.servers.store.folder import open_ledger, open_task_store, store_path
+from precad.servers.store.rounds import CommittedRound
+from tests.harness.harness import small_task
+
+TASK = small_task(("alice", "bob"))
+INITIAL = bytes(4 * TASK.dim)
+
+
+def write_rounds(folder: Path, n_rounds: int, *, accepted: tuple[str, ...] = ("alice",)) -> Path:
+    """A state dir with some releases. The path of its database."""
+    with open_task_store(folder, TASK, INITIAL) as store, open_ledger(folder, TASK) as ledger:
+        store.begin("small-1", Role.AGGREGATOR_A)
+        store.joined(0, "fingerprint")
+        for number in range(n_rounds):
+            store.reserve(number)
+            store.checking(number, chosen=("alice", "bob"), active=("alice", "bob"))
+            ledger.charge(number, ("alice", "bob"))
+            store.validated(number, accepted=accepted, rejected=("bob",))
+            round = CommittedRound(number, ("alice", "bob"), accepted, ("bob",), bytes([number]) * 32, 0.5, 0.25)
+            store.commit(round, noisy_sum_digest=bytes([number]) * 32, ledger_chain=ledger.chain)
+    return store_path(folder)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log of three releases."""
+    return write_rounds(tmp_path / "a", 3)
+
+
+def test_entries_come_back_as_they_were_written(path: Path) -> None:
+    log = audit_log.read(path)
+    assert [entry.kind for entry in log] == ["task", "joined", *["checking", "validated", "committed"] * 3]
+    assert [entry.number for entry in log] == list(range(11))
+    assert log[4].fields["model"] == bytes(32).hex()
+    assert sorted(audit_log.releases(log)) == [0, 1, 2]
+
+
+def test_the_end_is_one_entry_and_the_last(path: Path) -> None:
+    """Whatever an interruption says, it is no end; servers that meet once more after the end say it again."""
+    with open_task_store(path.parent, TASK, INITIAL) as store:
+        store.interrupted(3, '"kind":"finished"')
+        assert not store.is_finished
+        store.finished("3 rounds done")
+        store.finished("3 rounds done")
+        assert store.is_finished
+        store.joined(4, "fingerprint")
+        assert store.is_finished
+        store.finished("3 rounds done")
+    assert [entry.kind for entry in audit_log.read(path)[11:]] == ["interrupted", "finished", "joined", "finished"]
+
+
+@pytest.mark.parametrize("statement", ["UPDATE audit SET entry = '{}' WHERE number = 3", "DELETE FROM audit"])
+def test_the_database_refuses_to_change_an_entry(path: Path, statement: str) -> None:
+    with (
+        open_task_store(path.parent, TASK, INITIAL) as store,
+        pytest.raises(StoreError, match="an audit entry cannot be"),
+        store.transaction() as run,
+    ):
+        run(statement)
+    assert len(audit_log.read(path)) == 11
+
+
+def edit(path: Path, *statements: str) -> None:
+    """Past the database's triggers, as whoever owns the file can."""
+    connection = sqlite3.connect(path)
+    for trigger in ("audit_is_never_changed", "audit_is_never_deleted"):
+        connection.execute(f"DROP TRIGGER {trigger}")
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("UPDATE audit SET entry = replace(entry, 'alice', 'carol') WHERE number = 3", "entry 3: it was changed"),
+        ("UPDATE audit SET chain = upper(chain) WHERE number = 5", "entry 5: it was changed"),
+        ("DELETE FROM audit WHERE number = 4", "entry 4: missing"),
+        ("DELETE FROM audit WHERE number = 0", "entry 0: missing"),
+    ],
+)
+def test_the_chain_finds_an_edited_file(path: Path, statement: str, found: str) -> None:
+    edit(path, statement)
+    with pytest.raises(AuditError, match=found):
+        audit_log.read(path)
+
+
+def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """With a fresh chain over the changed entries: what an owner of the file can do."""
+    connection = sqlite3.connect(path)
+    texts = [text for (text,) in connection.execute("SELECT entry FROM audit ORDER BY number")]
+    connection.close()
+    edit(path, "DELETE FROM audit")
+    connection = sqlite3.connect(path)
+    chain = audit_log.FIRST_CHAIN
+    for number, text in enumerate(change(texts)):
+        chain = audit_log._next_chain(chain, number, text)
+        connection.execute("INSERT INTO audit VALUES (?, ?, ?)", (number, text, chain))
+    connection.commit()
+    connection.close()
+
+
+def test_a_rewritten_log_is_found_by_a_value_kept_elsewhere_or_by_the_other_server(path: Path, tmp_path: Path) -> None:
+    """Its own chain is whole again."""
+    known = audit_log.read(path)[-1].chain
+    other = write_rounds(tmp_path / "b", 3)
+    rewrite(path, lambda texts: [text.replace("alice", "carol") for text in texts])
+    log = audit_log.read(path)
+    assert known not in {entry.chain for entry in log}
+    with pytest.raises(PeerMismatchError, match="chosen of round 0"):
+        audit_log.compare(log, audit_log.read(other))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda texts: [*texts, texts[-1]], "round 2 is committed twice"),
+        (lambda texts: [text for text in texts if '"validated","at"' not in text], "round 0 is committed without"),
+    ],
+)
+def test_a_log_that_no_server_writes_is_refused(
+    path: Path, change: Callable[[list[str]], list[str]], found: str
+) -> None:
+    rewrite(path, change)
+    with pytest.raises(AuditError, match=found):
+        audit_log.releases(audit_log.read(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[]", "entry 11: expected a kind, a time and fields"),
+        ("1", "entry 11: expected a kind, a time and fields"),
+        ('{"kind":"committed","at":"now"}', "entry 11: expected round, integer, in an entry of kind 'committed'"),
+        ('{"kind":"validated","at":"now","round":[2]}', "entry 11: expected round, "),
+        ('{"kind":"committed","at":"now","round":3}', "entry 11: expected chosen, "),
+        ('{"kind":"committed","at":"now","round":3,"chosen":["alice",1]}', "entry 11: expected chosen, "),
+        ('{"kind":"task","at":"now"}', "entry 11: expected task, "),
+    ],
+)
+def test_an_entry_that_no_server_writes_is_named(path: Path, text: str, found: str) -> None:
+    """Its owner may write what they like, with a chain that is whole; whoever verifies it gets a verdict."""
+    rewrite(path, lambda texts: [*texts, text])
+    with pytest.raises(AuditError, match=found):
+        audit_log.releases(audit_log.read(path))
+
+
+def test_servers_may_be_one_release_apart_at_the_end_and_nowhere_else(path: Path, tmp_path: Path) -> None:
+    log = audit_log.read(path)
+    two, one = (audit_log.read(write_rounds(tmp_path / str(n), n)) for n in (2, 1))
+    assert audit_log.compare(log, log) == 3
+    assert audit_log.compare(log, two) == audit_log.compare(two, log) == 2
+    with pytest.raises(PeerMismatchError, match=r"round 1 is in one log alone; the other .*ours 3 rounds, peer's 1"):
+        audit_log.compare(log, one)
+
+
+def test_a_round_that_one_log_lacks_in_the_middle_is_named(path: Path, tmp_path: Path) -> None:
+    other = write_rounds(tmp_path / "b", 3)
+    rewrite(other, lambda texts: [text for text in texts if '"committed"' not in text or '"round":1' not in text])
+    log = audit_log.read(path)
+    with pytest.raises(PeerMismatchError, match=r"round 1 is in one log alone\) differs"):
+        audit_log.compare(log, audit_log.read(other))
+
+
+def test_no_database_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="expected a server's database, found none"):
+        audit_log.read(tmp_path / "task.sqlite")
+    (tmp_path / "task.sqlite").write_text("something else, and longer than nothing" * 100)
+    with pytest.raises(SetupError, match="expected a server's database"):
+        audit_log.read(tmp_path / "task.sqlite")
+    assert not (tmp_path / "missing").exists()
+
+
+# The command
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    """Exit code and both outputs."""
+    result = CliRunner().invoke(app, ["audit", "log", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_verifies_log_ledger_and_the_other_server(path: Path, tmp_path: Path) -> None:
+    other = write_rounds(tmp_path / "b", 3)
+    code, out, _ = command(path.parent, "--against", other.parent, "--json")
+    assert code == 0
+    report = json.loads(out)
+    expected = {"task": "small-1", "entries": 11, "releases": 3, "charged_rounds": 3, "agreed_releases": 3}
+    assert {name: report[name] for name in expected} == expected
+    assert command(path.parent, "--known", report["chain"])[0] == 0
+    assert command(path.parent, "--known", "0" * 64)[0] == 3
+
+
+def test_the_command_counts_uploads_of_a_charged_check_that_has_not_ended(path: Path) -> None:
+    """A server that waits for a silent one and is stopped then: nobody has written `unknown`."""
+
+    def n_unknown() -> int:
+        return int(json.loads(command(path.parent, "--json")[1])["verdicts_unknown"])
+
+    with open_task_store(path.parent, TASK, INITIAL) as store, open_ledger(path.parent, TASK) as ledger:
+        store.reserve(3)
+        store.checking(3, chosen=("alice", "bob"), active=("alice", "bob"))
+        assert n_unknown() == 0  # nothing of a check leaves before its charge
+        ledger.charge(3, ("alice", "bob"))
+        assert n_unknown() == 2
+        store.settle({3})
+        assert n_unknown() == 2  # counted once
+
+
+def test_the_command_refuses_a_release_that_the_ledger_does_not_hold(path: Path) -> None:
+    ledger = path.parent / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    code, _, error = command(path.parent)
+    assert code == 3
+    assert "round 2 was released, and the ledger does not hold it" in error
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    code, _, error = command(tmp_path)
+    assert code == 2
+    assert "expected a server's database, found none" in error

@@ -1,0 +1,140 @@
+"""Checkpoints: whole or not there, and the last ones kept."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
+
+from precad.protos.messages import convert
+from precad.protos.tls.identity import Role
+from precad.servers.errors import SetupError, StoreError
+from precad.servers.store.checkpoints import FILES, Checkpoints
+from precad.servers.store.rounds import CommittedRound
+from precad.servers.store.state import Model, TaskState
+from tests.harness.harness import small_task
+
+MODEL = np.arange(5, dtype=np.float32)
+SUM = np.array([-(2**63), -1, 0, 1, 2**63 - 1])
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 5)
+    checkpoints.save(3, MODEL, SUM)
+    reopened = Checkpoints(tmp_path / "checkpoints", 5)
+    assert_array_equal(reopened.model(3), MODEL, strict=True)
+    assert_array_equal(reopened.noisy_sum(3), SUM, strict=True)
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 5)
+    for round in (1, 2, 5, 6):
+        checkpoints.save(round, MODEL + np.float32(round), SUM)
+    assert len(list(tmp_path.iterdir())) == FILES
+    for opened in (checkpoints, Checkpoints(tmp_path, 5)):
+        assert_array_equal(opened.model(5), MODEL + np.float32(5))
+        assert_array_equal(opened.model(6), MODEL + np.float32(6))
+        with pytest.raises(SetupError, match="expected the checkpoint of round 1"):
+            opened.model(1)
+
+
+def file_of(folder: Path, round: int) -> Path:
+    """Where a checkpoint lies."""
+    (path,) = (path for path in folder.iterdir() if path.stat().st_size and int(np.load(path)["round"]) == round)
+    return path
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 40, 300])
+def test_what_a_crash_left_half_written_never_was_one_of_the_last_two(tmp_path: Path, n_bytes: int) -> None:
+    """The file of the round that was being written holds only its beginning."""
+    checkpoints = Checkpoints(tmp_path, 5)
+    for round in (0, 1, 2, 3):
+        checkpoints.save(round, MODEL + np.float32(round), SUM)
+    half = file_of(tmp_path, 3)
+    half.write_bytes(half.read_bytes()[:n_bytes])
+    reopened = Checkpoints(tmp_path, 5)
+    for round in (1, 2):
+        assert_array_equal(reopened.model(round), MODEL + np.float32(round))
+    with pytest.raises(SetupError, match="expected the checkpoint of round 3"):
+        reopened.model(3)
+    reopened.save(4, MODEL + np.float32(4), SUM)
+    assert_array_equal(reopened.model(2), MODEL + np.float32(2))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"something else"])
+def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    checkpoints = Checkpoints(tmp_path, 5)
+    checkpoints.save(0, MODEL, SUM)
+    file_of(tmp_path, 0).write_bytes(content)
+    for opened in (checkpoints, Checkpoints(tmp_path, 5)):
+        with pytest.raises(SetupError, match="expected the checkpoint of round 0"):
+            opened.model(0)
+
+
+def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
+    """Whichever byte of the stored model it is in: the archive has a checksum."""
+    checkpoints = Checkpoints(tmp_path, 5)
+    checkpoints.save(0, MODEL, SUM)
+    path = file_of(tmp_path, 0)
+    content = bytearray(path.read_bytes())
+    content[content.index(MODEL.tobytes()) + 7] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(SetupError, match="Bad CRC"):
+        checkpoints.model(0)
+
+
+def test_another_dimension_is_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, 5).save(0, MODEL, SUM)
+    with pytest.raises(SetupError, match="expected 6 values of float32"):
+        Checkpoints(tmp_path, 6).model(0)
+
+
+def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder, 5)
+    for round in (0, 1):
+        checkpoints.save(round, MODEL + np.float32(round), SUM)
+    (free,) = {*folder.iterdir()} - {file_of(folder, 0), file_of(folder, 1)}
+    free.unlink()
+    free.mkdir()  # stands in the way, for root as well
+    with pytest.raises(StoreError, match="checkpoint of round 2: nothing was recorded"):
+        checkpoints.save(2, MODEL, SUM)
+    for round in (0, 1):
+        assert_array_equal(checkpoints.model(round), MODEL + np.float32(round))
+
+
+def test_deaths_between_checkpoint_and_commit_never_cost_the_last_release(tmp_path: Path) -> None:
+    """Again and again, before a round is committed: what nobody committed makes room first."""
+    task = small_task(("alice", "bob"), dim=5, rounds=9)
+    initial = np.zeros(5, dtype=np.float32)
+    number = 0
+    for n_committed in (1, 2):
+        with ExitStack() as stack:
+            state = TaskState.open(stack, tmp_path, task, initial)
+            state.store.begin("small-1", Role.AGGREGATOR_A)
+            number += 1
+            store_round(state, number, MODEL + np.float32(number))
+            assert len(state.store.committed()) == n_committed
+    last = number
+    for _ in range(2 * FILES):
+        with ExitStack() as stack:
+            state = TaskState.open(stack, tmp_path, task, initial)
+            assert_array_equal(state.model.parameters, MODEL + np.float32(last))
+            assert_array_equal(state.checkpoints.noisy_sum(last), SUM)
+            number += 1
+            state.checkpoints.save(number, MODEL - np.float32(number), SUM)
+
+
+def store_round(state: TaskState, number: int, model: NDArray[np.float32]) -> None:
+    """As a round does."""
+    state.store.reserve(number)
+    state.store.checking(number, chosen=("alice",), active=("alice",))
+    state.store.validated(number, accepted=("alice",), rejected=())
+    state.ledger.charge(number, ("alice",))
+    digest = convert.sha256(convert.model_to_bytes(model))
+    committed = CommittedRound(number, ("alice",), ("alice",), (), digest, 0.5, 0.25)
+    state.commit(committed, Model.of(model), SUM)

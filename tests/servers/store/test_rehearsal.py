@@ -1,0 +1,108 @@
+"""`precad check` on a state folder: it refuses what the server's start refuses, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precad.dp.errors import DpError
+from precad.protos.tls.identity import Role
+from precad.servers.dealer import LEDGER_NAME
+from precad.servers.errors import SetupError, StoreError
+from precad.servers.store.dealt_parts import DealLedger
+from precad.servers.store.folder import ledger_path, store_path
+from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
+from precad.servers.store.state import TaskState
+from tests.harness.harness import small_task
+
+TASK = small_task()
+INITIAL = np.zeros(TASK.dim, dtype=np.float32)
+
+
+def start(folder: Path) -> None:
+    """What `serve` does with its folder."""
+    with ExitStack() as stack:
+        TaskState.open(stack, folder, TASK, INITIAL)
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    found = {path: path.stat() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {str(path): (path.read_bytes(), was.st_mtime_ns, was.st_mode) for path, was in found.items()}
+
+
+def of_another_task(folder: Path) -> None:
+    with ExitStack() as stack:
+        state = TaskState.open(stack, folder, small_task(name="other"), INITIAL)
+        state.store.begin("other-1", Role.AGGREGATOR_B)
+
+
+def charged_for_a_lost_round(folder: Path) -> None:
+    with ExitStack() as stack:
+        TaskState.open(stack, folder, TASK, INITIAL).ledger.charge(5, ["alice"])
+
+
+def torn_ledger(folder: Path) -> None:
+    start(folder)
+    with ledger_path(folder).open("ab") as file:
+        file.write(b'{"round":0,"clients":["nobody"],"chain":"00"}\n')
+
+
+def no_database(folder: Path) -> None:
+    start(folder)
+    store_path(folder).write_bytes(b"no database" * 100)
+
+
+def sticky(folder: Path) -> None:
+    start(folder)
+    folder.chmod(0o1777)
+
+
+def no_folder(folder: Path) -> None:
+    folder.write_text("a file")
+
+
+SPOILT = (of_another_task, charged_for_a_lost_round, torn_ledger, no_database, sticky, no_folder)
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
+def test_what_the_start_refuses_is_refused_and_nothing_changes(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    spoil(folder)
+    before = content(tmp_path)
+    with pytest.raises(SetupError) as refused:
+        require_aggregator_opens(folder, TASK, INITIAL)
+    assert content(tmp_path) == before
+    with pytest.raises((SetupError, StoreError, DpError)) as start_refused:
+        start(folder)
+    assert str(refused.value) == str(start_refused.value)
+
+
+def test_a_folder_that_the_start_takes_is_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    require_aggregator_opens(folder, TASK, INITIAL)
+    assert not folder.exists()
+    start(folder)
+    before = content(folder)
+    require_aggregator_opens(folder, TASK, INITIAL)
+    assert content(folder) == before
+
+
+def test_a_dealers_folder_is_opened_too(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    require_dealer_opens(folder, LEDGER_NAME)
+    assert not folder.exists()
+    folder.mkdir(mode=0o700)
+    DealLedger(folder / LEDGER_NAME).close()
+    before = content(folder)
+    require_dealer_opens(folder, LEDGER_NAME)
+    assert content(folder) == before
+    (folder / LEDGER_NAME).write_bytes(b"no database" * 100)
+    with pytest.raises(SetupError, match=str(folder / LEDGER_NAME)):
+        require_dealer_opens(folder, LEDGER_NAME)
+    folder.chmod(0o1777)
+    with pytest.raises(SetupError, match="state_dir: expected a folder of this server alone"):
+        require_dealer_opens(folder, LEDGER_NAME)

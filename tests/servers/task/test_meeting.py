@@ -1,0 +1,141 @@
+"""What the servers tell each other when they meet, beside their standing: rounds that were charged in vain.
+
+Failure means: a standing that no server has is taken for one; a charge that no server can have made enters the ledger;
+or an answer that is none ends with a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.mpc.channel import PIECE_BYTES, Prefixed, memory_pair
+from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.protos.precad.v1 import common_pb2
+from precad.servers.store.standing import MAX_ROUND, Agreement, Standing
+from precad.servers.task.meeting import SPARE_ROUNDS, _swap_sum, charge_bytes, compare, hello_of, level
+from tests.harness.harness import small_task
+
+TASK = small_task(("alice", "bob"))
+NEXT_ROUND = 5
+
+
+def level_with(answer: bytes) -> list[Any]:
+    """What A's ledger is told to charge as well, where B answers so."""
+    ours, theirs = memory_pair()
+    charged: list[Any] = []
+    store = SimpleNamespace(n_rounds=NEXT_ROUND)
+    state = SimpleNamespace(task=TASK, store=store, paid_attempts=dict, charge_as_well=charged.append)
+    meeting = SimpleNamespace(lane=ours, agreement=Agreement("task-1", NEXT_ROUND, None))
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(Prefixed(theirs, f"task-1/{NEXT_ROUND}/join").exchange, "charges", answer)
+        level(state, meeting)  # type: ignore[arg-type] # has what is asked for
+    return charged
+
+
+def test_charges_of_rounds_that_were_drawn_are_taken() -> None:
+    assert level_with(json.dumps({"0": ["alice"], "4": []}).encode()) == [{0: ("alice",), 4: ()}]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\xff",
+        b"[]",
+        b'{"one": []}',
+        b'{"1": 7}',
+        b'{"1": ["carol"]}',
+        b'{"1": [["alice"]]}',
+        b'{"1": ["alice", "alice"]}',
+        b'{"-1": []}',
+        b'{"5": []}',
+        b'{"9223372036854775808": []}',
+    ],
+)
+def test_charges_that_no_server_makes_are_refused(answer: bytes) -> None:
+    with pytest.raises(MalformedMessageError, match=r"^charges: expected "):
+        level_with(answer)
+
+
+def test_as_many_charges_as_there_were_rounds_have_room() -> None:
+    """Of all numbers below the largest, with every client, and as many more as a server may lack."""
+    n_rounds = 7
+    room = charge_bytes(TASK, n_rounds)
+    charges = {MAX_ROUND - i: tuple(TASK.clients) for i in range(n_rounds + SPARE_ROUNDS)}
+    assert len(json.dumps(charges)) <= room
+    assert len(json.dumps({**charges, 0: tuple(TASK.clients)})) > room
+
+
+def test_charges_longer_than_all_rounds_need_are_refused() -> None:
+    """Whatever number of rounds the hello named."""
+    answer = b"{" + b" " * charge_bytes(TASK, NEXT_ROUND) + b"}"
+    with pytest.raises(MalformedMessageError, match=rf"takes at most {len(answer) - 2} bytes, got {len(answer)}"):
+        level_with(answer)
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_piece_of_the_noisy_sum_that_no_server_sends_is_refused(is_behind: bool) -> None:
+    """To the server behind, more than a piece; to the one ahead, anything."""
+    ours, theirs = memory_pair()
+    answer = bytes(PIECE_BYTES + 1 if is_behind else 1)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: list(theirs.exchange_pieces("noisy sum", [answer])))
+        with pytest.raises(MalformedMessageError, match="'noisy sum' takes at most"):
+            _swap_sum(ours, np.zeros(24, dtype=np.int64), is_behind=is_behind)
+
+
+def standing(**changed: Any) -> common_pb2.Hello:
+    """The hello of a server that has committed round 1 of its first two."""
+    said = {"task_id": "small-0123456789abcdef", "n_committed": 1, "last_round": 1, "next_round": 2}
+    model = {"model_digest": bytes(32), "previous_model_digest": bytes(32)}
+    return hello_of(TASK, Standing(**{**said, **model, **changed}), lane_port=0)
+
+
+@pytest.mark.parametrize("next_round", [2, 3])
+def test_a_server_that_is_a_number_further_is_gone_on_with(next_round: int) -> None:
+    assert compare(0, TASK, standing(), standing(next_round=next_round)).next_round == next_round
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_server_that_is_further_than_a_draw_together_leads_to_is_refused(party: Any) -> None:
+    """One hello used up all numbers below its own, and with them what a budget allows."""
+    with pytest.raises(PeerMismatchError, match=r"^next_round \(was a server .* ours 2, peer's 4$"):
+        compare(party, TASK, standing(), standing(next_round=4))
+
+
+def test_a_fresh_server_goes_on_with_no_more_numbers_than_a_task_may_lose() -> None:
+    """Nothing is committed; rounds that begin with fewer than `lost_rounds` lost, and those drawn ahead of the last."""
+    fresh = {"n_committed": 0, "last_round": 0, "next_round": 0}
+    most = TASK.most_lost_rounds + TASK.batches_ahead + 1
+    ours = standing(**{**fresh, "task_id": ""})
+    assert compare(0, TASK, ours, standing(**{**fresh, "next_round": most})).next_round == most
+    for theirs in ({"next_round": most + 1}, {"next_round": MAX_ROUND}, {"next_round": 1, "task_id": ""}):
+        with pytest.raises(MalformedMessageError, match=r"^next_round: expected at most"):
+            compare(0, TASK, ours, standing(**{**fresh, **theirs}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"next_round": MAX_ROUND + 1}, "next_round"),
+        ({"next_round": 2**64 - 1}, "next_round"),
+        ({"n_committed": 2**64 - 1}, "n_committed"),
+        ({"n_committed": 3}, "n_committed"),
+        ({"n_committed": TASK.rounds + 1, "next_round": TASK.rounds + 9}, "n_committed"),
+        ({"last_round": 2}, "last_round"),
+        ({"last_round": 2**64 - 1}, "last_round"),
+        ({"n_committed": 0, "last_round": 1}, "last_round"),
+        ({"task_id": "other-0123456789abcdef"}, "task"),
+        ({"task_id": "small-0123456789abcdef\0"}, "task"),
+        ({"task_id": "small-" + 2000 * "a"}, "task"),
+    ],
+)
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_standing_that_no_server_has_is_refused(party: Any, changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(MalformedMessageError, match=rf"^{field}: expected "):
+        compare(party, TASK, standing(), standing(**changed))
