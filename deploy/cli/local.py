@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import typer
 
 from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 
 Dashboard = Annotated[
@@ -45,22 +44,16 @@ def run(config: ConfigFile, output: Output = None, dashboard: Dashboard = False,
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:
     with exit_codes():
         settings = raw()
-        from precad.deploy.configuration.local import with_operations
-        from precad.deploy.localhost.deployment import LocalRun, default_output
         from precad.deploy.localhost.summary import print_summary
+        from precad.deploy.localhost.whole import complete, prepare, require_finite
 
-        task = settings.get("task")
-        name = str(task.get("name", "task")) if isinstance(task, dict) else "task"
-        if dashboard:
-            settings = with_operations(settings)
-        local = LocalRun(settings, output or default_output(name), people)
-        summary = asyncio.run(local.run())
+        local = prepare(settings, output, people, dashboard=dashboard)
+        summary = complete(local)
         print_summary(people, summary, local.deployment.task)
         _write_report(local.folder)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
-        if not summary["model_is_finite"]:
-            raise UnfulfilledError("the training diverged: the model is not finite")
+        require_finite(summary)
 
 
 def _write_report(folder: RunFolder) -> None:

@@ -1,6 +1,7 @@
 """`precad account` and `precad certify`: what a training proves.
 
 accounting     `precad account`
+certifying     certificates from confidences, or from run folders
 certify_flags  `precad certify`
 certificates   `precad certify`
 planning       `precad certify --plan`

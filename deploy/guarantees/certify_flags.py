@@ -11,21 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.guarantees.certificates import (
-    Request,
-    certify_runs,
-    certify_samples,
-    lead_of_confidences,
-    methods_of,
-    read_confidences,
-)
+from precad.deploy.guarantees.certificates import Request, lead_of_confidences, methods_of, read_confidences
+from precad.deploy.guarantees.certifying import DEFAULT_DELTA, certify_folders, certify_given
 from precad.deploy.guarantees.planning import plan_wish
-from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.planner import CentralTask, PrecadTask, Task, Wish
-from precad.dp.certificates.prediction import Threat, Training
+from precad.dp.certificates.prediction import Threat
 from precad.protos.task.task import Task as ConfiguredTask
 
-_DEFAULT_DELTA: Final = 1e-5
 _NAMES: Final = {
     "q": "-q",
     "sigma": "--sigma",
@@ -84,25 +76,11 @@ class CertifyFlags:
             raise ConfigError(f"--confidences, --run: expected one of the two, found {which}")
         if self.runs:
             self._refuse("q", "sigma", "rounds", "trainings", beside="--run", why="the run folder says it")
-            from precad.deploy.guarantees.run_evidence import read_runs
-
-            evidence = read_runs(self.runs)
-            return certify_runs(
-                evidence.confidences,
-                evidence.labels,
-                evidence.training,
-                self._request(evidence.task.delta),
-                n_runs=evidence.n_runs,
-                provenance=evidence.provenance,
-            )
+            return certify_folders(self.runs, self._request)
         assert self.confidences is not None  # one of the two
         given = self._require("q", "sigma", "rounds")
         found, labels = read_confidences(self.confidences)
-        try:
-            training = Training(SampledGaussian(given["q"], given["sigma"]), given["rounds"])
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        return certify_samples(found, labels, training, self._request(_DEFAULT_DELTA), trainings=self.trainings)
+        return certify_given(found, labels, self._request(DEFAULT_DELTA), trainings=self.trainings, **given)
 
     def plan(self) -> dict[str, Any]:
         """The report on the wish. Raises ConfigError."""
@@ -149,7 +127,7 @@ class CertifyFlags:
     def _task(self) -> Task:
         """PRECAD's, if records are spoken of, else central DP over users."""
         given = self._require("q", "rounds", "clients")
-        n, given["delta"] = given.pop("clients"), _DEFAULT_DELTA if self.delta is None else self.delta
+        n, given["delta"] = given.pop("clients"), DEFAULT_DELTA if self.delta is None else self.delta
         if all(getattr(self, name) is None for name in _OF_RECORDS):
             return CentralTask(n_users=n, **given)
         of_records = self._require(*_OF_RECORDS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -85,6 +86,8 @@ class LocalRun:
         is evaluated.
         """
         self._started = time.monotonic()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._interrupted = asyncio.Event()
         self._accuracy_every_round = accuracy_every_round
         folder = RunFolder(output.absolute())
         resolved, self.deployment, split = resolve(raw, folder)
@@ -139,11 +142,12 @@ class LocalRun:
                 raise ConfigError(f"aggregator.{letter}.{error}") from None
 
     async def run(self) -> dict[str, Any]:
-        """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError on Ctrl-C."""
-        loop = asyncio.get_running_loop()
-        interrupted = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interrupted.set)
+        """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted."""
+        self._loop = loop = asyncio.get_running_loop()
+        is_main = threading.current_thread() is threading.main_thread()  # signals are the main thread's
+        signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+        for number in signals:
+            loop.add_signal_handler(number, self._interrupted.set)
         task = self.deployment.task
         algorithm = "" if task.algorithm == "precad" else f"{task.algorithm}, "
         title = f"{task.name}: {algorithm}two aggregators, a dealer, {len(task.clients)} clients"
@@ -151,12 +155,20 @@ class LocalRun:
             with LiveTable(self._console, title=title) as table:
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
-                await self._watch_until_done(table, interrupted)
+                await self._watch_until_done(table, self._interrupted)
         finally:
             await asyncio.to_thread(self._children.close)
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in signals:
                 loop.remove_signal_handler(number)
         return self._finish()
+
+    def interrupt(self) -> None:
+        """End the run with InterruptedRunError, from another thread; one that is yet to begin ends at once."""
+        if self._loop is None:
+            self._interrupted.set()
+        else:
+            with suppress(RuntimeError):  # the loop is closed, so the run is over
+                self._loop.call_soon_threadsafe(self._interrupted.set)
 
     async def _watch_until_done(self, table: LiveTable, interrupted: asyncio.Event) -> None:
         servers = self._start_servers()

@@ -1,0 +1,48 @@
+"""Certificates from confidences as given, or from run folders: what `precad certify` and `precad.certify` compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from precad.deploy.errors import ConfigError
+from precad.deploy.guarantees.certificates import Request, certify_runs, certify_samples
+from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.certificates.prediction import Training
+
+DEFAULT_DELTA: Final = 1e-5
+"""Given to the published method where no run says another."""
+
+
+def certify_given(
+    confidences: list[list[float]],
+    labels: list[int],
+    request: Request,
+    *,
+    q: float,
+    sigma: float,
+    rounds: int,
+    trainings: int | None,
+) -> dict[str, Any]:
+    """Certify confidences (n samples, n classes) of a training with these parameters. Raises ConfigError."""
+    try:
+        training = Training(SampledGaussian(q, sigma), rounds)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return certify_samples(confidences, labels, training, request, trainings=trainings)
+
+
+def certify_folders(folders: Sequence[Path], request_at: Callable[[float], Request]) -> dict[str, Any]:
+    """Certify the runs of one configuration. `request_at` takes their task's delta. Raises ConfigError, ClientError."""
+    from precad.deploy.guarantees.run_evidence import read_runs  # loads PyTorch
+
+    evidence = read_runs(list(folders))
+    return certify_runs(
+        evidence.confidences,
+        evidence.labels,
+        evidence.training,
+        request_at(evidence.task.delta),
+        n_runs=evidence.n_runs,
+        provenance=evidence.provenance,
+    )
