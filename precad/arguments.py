@@ -1,0 +1,160 @@
+"""Take arguments of the front door as `deploy` and `lab` want them, and name them in errors as callers do."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from precad.deploy.guarantees.certificates import Request
+
+Folder: TypeAlias = str | os.PathLike[str]
+Config: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
+"""A path to a TOML file, or its contents."""
+
+_FLAG: Final = re.compile(r"^(?:--?(?P<flag>[a-z][a-z-]*)|DIR):", re.MULTILINE)
+_OTHERWISE: Final = {None: "folder", "output": "folder", "run": "runs"}
+"""Arguments whose name is not that of the command's flag; None is the command's DIR."""
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Name arguments in a ConfigError as callers of a function do: `rounds` for the command's `--rounds`."""
+    from precad.deploy.errors import ConfigError
+
+    def name(found: re.Match[str]) -> str:
+        flag = found["flag"]
+        return (_OTHERWISE[flag] if flag in _OTHERWISE else flag.replace("-", "_")) + ":"
+
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_FLAG.sub(name, str(error))) from error.__cause__
+
+
+def contents(config: Config) -> dict[str, Any]:
+    """Return what a configuration holds, as if it had been written to a file and read. Raises ConfigError."""
+    import tomllib
+
+    import tomli_w
+
+    from precad.deploy.configuration.sections import read_toml
+    from precad.deploy.errors import ConfigError
+
+    if isinstance(config, str | os.PathLike):
+        return read_toml(Path(config))
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"config: expected a path or a mapping, found {config!r:.60}")
+    if not config:
+        raise ConfigError("config: expected a configuration with a section task, found an empty one")
+    try:
+        return tomllib.loads(tomli_w.dumps(config))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"config: expected names with values that TOML has, found another: {error}") from None
+
+
+def console(is_shown: bool) -> Console:
+    """Return standard error where progress is to be seen, and nothing elsewhere."""
+    import io
+    import sys
+
+    from rich.console import Console
+
+    if is_shown:
+        return Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+    return Console(file=io.StringIO(), force_terminal=False, quiet=True)
+
+
+def seeds_of(seeds: int | Iterable[int]) -> list[int]:
+    """Return the seeds: so many from 0 on, or these. Raises ConfigError."""
+    from precad.deploy.errors import ConfigError
+
+    try:
+        found = [operator.index(seed) for seed in seeds] if isinstance(seeds, Iterable) else list(range(seeds))
+    except TypeError:
+        raise ConfigError(f"seeds: expected a number of seeds, or integers, found {seeds!r:.60}") from None
+    if not found or min(found) < 0 or len(set(found)) < len(found):
+        raise ConfigError(f"seeds: expected distinct integers from 0 on, at least one, found {seeds!r:.60}")
+    return found
+
+
+def require_count(name: str, value: object) -> None:
+    """Raise ConfigError unless it is a positive integer."""
+    from precad.deploy.errors import ConfigError
+
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name}: expected a positive integer, found {value!r:.60}")
+
+
+def require_all(**given: object) -> None:
+    """Raise ConfigError naming all arguments that are None."""
+    from precad.deploy.errors import ConfigError
+
+    if missing := [name for name, value in given.items() if value is None]:
+        raise ConfigError("\n".join(f"{name}: expected a value, found none" for name in missing))
+
+
+def require_none(beside: str, **given: object) -> None:
+    """Raise ConfigError naming all arguments that are not None."""
+    from precad.deploy.errors import ConfigError
+
+    if wrong := {name: value for name, value in given.items() if value is not None}:
+        lines = (f"{name}: expected none beside {beside}, found {value!r:.60}" for name, value in wrong.items())
+        raise ConfigError("\n".join(lines))
+
+
+def folders_of(name: str, given: Sequence[Folder]) -> list[Path]:
+    """Return at least one folder. Raises ConfigError."""
+    from precad.deploy.errors import ConfigError
+
+    if isinstance(given, str | os.PathLike) or not (found := [Path(folder) for folder in given]):
+        raise ConfigError(f"{name}: expected a list of folders, at least one, found {given!r:.60}")
+    return found
+
+
+def request_of(
+    delta: float | None, *, threat: str, method: str, at_most: int, psi: float
+) -> Callable[[float], Request]:
+    """Return what a certificate is asked for, once it is known which delta is the evidence's. Raises ConfigError."""
+    from precad.deploy.errors import ConfigError
+    from precad.deploy.guarantees.certificates import Request, methods_of
+    from precad.dp.certificates.prediction import Method, Threat
+
+    require_count("at_most", at_most)
+    for name, value, known in (("threat", threat, [*Threat]), ("method", method, [*Method, "all"])):
+        if value not in known:
+            raise ConfigError(f"{name}: expected one of {', '.join(known)}, found {value!r:.60}")
+
+    def request_at(otherwise: float) -> Request:
+        return Request(
+            delta=otherwise if delta is None else delta,
+            threat=Threat(threat),
+            methods=methods_of(method),
+            at_most=at_most,
+            psi=psi,
+        )
+
+    return request_at
+
+
+def evidence_of(confidences: Any, labels: Any) -> tuple[list[list[float]], list[int]]:
+    """Return confidences (n samples, n classes) and labels (n samples,) as lists. Raises ConfigError."""
+    from precad.deploy.guarantees.certificates import require_confidences
+
+    rows, classes = _listed(confidences), _listed(labels)
+    require_confidences(rows, classes, "confidences")
+    return rows, classes
+
+
+def _listed(value: Any) -> Any:
+    """Return lists of Python's numbers for arrays, tensors and sequences of them; anything else as it is."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_listed(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,289 @@
+"""The functions of `import precad`. Each loads what it needs when it is called, and prints nothing unless asked.
+
+They call the functions of `deploy` and `lab` that the commands of the same names call. What those raise comes through.
+A ConfigError has a line for each fault: the field or argument, what was expected, what was found. Errors of data sets,
+models and attacks are ValueErrors too. A configuration is a TOML file's path, or what such a file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from precad import arguments
+from precad.arguments import Config, Folder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from precad.results import Account, Certificates, RunResult, SimulationResult, VerifiedExport
+
+
+def simulate(
+    config: Config,
+    /,
+    *,
+    seeds: int | Iterable[int] = 1,
+    rounds: int | None = None,
+    folder: Folder | None = None,
+    workers: int = 1,
+    ray: str | None = None,
+    progress: bool = False,
+) -> SimulationResult:
+    """Train in this process, once for each seed, and return what came out.
+
+    The same seed gives the same model, bit for bit, on one machine and number of PyTorch threads. Seeds protect nobody:
+    what a result guarantees is said of the algorithm with the operating system's randomness. (docs/simulation.md)
+
+        config    sections `[task]`, `[client]` and `[simulation]`; sections of servers are read over
+        seeds     how many, from 0 on; or which
+        rounds    in place of the task's
+        folder    where files go; one of the same runs is gone on with. None: a new one, `runs/<task>-simulated-<time>`
+        workers   trainings at once, a process each
+        ray       address of a Ray cluster that runs them
+        progress  show a bar on standard error
+
+    A training that diverges is a result too: see its `ended`, or call the result's `require_fulfilled`.
+
+    Raises: ConfigError, ArgumentError (unknown names, data), and other errors of the client.
+
+        >>> found = precad.simulate({
+        ...     "task": {
+        ...         "name": "digits", "clients": 4, "rounds": 20, "model": "mlp", "delta": 1e-5,
+        ...         "client_rate": 0.9, "record_rate": 0.5, "record_clip": 1.0, "client_clip": 16.0,
+        ...         "noise_multiplier": 4.6, "learning_rate": 3.0,
+        ...     },
+        ...     "client": {"dataset": "digits"},
+        ... }, seeds=2, folder="runs/simulated")
+        >>> [(one.seed, one.rounds, one.accuracy > 0.5) for one in found.seeds]
+        [(0, 20, True), (1, 20, True)]
+    """
+    from precad.deploy.localhost.deployment import default_output
+    from precad.lab.simulation import simulate as simulation
+    from precad.lab.simulation.workers import Workers
+    from precad.results import SimulationResult
+
+    with arguments.named():
+        arguments.require_count("workers", workers)
+        if rounds is not None:
+            arguments.require_count("rounds", rounds)
+        wanted = arguments.seeds_of(seeds)
+        plan = simulation.resolve(arguments.contents(config), rounds=rounds)
+        output = default_output(f"{plan.task.name}-simulated") if folder is None else Path(folder)
+        return SimulationResult.of(
+            simulation.run_plan(plan, output, wanted, arguments.console(progress), Workers.asked_for(workers, ray))
+        )
+
+
+def run(
+    config: Config, /, folder: Folder | None = None, *, dashboard: bool = False, progress: bool = False
+) -> RunResult:
+    """Run a whole deployment on this machine over real processes, and return what came out.
+
+    The dealer, both aggregators and the clients are processes of their own, over gRPC with mutual TLS. Randomness is
+    the operating system's, so that two runs differ and the epsilons hold.
+
+        config     sections `[task]` and `[client]`; the runner supplies addresses, certificates and the dimension
+        folder     new or empty, for everything that the run leaves; None: a new one, `runs/<task>-<time>`
+        dashboard  give every server a dashboard. Its token is shown with `progress`, and is a file of the folder
+        progress   show the rounds on standard error
+
+    It works in scripts, in threads and in notebooks. Children import nothing from the current folder, except for a
+    model of your own. Ctrl-C stops every process: InterruptedRunError, in a notebook KeyboardInterrupt.
+
+    Raises: ConfigError before a process starts. RunFailedError where a server or the dealer ends early.
+    UnfulfilledError where the model is not finite, once all files are written.
+
+        >>> found = precad.run({
+        ...     "task": {
+        ...         "name": "digits", "clients": ["a", "b", "c"], "rounds": 2, "model": "mlp", "delta": 1e-5,
+        ...         "client_rate": 1.0, "record_rate": 0.5, "record_clip": 1.0, "client_clip": 16.0,
+        ...         "noise_multiplier": 4.6, "learning_rate": 3.0, "gate": "native",
+        ...     },
+        ...     "client": {"dataset": "digits"},
+        ... }, "runs/first")
+        >>> found.rounds, found.accepted, found.rejected
+        (2, 6, 0)
+    """
+    from precad.deploy.localhost.whole import complete, prepare, require_finite
+    from precad.results import RunResult
+
+    with arguments.named():
+        local = prepare(
+            arguments.contents(config),
+            None if folder is None else Path(folder),
+            arguments.console(progress),
+            dashboard=dashboard,
+        )
+        summary = complete(local)
+    require_finite(summary)
+    return RunResult.of(summary, local.deployment.task.model)
+
+
+def account(
+    config: Config | None = None,
+    /,
+    *,
+    sigma: float | None = None,
+    q: float | None = None,
+    p: float | None = None,
+    rounds: int | None = None,
+    delta: float | None = None,
+    participation: int | None = None,
+    record_clip: float | None = None,
+    client_clip: float | None = None,
+    dim: int | None = None,
+    frac_bits: int | None = None,
+    target_epsilon: float | None = None,
+) -> Account:
+    """Compute what a training costs in epsilon, in both views and by every accountant.
+
+        config          a draft is enough: its `[task]` gives what no argument does
+        sigma           each server's noise over the record clip; with a target it may be left out, and is the least one
+                        that meets the target against one server that may discard draws
+        q, p            rates of clients in a round, and of a client's records
+        rounds, delta   of the training, and of every statement
+        participation   rounds that the client took part in, once known; None plans with the expected number
+        record_clip     R; with client_clip, C, a whole client is accounted as well
+        dim, frac_bits  d and f: with R, the rounding to fixed point is counted
+
+    Raises: ConfigError naming what is missing or outside its range.
+    Source: docs/privacy.md.
+
+        >>> cost = precad.account(sigma=1.0, q=0.1, p=0.05, rounds=500, delta=1e-5)
+        >>> cost.participation, cost.one_server.epsilon <= cost.one_server.epsilon_if_discarded
+        (50, True)
+        >>> enough = precad.account(q=0.1, p=0.05, rounds=500, delta=1e-5, target_epsilon=2.0)
+        >>> enough.one_server.epsilon_if_discarded <= 2.0
+        True
+    """
+    from precad.deploy.guarantees import accounting
+    from precad.results import Account
+
+    given = {"sigma": sigma, "q": q, "p": p, "rounds": rounds, "delta": delta, "participation": participation}
+    given |= {"record_clip": record_clip, "client_clip": client_clip, "dim": dim, "frac_bits": frac_bits}
+    with arguments.named():
+        task = None if config is None else accounting.task_of(arguments.contents(config))
+        return Account.of(accounting.account_of_flags(given, task, target_epsilon=target_epsilon))
+
+
+@overload
+def certify(
+    confidences: Sequence[Sequence[float]] | NDArray[np.floating[Any]],
+    labels: Sequence[int] | NDArray[np.integer[Any]],
+    *,
+    q: float,
+    sigma: float,
+    rounds: int,
+    trainings: int | None = None,
+    delta: float | None = None,
+    threat: Literal["add", "replace"] = "add",
+    method: Literal["published", "pld", "exact", "all"] = "all",
+    at_most: int = 128,
+    psi: float = 0.01,
+) -> Certificates: ...
+
+
+@overload
+def certify(
+    *,
+    runs: Sequence[Folder],
+    delta: float | None = None,
+    threat: Literal["add", "replace"] = "add",
+    method: Literal["published", "pld", "exact", "all"] = "all",
+    at_most: int = 128,
+    psi: float = 0.01,
+) -> Certificates: ...
+
+
+def certify(
+    confidences: Any = None,
+    labels: Any = None,
+    *,
+    runs: Sequence[Folder] | None = None,
+    q: float | None = None,
+    sigma: float | None = None,
+    rounds: int | None = None,
+    trainings: int | None = None,
+    delta: float | None = None,
+    threat: str = "add",
+    method: str = "all",
+    at_most: int = 128,
+    psi: float = 0.01,
+) -> Certificates:
+    """Count the poisoning attackers that predictions withstand.
+
+    Evidence is either confidences with the training's parameters, or the folders of independent runs, which hold them.
+
+        confidences  (n samples, n classes), in [0, 1]: expected confidences, or means of `trainings` trainings
+        labels       (n samples,): the right classes
+        runs         folders that `precad.run` or `precad run` left, all of one configuration
+        q, sigma     rate of attacking units in a round, and noise over the clip of one such unit
+        rounds       T
+        trainings    that the confidences are means of: all bounds then hold with probability 1 - psi. None: exact
+        delta        of the published method; None: 1e-5, or the runs'
+        threat       attackers join ("add"), or take the place of benign units ("replace")
+        method       how attackers are bounded: "exact" and "pld" are proved, "published" is a paper's formula
+        at_most      where the search for more attackers stops
+
+    Raises: ConfigError naming the argument; errors of the client for runs whose model or data cannot be loaded.
+    Source: docs/certificates.md.
+
+        >>> found = precad.certify([[0.95, 0.05], [0.3, 0.7]], [0, 1], q=1.0, sigma=4.0, rounds=1, method="exact")
+        >>> found.tolerated["exact"], found.labels["exact"].value
+        ([6, 2], 'bound')
+    """
+    from precad.deploy.guarantees.certifying import DEFAULT_DELTA, certify_folders, certify_given
+    from precad.results import Certificates
+
+    training: dict[str, Any] = {"q": q, "sigma": sigma, "rounds": rounds, "trainings": trainings}
+    with arguments.named():
+        request_at = arguments.request_of(delta, threat=threat, method=method, at_most=at_most, psi=psi)
+        if runs is not None:
+            arguments.require_none("runs", confidences=confidences, labels=labels, **training)
+            report = certify_folders(arguments.folders_of("runs", runs), request_at)
+        else:
+            arguments.require_all(confidences=confidences, labels=labels, q=q, sigma=sigma, rounds=rounds)
+            rows, classes = arguments.evidence_of(confidences, labels)
+            report = certify_given(rows, classes, request_at(DEFAULT_DELTA), **training)
+    return Certificates.of(report)
+
+
+def verify_export(
+    folder: Folder,
+    *,
+    authority: Folder,
+    against: Folder | None = None,
+    signed_by: Literal["both", "a", "b"] = "both",
+) -> VerifiedExport:
+    """Check an exported model: digests, signatures, roles, and that both servers state the same.
+
+        folder     what `precad export` wrote
+        authority  PEM file of the certificate authority: all that needs to be trusted
+        against    the other server's export of the same model
+        signed_by  whose signatures must be there, in either folder
+
+    Raises: ExportRefusedError at the first thing amiss; ConfigError for an authority or a folder that is none.
+    Source: docs/export.md.
+
+        >>> found = precad.verify_export("model", authority="runs/first/pki/ca.pem")
+        >>> sorted(found.signatures), found.files["model.pt"]
+        (['aggregator-a', 'aggregator-b'], ['aggregator-a', 'aggregator-b'])
+    """
+    from precad.deploy.errors import ConfigError
+    from precad.deploy.exporting import signing, verify
+    from precad.results import VerifiedExport
+
+    wanted = {"both": signing.SIGNERS, "a": signing.SIGNERS[:1], "b": signing.SIGNERS[1:]}
+    with arguments.named():
+        if signed_by not in wanted:
+            raise ConfigError(f"signed_by: expected one of {', '.join(wanted)}, found {signed_by!r}")
+        report = verify.verify_export(
+            Path(folder),
+            authority=Path(authority),
+            against=None if against is None else Path(against),
+            wanted=wanted[signed_by],
+        )
+    return VerifiedExport.of(report)
