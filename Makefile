@@ -10,10 +10,10 @@ INSTALLED := $(VENV)/.installed
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench peers lint prose format protos lock clean
+.PHONY: help setup demo test unit vectors integration faults docs test-slow bench peers lint prose format protos lock release clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## Make the virtual environment from the lock files
 
@@ -40,6 +40,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfi
 
 test: $(INSTALLED)  ## Run the tests (under 10 minutes on 2 cores)
 	$(PYTEST)
+
+unit vectors integration faults docs: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)
+	$(PYTEST) $$($(BIN)/python -m tests.layers $@)
 
 test-slow: $(INSTALLED)  ## Run all tests, the long ones too
 	PRECAD_THOROUGH=1 $(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
@@ -79,6 +82,9 @@ protos: $(INSTALLED)  ## Generate the gRPC stubs from protos/precad/v1
 lock: $(INSTALLED)  ## Resolve the lock files anew from pyproject.toml
 	$(PIP) install uv
 	$(BIN)/python deploy/hosts/lock.py
+
+release:  ## Make the tag of a release, here only: make release VERSION=x.y.z
+	@.ci/release "$(VERSION)"
 
 clean:  ## Remove the virtual environments and caches (runs/ stays)
 	rm -rf $(VENV) $(PEERS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

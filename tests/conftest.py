@@ -11,6 +11,8 @@ from pathlib import Path
 
 from hypothesis import settings
 
+pytest_plugins = ["tests.layers", "tests.flaky"]
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")

@@ -56,6 +56,7 @@ from tests.harness.harness import (
     running,
     small_task,
 )
+from tests.harness.refusals import LOST_STATUS, refusal
 from tests.reference.round import run_round
 
 A, B, DEALER = Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER
@@ -271,20 +272,6 @@ def rebound(scene: Scene, **fields: Any) -> common_pb2.Binding:
     for name, value in fields.items():
         setattr(binding, name, value)
     return binding
-
-
-async def refusal(attack: Callable[[], Awaitable[None]]) -> grpc.aio.AioRpcError:
-    """The error that a call must end with.
-
-    grpc.aio 1.85 may report a write that loses the race with the server's refusal as an INTERNAL error of its own, in
-    place of the server's status; a call that changes nothing can be made again.
-    """
-    for _ in range(20):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await attack()
-        if caught.value.details() != "Internal error from Core":
-            break
-    return caught.value
 
 
 # Without an identity
@@ -640,6 +627,7 @@ SPOILT: dict[str, tuple[Callable[[Scene], Parts], bool, str]] = {
 """What, whether the stream then ends, and the refusal."""
 
 
+@pytest.mark.flaky(reason=LOST_STATUS)
 @pytest.mark.parametrize("spoilt", SPOILT)
 @asynchronous
 async def test_a_spoilt_upload_costs_its_client_the_round_and_nobody_else(

@@ -49,6 +49,7 @@ from precad.servers.links.dealer import TupleSource
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.telemetry.events import Telemetry
 from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
+from tests.harness.refusals import LOST_STATUS, refusal
 
 TASK = small_task()
 TASK_ID = "small-1"
@@ -119,11 +120,7 @@ class Desk:
             await run
 
     async def ask(self, tls: TlsFiles, *requests: dealer_pb2.DealRequest) -> None:
-        """Makes these requests on a stream of its own, each once the one before it is answered.
-
-        (When a stream is refused while its client still writes, grpc.aio 1.85 may report INTERNAL in place of the
-        server's status.)
-        """
+        """Makes these requests on a stream of its own, each once the one before it is answered."""
         async with dial(self.address, Role.DEALER, tls) as channel:
             call = dealer_pb2_grpc.DealerStub(channel).Deal()
             for request in requests:
@@ -135,9 +132,8 @@ class Desk:
 
     async def refusal(self, tls: TlsFiles, *requests: dealer_pb2.DealRequest) -> tuple[grpc.StatusCode, str]:
         """Code and text with which the stream was refused."""
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.ask(tls, *requests)
-        return caught.value.code(), caught.value.details()
+        error = await refusal(lambda: self.ask(tls, *requests))
+        return error.code(), error.details()
 
 
 def _is_last(reply: dealer_pb2.DealReply) -> bool:
@@ -292,6 +288,7 @@ async def test_batches_that_are_asked_for_together_come_in_order(pki: Pki) -> No
             assert_fit_together(part_a, part_b)
 
 
+@pytest.mark.flaky(reason=LOST_STATUS)
 @asynchronous
 async def test_a_server_that_runs_far_ahead_of_the_other_is_refused(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dealer holds a bounded number of batches."""
@@ -375,6 +372,7 @@ async def test_a_part_is_handed_out_once(pki: Pki) -> None:
         )
 
 
+@pytest.mark.flaky(reason=LOST_STATUS)
 @asynchronous
 async def test_a_round_never_goes_backwards(pki: Pki) -> None:
     async with dealing(pki) as desk:
