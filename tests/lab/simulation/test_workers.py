@@ -144,8 +144,10 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(config: Path, tmp_path: 
     assert 'expected "local", "auto" or HOST:PORT of a cluster that answers, found \'127.0.0.1:1\'' in done.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_the_command_says_what_installs_it(config: Path, tmp_path: Path) -> None:
+def test_without_ray_the_command_says_what_installs_it(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     done = precad("simulate", config, "--ray", "local", "--output", tmp_path / "run")
     assert done.exit_code == 2
     assert 'pip install "precad[scale]"' in done.stderr
