@@ -1,0 +1,321 @@
+"""What contributors rely on: layers of tests, quarantine, releases, continuous integration, and the files about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.layers import LAYERS, ROWS, files_of, layer_of
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKE = re.findall(r"^([a-z][a-z -]*):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+TARGETS = {target for targets in MAKE for target in targets.split()}
+
+
+def run(command: list[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+# Layers
+
+
+def test_every_test_has_one_layer(request: pytest.FixtureRequest) -> None:
+    """All that this run collected, not this file alone."""
+    for item in request.session.items:
+        assert len([mark for mark in item.iter_markers() if mark.name in LAYERS]) == 1, item.nodeid
+
+
+def test_the_layers_share_out_all_files_of_tests() -> None:
+    files = [name for layer in LAYERS for name in files_of(layer)]
+    found = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert sorted(files) == found
+    assert all(list(files_of(layer)) for layer in LAYERS)
+
+
+def test_every_row_names_tests_that_are_there() -> None:
+    """A file that was moved would fall into another layer without a word."""
+    rows = [row for rows in ROWS.values() for row in rows]
+    assert len(rows) == len(set(rows))
+    for layer, of_layer in ROWS.items():
+        for row in of_layer:
+            assert any(name.startswith(row) for name in files_of(layer)), row
+
+
+def test_the_longest_path_decides() -> None:
+    assert [layer_of(f"tests/mpc/{name}") for name in ("test_ring.py", "crypten/test_x.py")] == ["unit", "integration"]
+    with pytest.raises(ValueError, match=r"expected one below tests/, found 'mpc/ring\.py'"):
+        layer_of("mpc/ring.py")
+
+
+def test_every_layer_has_its_marker_and_its_command() -> None:
+    markers = [marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]]
+    assert set(LAYERS) <= set(markers)
+    assert set(LAYERS) <= TARGETS
+
+
+PROBES = """
+import pathlib, socket, subprocess
+import pytest
+
+FIRST = pathlib.Path(__file__).with_name("first")
+
+@pytest.mark.unit
+def test_a_socket():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+
+@pytest.mark.unit
+def test_a_process():
+    subprocess.run(["true"])
+
+@pytest.mark.unit
+def test_within():
+    socket.socketpair()
+
+def test_of_another_layer():
+    subprocess.run(["true"])
+
+@pytest.mark.flaky(reason="a race that is not ours")
+def test_lost_once():
+    if not FIRST.exists():
+        FIRST.touch()
+        raise AssertionError("the first outcome")
+
+@pytest.mark.flaky(reason="a race that is not ours")
+def test_lost_twice():
+    raise AssertionError("always")
+
+@pytest.fixture
+def broken():
+    raise AssertionError("in a fixture")
+
+@pytest.mark.flaky(reason="a race that is not ours")
+def test_of_a_broken_fixture(broken):
+    pass
+"""
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["one process", "a worker"])
+def probed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the lines of a run of the probes, in the process itself or in one of pytest-xdist."""
+    return run_probes(PROBES, tmp_path_factory.mktemp("probes"), request.param).stdout.splitlines()
+
+
+def run_probes(tests: str, folder: Path, n_workers: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run tests of another project under our two plugins."""
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  unit\n")
+    (folder / "test_probes.py").write_text(tests)
+    plugins = ["-p", "tests.layers", "-p", "tests.flaky", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-rA", *plugins, f"--numprocesses={n_workers}", "test_probes.py"]
+    return run(command, folder, PYTHONPATH=str(ROOT))
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        ("test_a_socket", "FAILED"),
+        ("test_a_process", "FAILED"),
+        ("test_within", "PASSED"),
+        ("test_of_another_layer", "PASSED"),
+        ("test_lost_once", "PASSED"),
+        ("test_lost_twice", "FAILED"),
+        ("test_of_a_broken_fixture", "ERROR"),
+    ],
+)
+def test_outcomes_of_probes(test: str, outcome: str, probed: list[str]) -> None:
+    ended = [line.split()[0] for line in probed if re.match(rf"(PASSED|FAILED|ERROR) test_probes\.py::{test}\b", line)]
+    assert ended == [outcome]
+
+
+def test_both_outcomes_of_a_quarantined_test_are_printed(probed: list[str]) -> None:
+    text = "\n".join(probed)
+    for test, outcome in (("test_lost_once", "the first outcome"), ("test_lost_twice", "always")):
+        said = text.split(f"tried again: test_probes.py::{test}")[1].split(" tried again: ")[0]
+        assert "reason: a race that is not ours" in said
+        assert outcome in said
+    assert "tried again: test_probes.py::test_of_a_broken_fixture" not in text
+    assert "2 rerun" in probed[-1]
+
+
+def test_a_quarantine_without_a_reason_is_refused(tmp_path: Path) -> None:
+    done = run_probes("import pytest\n\n@pytest.mark.flaky\ndef test_it():\n    pass\n", tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "test_probes.py::test_it: expected flaky(reason=TEXT)" in done.stderr
+
+
+# Releases
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Make a small repository whose version 1.2.3 is ready."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/release", tmp_path / ".ci/release")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1.2.3"\n')
+    (tmp_path / "CITATION.cff").write_text("cff-version: 1.2.0\nversion: 1.2.3\n")
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2026-01-02\n\n### Added\n\n- A thing.\n\n"
+        "## [1.2.2] - 2026-01-01\n\n- An older thing.\n"
+    )
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as somebody."""
+    done = run(["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments], folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def commit(folder: Path) -> None:
+    """Commit everything."""
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "A state")
+
+
+def release(folder: Path, version: str) -> subprocess.CompletedProcess[str]:
+    """Ask for the tag of a version."""
+    somebody = {f"GIT_COMMITTER_{key}": f"{value}" for key, value in (("NAME", "x"), ("EMAIL", "x@example.org"))}
+    return run(["bash", ".ci/release", version], folder, **somebody)
+
+
+def test_a_release_is_an_annotated_tag_with_its_changes(repository: Path) -> None:
+    done = release(repository, "1.2.3")
+    assert done.returncode == 0, done.stderr
+    assert git(repository, "cat-file", "-t", "v1.2.3").strip() == "tag"
+    said = git(repository, "tag", "--list", "--format=%(contents)", "v1.2.3")
+    assert said.startswith("precad 1.2.3\n")
+    assert "### Added\n- A thing." in said
+    assert "older" not in said
+    again = release(repository, "1.2.3")
+    assert (again.returncode, again.stderr) == (2, "release: expected a new version, found the tag v1.2.3\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "text", "message"),
+    [
+        ("", "", "", "expected VERSION=x.y.z, found ''"),
+        ("1.2", "", "", "expected VERSION=x.y.z, found '1.2'"),
+        (
+            "1.2.3",
+            "pyproject.toml",
+            'version = "1.2.2"\n',
+            "pyproject.toml: expected version = \"1.2.3\", found '1.2.2'",
+        ),
+        ("1.2.3", "CITATION.cff", "version: 1.2.2\n", "CITATION.cff: expected version: 1.2.3, found '1.2.2'"),
+        ("1.2.3", "CHANGELOG.md", "## [1.2.3] - 2026-01-02\n\n## [1.2.2] - x\n- y\n", "found none"),
+        ("1.2.3", "CHANGELOG.md", "## [Unreleased]\n- y\n", "expected a section '## [1.2.3] - YYYY-MM-DD'"),
+    ],
+)
+def test_a_release_that_is_not_ready_is_refused(
+    version: str, file: str, text: str, message: str, repository: Path
+) -> None:
+    if file:
+        (repository / file).write_text(text)
+        commit(repository)
+    done = release(repository, version)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert git(repository, "tag") == ""
+
+
+def test_a_release_needs_a_clean_tree(repository: Path) -> None:
+    (repository / "new").touch()
+    assert "expected a clean tree" in release(repository, "1.2.3").stderr
+    assert git(repository, "tag") == ""
+
+
+# Continuous integration
+
+
+def test_it_runs_without_root_programs_or_network_and_says_what_is_missing(tmp_path: Path) -> None:
+    """Only a shell and `make` are there, and pip installs nothing. No test is tried again."""
+    programs, python = tmp_path / "bin", tmp_path / ".venv/bin/python"
+    for folder in (programs, python.parent, tmp_path / ".ci"):
+        folder.mkdir(parents=True)
+    for name in ("run", "optional.txt"):
+        shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci" / name)
+    for name in ("bash", "dirname", "grep", "mktemp", "rm", "timeout"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    for path, body in {
+        programs / "make": f'echo "$@" >> {tmp_path}/made',
+        programs / "id": "echo 1000",
+        python: "[ $3 = freeze ] && echo numpy==1.0",
+    }.items():
+        path.write_text(f"#!{programs}/bash\n{body}\n")
+        path.chmod(0o755)
+    done = run([programs / "bash", ".ci/run"], tmp_path, PATH=str(programs), PRECAD_CHROMIUM="")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made").read_text().splitlines() == ["setup", "lint", "test"]
+    for line in (
+        "optional programs: none installed, which needs root and apt-get",
+        "optional packages: the package index did not give those of .ci/optional.txt within their time",
+        "optional: no chromium here, so its tests are skipped",
+        "optional: no Python module ray here, so its tests are skipped",
+    ):
+        assert line in done.stdout.splitlines()
+
+
+def test_pre_commit_runs_what_continuous_integration_runs() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert "://" not in text
+    (repository,) = yaml.safe_load(text)["repos"]
+    assert repository["repo"] == "local"
+    entries = [hook["entry"] for hook in repository["hooks"]]
+    lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert lint is not None
+    assert "make lint" in entries
+    assert "\nmake lint\n" in (ROOT / ".ci/run").read_text()
+    for entry in entries:
+        program, _, rest = entry.partition(" ")
+        command = rest.removesuffix(" --force-exclude")
+        assert (
+            rest in TARGETS
+            if program == "make"
+            else any(f"{Path(program).name} {part}" in lint[1] for part in (command, f"{command.split()[0]} --check"))
+        )
+
+
+# Files
+
+
+def test_the_citation_is_valid_and_of_this_version() -> None:
+    """Fields of the Citation File Format 1.2.0, and no other."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    required = {"cff-version", "message", "title", "authors"}
+    assert required <= cited.keys() <= required | {"type", "version", "license", "keywords", "references"}
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["type"] == "software"
+    assert str(cited["version"]) == PROJECT["project"]["version"]
+    assert cited["license"] == PROJECT["project"]["license"]
+    assert len(set(cited["keywords"])) == len(cited["keywords"])
+    for work in (cited, *cited["references"]):
+        assert {"type", "title", "authors"} <= work.keys()
+        assert work["authors"]
+        for author in work["authors"]:
+            assert author.keys() in ({"name"}, {"family-names", "given-names"})
+            assert all(author.values())
+
+
+def test_contributing_names_commands_and_files_that_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    commands = re.findall(r"`make ([a-z-]+)", text)
+    assert {"setup", "unit", "lint"} <= set(commands) <= TARGETS
+    paths = re.findall(r"`((?:[\w.-]+/)+[\w.-]*|[A-Z][\w.]+\.md)`", text)
+    assert len(paths) >= 5
+    for path in paths:
+        assert (ROOT / path).exists(), path
