@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.layers import LAYERS, ROWS, files_of, layer_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
 MAKE = re.findall(r"^([a-z][a-z -]*):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE)
 TARGETS = {target for targets in MAKE for target in targets.split()}
 
@@ -309,6 +311,25 @@ def test_the_citation_is_valid_and_of_this_version() -> None:
         for author in work["authors"]:
             assert author.keys() in ({"name"}, {"family-names", "given-names"})
             assert all(author.values())
+
+
+def test_the_changelog_keeps_its_form() -> None:
+    """Keep a Changelog: the unreleased part first and short, then versions, newest first, in known kinds."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert text.startswith("# Changelog\n")
+    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert titles[0] == "[Unreleased]"
+    versions = []
+    for title in titles[1:]:
+        match = re.fullmatch(r"\[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d{2}-\d{2}", title)
+        assert match, title
+        versions.append(tuple(map(int, match.groups())))
+    assert all(newer > older for newer, older in pairwise(versions))
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= set(KINDS)
+    unreleased = text.split("## [Unreleased]")[1].split("\n## ")[0].strip().splitlines()
+    assert len(unreleased) < 60
+    for part in "\n".join(unreleased).split("### ")[1:]:
+        assert part.splitlines()[1].startswith("- "), part
 
 
 def test_contributing_names_commands_and_files_that_are_there() -> None:
