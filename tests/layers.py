@@ -52,9 +52,12 @@ ROWS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "integration": (
         "tests/mpc/crypten",
+        "tests/mpc/gate/test_equality.py",
         "tests/mpc/gate/test_top_bits",
         "tests/mpc/kernels",
+        "tests/mpc/local/test_local_step",
         "tests/mpc/local/test_rows",
+        "tests/mpc/test_fixed_point",
         "tests/mpc/test_mpc_imports",
         "tests/mpc/test_secure_validation",
         "tests/mpc/test_validation_streaming",
