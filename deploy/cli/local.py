@@ -58,15 +58,8 @@ def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashbo
 
 def _write_report(folder: RunFolder) -> None:
     """The run is over and its summary written: what keeps a page from being drawn is told, and no failure of it."""
-    try:
-        from precad.deploy.reporting.write import Report, write_files
-    except ImportError as error:
-        if error.name != "precad.clients.attacks":
-            raise
-        say(
-            "no report was written: expected precad.clients.attacks, which it repeats simulations with, found none here"
-        )
-        return
+    from precad.deploy.reporting.write import Report, write_files
+
     try:
         write_files({folder.report: Report.of([folder.root]).html().encode()})
     except ConfigError as error:

@@ -184,4 +184,5 @@ def test_a_whole_honest_task_runs_where_there_are_no_attacks(bare: Path, tmp_pat
         done = python(bare, "-m", "precad.deploy.cli.main", "run", str(config), "--output", str(output), check=False)
         assert done.returncode == code, done.stderr
         assert output.exists() == (code == 0)
+    assert (tmp_path / "run-0" / "report.html").exists()
     assert len((tmp_path / "run-0" / "a" / "rounds.jsonl").read_text().splitlines()) == 2
