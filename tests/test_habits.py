@@ -245,7 +245,7 @@ def test_a_release_needs_a_clean_tree(repository: Path) -> None:
 
 
 def test_it_runs_without_root_programs_or_network_and_says_what_is_missing(tmp_path: Path) -> None:
-    """Only a shell and `make` are there, and pip installs nothing. No test is tried again."""
+    """Only a shell and `make` are there, and pip installs nothing."""
     programs, python = tmp_path / "bin", tmp_path / ".venv/bin/python"
     for folder in (programs, python.parent, tmp_path / ".ci"):
         folder.mkdir(parents=True)
