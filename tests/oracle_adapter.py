@@ -1,7 +1,7 @@
 """Our functions under the names and arguments of the acceptance files, so that anyone with cases can check us.
 
 A case is {"id", "fn", "args", "expect", "rtol", "atol"}, see tests/vectors/oracle_public.json. `CALLS` maps every `fn`
-that the specification names to a callable of ours with those argument names and return conventions; "inf" in the
+that the specification names to a callable of ours with those argument names and return conventions. An "inf" in the
 arguments stands for infinity. `check` runs one case. tests/dp/test_oracle.py runs a file of them:
 
     PRECAD_ORACLE=cases.json python -m pytest tests/dp/test_oracle.py

@@ -1,4 +1,6 @@
-"""What contributors rely on: layers of tests, quarantine, releases, continuous integration, and the files about it."""
+"""Habits that contributors rely on: layers of tests, quarantine, releases, continuous integration, and the files about
+it.
+"""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_bad_records_are_nobody_else_s():
     ids=lambda changes: changes.get("algorithm", "precad"),
 )
 def test_a_client_uploads_whatever_its_records_are(changes):
-    """Of every algorithm that protects somebody: who falls silent tells both servers why."""
+    """Upload under every algorithm that protects somebody: a client that fell silent would tell both servers why."""
     ours = trainer(**changes)
     ours._records["carol"].features[0, 0, 3, 3] = np.inf
     assert ours.train("carol", START).shape == (4810,)
@@ -222,7 +222,7 @@ def test_a_record_on_which_the_model_raises_beside_others_is_nobody_else_s(algor
 
 
 def test_a_process_starts_whatever_its_first_client_s_records_are(monkeypatch):
-    """What it does before the first round depends on none of them."""
+    """Do nothing before the first round that depends on the records."""
     monkeypatch.setattr("precad.clients.models.networks.build", lambda _: Solves())
     own = {"carol": records()["carol"]}
     own["carol"].features[:, 0] = np.eye(8)

@@ -12,7 +12,7 @@ DELTA = 1e-5
 
 
 def clients_of(round_number: int) -> list[str]:
-    """Who takes part: enough names that a line spans some hundred bytes and can be torn."""
+    """Return who takes part: enough names that a line spans some hundred bytes and can be torn."""
     return [f"client-{(round_number * 7 + i) % 50:02d}" for i in range(round_number % 50)]
 
 

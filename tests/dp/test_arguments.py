@@ -78,7 +78,7 @@ INTEGER_ORDERS = {
 
 
 def wrong_values(function: str, name: str) -> list[object]:
-    """What section 13 refuses of this argument, in this function."""
+    """Return what section 13 refuses of this argument, in this function."""
     if name in PROBABILITIES:
         return [-0.1, 1.1, math.nan, math.inf, True]
     if name in POSITIVE:

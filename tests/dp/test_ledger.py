@@ -1,7 +1,7 @@
 """The ledger: what is counted, what is refused, and what a crash or a tampered file leaves.
 
-Failure here would be: a charge acknowledged and lost, a refused charge that leaves a trace, a damaged file read
-as a good one, or an epsilon that does not cover the coming round.
+Failure would be a charge acknowledged and lost, or a refused charge that leaves a trace. It would also be a damaged
+file read as a good one, or an epsilon that does not cover the coming round.
 """
 
 import math
@@ -186,7 +186,7 @@ def test_each_view_has_its_own_budget():
 
 
 def test_only_an_accountant_that_proves_bounds_keeps_a_ledger():
-    """What a ledger states is called a bound, so an approximation cannot be behind it."""
+    """Refuse an approximation, since a ledger's statements are called bounds."""
     with pytest.raises(ValueError, match="accountant must prove a bound, got one whose label is approximation"):
         open_ledger(None, accountant=GdpCltAccountant())
 
@@ -449,7 +449,7 @@ def test_a_closed_ledger_takes_no_charge(charged):
 
 @pytest.mark.parametrize("failing", ["write", "short write", "fsync"])
 def test_a_failed_write_closes_the_ledger(charged, monkeypatch, failing):
-    """What reached the disk is unknown, so nothing more may be appended behind it; reopening sorts it out."""
+    """Append nothing behind a failed write, since nobody knows what reached the disk; reopening sorts it out."""
     ledger = open_ledger(charged)
     write = os.write
 

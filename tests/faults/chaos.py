@@ -3,9 +3,9 @@
     python -m tests.faults.chaos FOLDER --kills 500 --rounds 1000
 
 Ends with exit code 0 when the task has come to its end with that many kills and nothing of what
-`tests.faults.deployment` names is wrong; it then prints one line of JSON. Of the disturbances, some hit right away,
-while the servers may still be on their way up, and some in the middle of rounds; which, is drawn so that kills and
-rounds advance together. The seed of the draws is in a failure's text; the moments that they hit are the machine's.
+`tests.faults.deployment` names is wrong. It then prints one line of JSON. Some disturbances hit right away, while the
+servers may still be on their way up, and some in the middle of rounds. A draw decides which, so that kills and rounds
+advance together. The seed of the draws is in a failure's text; the moments that they hit are the machine's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TRAINING_S: Final = 0.05
 MANY: Final = 1_000_000
 """Lost rounds, and uploads for one model: the deaths shall end nothing here."""
 P_CLIENT, P_FREEZE, P_LONG = 0.1, 0.15, 0.05
-"""Of a disturbance: to be a client's death, to be a freeze; of a freeze, to be a long one."""
+"""The probabilities that a disturbance is a client's death, that it is a freeze, and that a freeze is a long one."""
 SHORT_FREEZE_S, LONG_FREEZE_S = 2 * SUBMIT_TIMEOUT_S, 15.0
 """At most. The longest cross the deadline of a round and of a link (`precad.protos.tls.transport.PING_TIMEOUT_S`)."""
 

@@ -59,8 +59,13 @@ class Processes:
         uploads_per_model: int = DEFAULT_UPLOADS_PER_MODEL,
         **changes: Any,
     ) -> None:
-        """changes: of both aggregators' configurations; own: of one's, by role; database_url: of all three servers'.
-        training_s: how long a client takes for its update. uploads_per_model: m of every client, over all its lives."""
+        """Write the folder of the deployment.
+
+        - `changes`: of both aggregators' configurations. `own`: of one's, by role.
+        - `database_url`: of all three servers.
+        - `training_s`: how long a client takes for its update, in seconds.
+        - `uploads_per_model`: m of every client, over all its lives.
+        """
         self.folder, self.task, self._training_s = folder, task, training_s
         self._uploads_per_model = uploads_per_model
         self._sessions: dict[str, asyncio.Task[None]] = {}
@@ -116,18 +121,21 @@ class Processes:
         return "\n".join(f"{role}:\n{self.log(role)[-3000:]}" for role in self.addresses)
 
     def log(self, role: Role) -> str:
-        """What its processes have said so far."""
+        """Return what the role's processes have said so far."""
         path = self.folder / f"{role}.log"
         return path.read_text() if path.exists() else ""
 
     def marks(self, role: Role) -> list[tuple[str, float]]:
-        """What its processes have marked so far, with the time."""
+        """Return what the role's processes have marked so far, with the time."""
         path = self.folder / f"{role}.marks"
         lines = path.read_text().splitlines() if path.exists() else []
         return [(name, float(seconds)) for name, _, seconds in (line.rpartition(" ") for line in lines)]
 
     def update(self, client: str) -> RingArray:
-        """What this client uploads in every round it is in: no two clients', and no two sums of them, are alike."""
+        """Return what this client uploads in every round it is in.
+
+        No two clients' uploads, and no two sums of them, are alike.
+        """
         index = sorted(self.task.clients).index(client)
         vector = np.zeros(self.task.dim)
         vector[index] = self.task.client_clip / 2
@@ -192,7 +200,7 @@ def committed(folder: Path, task: Task, role: Role) -> list[CommittedRound]:
 
 
 def assert_nothing_wrong(processes: Processes) -> None:
-    """Of what a finished task left at both servers, see the module's text."""
+    """Assert that a finished task left nothing wrong at both servers, see the module's text."""
     folder, task = processes.folder, processes.task
     a, b = (committed(folder, task, role) for role in AGGREGATORS)
     keys = [[(r.number, r.chosen, r.accepted, r.rejected, r.model_digest) for r in rounds] for rounds in (a, b)]

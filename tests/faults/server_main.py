@@ -1,13 +1,15 @@
 """One server of a deployment that is killed and started again, as a process of its own.
 
-The folder holds deployment.json (the task, the three addresses, where the certificates are, what is not usual in the
-aggregators' configurations) and initial.npy. Noise is zero, so that the final model says exactly which updates are in
-it, and how often. With a point, something happens to the process there: `before-` or `after-` a call of the tables
-below it kills itself with SIGKILL, `full-` lets its files grow no more from that call on, or from the `start`, as a
-full disk does. It ends with the exit code that the command line would give.
+The folder holds deployment.json and initial.npy. The former has the task, the three addresses, where the certificates
+are, and what is not usual in the aggregators' configurations. Noise is zero, so that the final model says exactly which
+updates are in it, and how often.
 
-The processes are forked from one that has imported everything, compiled the check's loops and done nothing
-(`multiprocessing`'s fork server), so that hundreds of restarts are a matter of minutes.
+With a point, something happens to the process there. `before-` or `after-` a call of the tables below kills it with
+SIGKILL. `full-` lets its files grow no more from that call on, or from the `start`, as a full disk does. It ends with
+the exit code that the command line would give.
+
+The processes are forked by `multiprocessing`'s fork server. It has imported everything, compiled the check's loops and
+done nothing, so that hundreds of restarts are a matter of minutes.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "last-commit": (TaskStore, "commit", 4),
     "finished": (TaskStore, "finished", 1),
 }
-"""What is wrapped, and at which of its calls the process dies."""
+"""Each point's wrapped function, and at which of its calls the process dies."""
 DEALER_POINTS: Final[dict[str, tuple[Any, str, int]]] = {"deal": (DealLedger, "record", 3)}
 POINTS: Final = [f"{when}-{name}" for name in AGGREGATOR_POINTS for when in ("before", "after")]
 

@@ -1,8 +1,9 @@
 """From a certain write on, the files of one server grow no more; later there is room again.
 
-RLIMIT_FSIZE is the full disk: every write to every file fails, of one process, without a mount. What counts as failure:
-another exit code or message than documented, a traceback, a state that is not gone on with when there is room, and what
-`tests.faults.deployment` names. (The file of spooled uploads costs the upload alone:
+RLIMIT_FSIZE is the full disk: every write to every file fails, of one process, without a mount.
+
+Failure means another exit code or message than documented, a traceback, or a state that is not continued when there is
+room. It also means what `tests.faults.deployment` names. (The file of spooled uploads costs the upload alone:
 tests/servers/rounds/test_uploads_on_disk.py.)
 """
 

@@ -1,9 +1,13 @@
 """Mutated messages to every method of every server, over real gRPC with TLS, while a round is open.
 
 Callers hold real certificates: of an enrolled client, of a stranger, of the operator, of server A's role but not the
-pinned one. Messages are valid ones with bits flipped, cut, repeated, spliced with others', or random bytes. Failure
-means: a server that stops answering, a call that hangs, an error of ours that is not in the table of refusals, anything
-changed at a server by calls that were refused, or an honest round that does not come out as it would have without.
+pinned one. Messages are valid ones with bits flipped, cut, repeated, spliced with others', or random bytes.
+
+Failure means one of these:
+- a server that stops answering, or a call that hangs;
+- an error of ours that is not in the table of refusals;
+- anything changed at a server by calls that were refused;
+- an honest round that does not come out as it would have without.
 """
 
 from __future__ import annotations
@@ -209,7 +213,7 @@ async def fuzz(certificates: Certificates, folder: Path, n_messages: int) -> Fuz
 
 @asynchronous
 async def test_a_few_thousand_mutated_messages(certificates: Certificates, tmp_path: Path) -> None:  # noqa: F811
-    """The same program as below, in the default suite."""
+    """Run the program below with fewer messages, in the default suite."""
     fuzzer = await fuzz(certificates, tmp_path, 3_000)
     assert len(fuzzer.codes) >= 4, fuzzer.codes
 

@@ -1,9 +1,13 @@
 """A thousand clients enrolled and connected, two hundred of them uploading 10^5 coordinates at the same moment.
 
-Once within the servers' limits, and once with limits so low that most calls are told to come back. Failure means: a
-client that is not answered, an update that is lost or counted twice, a server that tells nobody to come back although
-its limits are met, one whose resident memory grows with the number of clients that want to upload. How long an
-acknowledgement takes is printed, not asserted: the clients share the servers' cores.
+It happens once within the servers' limits, and once with limits so low that most calls are told to come back.
+
+Failure means one of these:
+- a client that is not answered, or an update that is lost or counted twice;
+- a server that tells nobody to come back although its limits are met;
+- a server whose resident memory grows with the number of clients that want to upload.
+
+How long an acknowledgement takes is printed, not asserted: the clients share the servers' cores.
 """
 
 from __future__ import annotations
@@ -35,8 +39,11 @@ TOKEN = "a-token-of-tests-0123456789"
 LOW: dict[str, Any] = {"max_uploads": 2, "max_downloads": 1, "max_upload_in_memory_mb": 0}
 """Two uploads at once, which lie on disk: what memory holds is what is coming in."""
 GROWTH_MIB = 96
-"""That a server's memory may grow by from the first acknowledged upload on, with LOW: two uploads' messages of at most
-4 MiB twice over, models, and what the allocator keeps; 200 uploads of 10^5 coordinates would be 153 MiB."""
+"""The MiB that a server's memory may grow by from the first acknowledged upload on, with LOW.
+
+It covers two uploads' messages of at most 4 MiB twice over, models, and what the allocator keeps. 200 uploads of 10^5
+coordinates would be 153 MiB.
+"""
 
 
 class Timed(ClientSession):
@@ -52,7 +59,7 @@ class Timed(ClientSession):
 
 @dataclass
 class Load:
-    """What was seen of one task under load."""
+    """Hold what was seen of one task under load."""
 
     waits: list[float] = field(default_factory=list)
     """Seconds from an invitation to the acknowledgement."""

@@ -1,8 +1,8 @@
 """A server is killed at each transition that it writes down, started again, and the task goes on.
 
-What counts as failure is in `tests.faults.deployment`, and a restart that hangs. How long it takes until the server is
-in a round again (or ends, where none is left) is printed, not asserted: without imports and compiling, which the test's
-processes share and every other process does once, and which are measured and printed for themselves.
+Failure means what `tests.faults.deployment` names, or a restart that hangs. How long it takes until the server is in a
+round again (or ends, where none is left) is printed, not asserted. That time is without imports and compiling, which
+the test's processes share and every other process does once. Those are measured and printed for themselves.
 """
 
 from __future__ import annotations
@@ -82,8 +82,11 @@ async def scenario(processes: Processes, victim: Role, point: str) -> float:
 
 
 def test_a_learnt_bound_survives_the_death_of_a_server(tmp_path: Path) -> None:
-    """A dies when a round is committed at B, and goes on. Both clients say that they are as often within the bound as
-    not, four of five shall be, so lambda rises by 0.2 (0.8 - 0.5) a round, and with it the step; nobody adds noise."""
+    """A dies when a round is committed at B, and goes on.
+
+    Both clients say that they are as often within the bound as not, while four of five shall be. So lambda rises by 0.2
+    (0.8 - 0.5) a round, and with it the step; nobody adds noise.
+    """
     learnt = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "quantile": 0.8}
     processes = Processes(tmp_path, small_task(("alice", "bob"), rounds=3, gate="native", **learnt))
     try:

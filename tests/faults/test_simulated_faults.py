@@ -1,9 +1,9 @@
 """Whole tasks on a simulated clock and network: generated deaths, broken connections, lost and repeated messages.
 
 The servers', the dealer's and the honest clients' code is production's (`tests.faults.simulation.world`); one client is
-malicious. What counts as failure: anything that `tests.faults.simulation.oracle` names, a task that does not go on, a
-process that ends in error, and on disk in the end what `tests.faults.deployment` names. The same plan gives the same
-run. That the oracle sees what it is there for is shown by faults that are planted in the servers.
+malicious. Failure means anything that `tests.faults.simulation.oracle` names, a task that does not go on, or a process
+that ends in error. It also means, on disk in the end, what `tests.faults.deployment` names. The same plan gives the
+same run. Faults that are planted in the servers show that the oracle sees what it is there for.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def played(place: Path, pki: Pki, plan: Plan) -> World:
 
 
 def assert_sound(world: World) -> None:
-    """What both servers have on disk in the end is what the oracle saw leave them."""
+    """Assert that both servers have on disk in the end what the oracle saw leave them."""
     a, b = (committed(world.folder, world.task, role) for role in AGGREGATORS)
     assert [(r.number, r.chosen, r.accepted, r.rejected) for r in a] == [
         (r.number, r.chosen, r.accepted, r.rejected) for r in b
@@ -112,7 +112,7 @@ UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCh
 @settings(max_examples=4, derandomize=True, suppress_health_check=UNHURRIED)
 @given(plan=PLANS)
 def test_a_few_generated_programs(place: Path, pki: Pki, plan: Plan) -> None:
-    """The same as below, in the default suite: the same programs each time."""
+    """Play a few programs as below, in the default suite: the same programs each time."""
     played(place, pki, plan)
 
 
@@ -130,7 +130,7 @@ def test_hundreds_of_generated_programs(place: Path, pki: Pki, plan: Plan) -> No
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("role", SERVERS)
 def test_a_death_at_every_transition(place: Path, pki: Pki, role: Role, after: bool) -> None:
-    """Of an uninterrupted task, one run for each: none is left out because nobody thought of it."""
+    """Kill once at each transition of an uninterrupted task, one run for each: none is forgotten."""
     n_transitions = played(place, pki, Plan()).transitions[role]
     assert n_transitions >= 2 * TASK.rounds
     for transition in range(n_transitions):

@@ -1,6 +1,6 @@
 """A headless Chromium, spoken to over its DevTools protocol. Found in PATH or named by PRECAD_CHROMIUM.
 
-A driver such as Playwright would bring 50 MB and a browser of its own to every `make setup`; what the tests need is six
+A driver such as Playwright would bring 50 MB and a browser of its own to every `make setup`. The tests need only six
 methods of the protocol over a WebSocket, which aiohttp speaks.
 """
 

@@ -18,7 +18,8 @@ class CommandRefusedError(Exception):
 
 
 def require_accepted(arguments: Sequence[str], *, may_be_named_only: bool = False) -> None:
-    """Of `precad ARGUMENTS`: command, options, types of values, number of arguments. Raises CommandRefusedError.
+    """Check command, options, types of values and number of arguments of `precad ARGUMENTS`. Raises
+    CommandRefusedError.
 
     may_be_named_only: a command without any argument is one that is talked about, and needs only to exist.
     """

@@ -26,7 +26,7 @@ CLIENTS = ("alice", "bob", "carol", "dave")
 SHAPE = BatchShape("small-0123456789abcdef", 3, CLIENTS, 24, (AndBlock(130),))
 KEY = Seed(bytes(range(16)))
 PART = Dealt(KEY, bytes(DIGEST_BYTES * len(CLIENTS)))
-"""Of server A, whose peer's seeds nobody asks for."""
+"""The part of server A. Nobody asks for its peer's seeds."""
 
 
 def main(state_dir: Path, point: str, victim: str) -> None:

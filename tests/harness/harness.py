@@ -1,4 +1,4 @@
-"""What the tests of servers and of whole deployments share: certificates, a small task, links, leashed clients."""
+"""Shared parts of the tests of servers and of whole deployments: certificates, a small task, links, leashed clients."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class ServerInProcess:
 
     @property
     def intake(self) -> Intake:
-        """Of the round in progress."""
+        """Return the intake of the round in progress."""
         return next(state.intake for state in reversed(self.states) if isinstance(state, Collecting))
 
     def of_kind(self, kind: type) -> list[RoundState]:

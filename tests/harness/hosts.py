@@ -1,7 +1,7 @@
 """Hosts on this machine: Linux network namespaces, each with a cable to one router that forwards some links alone.
 
-The router has no memory: a link is forwarded from its source to the port of its target, and back from that port; all
-else is answered with "prohibited". It needs root and `ip`, and no packet filter: policy routing decides.
+The router has no memory. It forwards a link from its source to the port of its target, and back from that port. It
+answers all else with "prohibited". It needs root and `ip`, and no packet filter: policy routing decides.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ DRIP_S = 0.05
 
 
 def client_hello() -> bytes:
-    """Of a TLS 1.3 client, as OpenSSL makes it."""
+    """Return the hello of a TLS 1.3 client, as OpenSSL makes it."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     tls = context.wrap_bio(incoming, outgoing, server_hostname="aggregator-b.precad")

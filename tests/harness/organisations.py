@@ -64,7 +64,7 @@ class Organisations:
         request.with_name("key.pem").replace(place / "key.pem")
 
     def folder(self, role: Role) -> Path:
-        """Of one machine."""
+        """Return the folder of one machine."""
         return self.root / role
 
     def config(self, role: Role) -> Path:

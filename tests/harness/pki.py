@@ -34,7 +34,7 @@ class Pki:
 
     @property
     def authority(self) -> Path:
-        """What everybody trusts."""
+        """Return the certificate that everybody trusts."""
         return self.directory / "ca.pem"
 
     @property
@@ -43,7 +43,7 @@ class Pki:
         return self.directory / "key-passphrase"
 
     def tls(self, name: str) -> TlsFiles:
-        """What the holder of `name` shows and trusts."""
+        """Return what the holder of `name` shows and trusts."""
         folder = self.directory / name
         return TlsFiles(
             certificate=folder / "cert.pem",

@@ -1,8 +1,8 @@
-"""What a set of Kubernetes NetworkPolicies lets through, computed as the API's documentation defines it.
+"""Kubernetes NetworkPolicies: compute what a set of them lets through, as the API's documentation defines it.
 
-A pod is isolated for a direction as soon as one policy of its namespace selects it for that direction; then what some
-rule of such a policy names is let through, and nothing else. A connection needs both ends' consent.
-Source: Kubernetes, "Network Policies", sections "The two sorts of pod isolation" and "Behavior of `to` and `from`".
+A pod is isolated for a direction as soon as one policy of its namespace selects it for that direction. Then what some
+rule of such a policy names is let through, and nothing else. A connection needs both ends' consent. Source: Kubernetes,
+"Network Policies", sections "The two sorts of pod isolation" and "Behavior of `to` and `from`".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Pod:
-    """What policies know a pod by."""
+    """Hold what policies know a pod by."""
 
     name: str
     namespace: str

@@ -16,7 +16,7 @@ import pytest
 
 
 def program(name: str) -> str | None:
-    """Of the newest version that Debian's layout or PATH has."""
+    """Return the path of a program of the newest version that Debian's layout or PATH has."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
     return str(found[-1]) if found else shutil.which(name)
 

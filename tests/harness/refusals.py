@@ -17,8 +17,8 @@ LOST_STATUS = "grpc.aio may lose the status of a call that is refused while it w
 async def refusal(attack: Callable[[], Awaitable[None]]) -> grpc.aio.AioRpcError:
     """Return the error that a call must end with.
 
-    grpc.aio 1.85 may report a write that loses the race with the server's refusal as an INTERNAL error of its own, in
-    place of the server's status. Such a call is made again, as our clients and servers do.
+    grpc.aio 1.85 may report a write that loses the race with the server's refusal as an INTERNAL error of its own. The
+    server's status is then lost. Such a call is made again, as our clients and servers do.
     """
     for _ in range(ATTEMPTS):
         with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -1,4 +1,4 @@
-"""What two files look at: a finished demo, of which every process wrote down its secrets."""
+"""A finished demo that two files look at, of which every process wrote down its secrets."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class RecordedDemo:
 
 @pytest.fixture(scope="session")
 def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> RecordedDemo:
-    """Run once, in a folder that is full of modules with precad's names, whichever process of the tests needs it
-    first: it is a minute's work of eight processes."""
+    """Run the demo once, in a folder that is full of modules with precad's names.
+
+    Whichever process of the tests needs it first runs it: it is a minute's work of eight processes.
+    """
     base = tmp_path_factory.getbasetemp()
     base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "recorded-demo"
     base.mkdir(exist_ok=True)

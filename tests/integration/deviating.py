@@ -94,7 +94,7 @@ class DecidesVerdicts(Prefixed):
         return self._completing(payload) if self._for_itself else theirs
 
     def _completing(self, shares: bytes) -> bytes:
-        """What makes these shares' sums zero for whom B wants accepted, and 1 for the others."""
+        """Return what makes these shares' sums zero for whom B wants accepted, and 1 for the others."""
         elements = [int.from_bytes(shares[i : i + 16], "little") for i in range(0, len(shares), 16)]
         answers = [((0 if self._wanted(i) else 1) - z) % FIELD_PRIME for i, z in enumerate(elements)]
         return b"".join(element.to_bytes(16, "little") for element in answers)

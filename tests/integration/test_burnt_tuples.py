@@ -1,7 +1,7 @@
 """Server A's process is killed around the use of its tuples, and everything is started again.
 
-Failure means: a mask seed that reaches a client twice, one that does and is not in the ledger, or a task that does not
-go on, with a round that its tuples were not burnt for.
+Failure means a mask seed that reaches a client twice, or one that reaches it and is not in the ledger. It also means a
+task that does not go on, or a round that its tuples were not burnt for.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def servers(folder: Path, module: str, *for_a: str) -> Iterator[dict[Role, subpr
 
 
 def deployment_of(task: Task, pki: Pki, addresses: dict[str, str]) -> Any:
-    """What a leashed client needs to know of a deployment that it does not run."""
+    """Return what a leashed client needs to know of a deployment that it does not run."""
     return SimpleNamespace(task=task, pki=pki, addresses=tuple(addresses[role] for role in AGGREGATORS))
 
 
@@ -87,7 +87,7 @@ async def seeds_of_a_round(folder: Path, pki: Pki, addresses: dict[str, str]) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_no_seed_reaches_a_client_twice(point: str, tmp_path: Path) -> None:
-    """The same commands again go on with the task, in another round with other seeds, and one record holds both."""
+    """Continue the task by the same commands, in another round with other seeds; one record holds both."""
     pki, addresses = (
         Pki.create(tmp_path / "pki", CLIENTS),
         dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True)),

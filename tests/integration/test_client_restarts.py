@@ -1,7 +1,7 @@
 """A client's process that is started again and again while the servers ask for one model: `precad client`, SIGKILL.
 
-Failure means: a process that uploads once more than `client.uploads_per_model` in all of its lives, or that does not
-say why it stops, with the exit code after which no service manager starts it again.
+Failure means a process that uploads once more than `client.uploads_per_model` in all of its lives. It also means one
+that does not say why it stops, with the exit code after which no service manager starts it again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Server B deviates and hangs up, over real sockets, TLS, lane and disk. Server A and the clients are honest.
 
-Failure means: B gets more answers, draws or noisy sums than the task may lose rounds, or than clients upload for one
-model; an answer that server A did not pay for, or that its records do not show; or A's model moves by a sum that B made
-up.
+Failure means one of these:
+- B gets more answers, draws or noisy sums than the task may lose rounds, or than clients upload for one model;
+- an answer that server A did not pay for, or that its records do not show;
+- A's model moves by a sum that B made up.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ async def deployment(
 
 
 async def end_of_a(servers: Deployment) -> BaseException:
-    """What ended server A."""
+    """Return the error that ended server A."""
     run = servers._runs[1]
     await asyncio.wait([run])
     error = run.exception()
@@ -109,7 +110,7 @@ def entries(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def states(folder: Path) -> dict[int, str]:
-    """Of every round in server A's store."""
+    """Return the state of every round in server A's store, by number."""
     with contextlib.closing(sqlite3.connect(store_path(folder / A))) as store:
         return dict(store.execute("SELECT number, state FROM round").fetchall())
 

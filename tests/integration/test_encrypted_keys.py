@@ -1,7 +1,7 @@
 """A deployment whose keys lie on disk under a passphrase, from `precad pki` to the last round.
 
-Failure means: a role that does not run with its key encrypted, a key in the clear anywhere on disk, or a wrong
-passphrase that starts something or changes a file.
+Failure means a role that does not run with its key encrypted, or a key in the clear anywhere on disk. It also means a
+wrong passphrase that starts something or changes a file.
 """
 
 from __future__ import annotations

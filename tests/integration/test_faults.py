@@ -2,8 +2,8 @@
 
 What counts as failure:
 - a killed client ends, stops or delays anything but its own part in the rounds;
-- a killed server or dealer leaves any other process running, or ending with another code than 4, or without a clear
-  line that says who is gone, or with a traceback;
+- a killed server or dealer leaves any other process running;
+- such a process ends with another code than 4, without a clear line that says who is gone, or with a traceback;
 - a process of a run is still there when its runner is gone, however it went (finished, failed, interrupted, killed);
 - an interrupted run ends with another code than 130.
 """
@@ -59,7 +59,7 @@ def deployment(*, clients: int, rounds: int) -> dict[str, Any]:
 
 
 def grouped(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same with all clients in one process, which starts sooner."""
+    """Return the configuration with all clients in one process, which starts sooner."""
     return {**raw, "localhost": {"clients_per_process": len(raw["task"]["clients"])}}
 
 
@@ -74,7 +74,7 @@ def wait_for(what: str, is_so: Callable[[], bool], *, within_s: float) -> None:
 
 
 def exit_codes(children: list[Child]) -> dict[str, int | None]:
-    """What processes end with by themselves; None for those that do not."""
+    """Return the codes that processes end with by themselves; None for those that do not."""
     with suppress(AssertionError):
         wait_for("all ended", lambda: all(child.exit_code is not None for child in children), within_s=END_S)
     return {child.name: child.exit_code for child in children}
@@ -171,7 +171,7 @@ class Runner:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def pid_of(self, *arguments: str) -> int:
-        """Of the one child with these arguments beside one another."""
+        """Return the id of the one child process with these arguments beside one another."""
         wanted = " ".join(arguments)
         (pid,) = (pid for pid, command in processes_of(self.folder).items() if wanted in " ".join(command))
         return pid
@@ -276,7 +276,7 @@ def test_ctrl_c_in_a_round_ends_the_run_with_code_130(start: Start) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW)], ids=lambda n: n.name)
 def test_an_interrupt_while_processes_start_leaves_none(start: Start, number: signal.Signals) -> None:
-    """The same clean end before anybody listens."""
+    """End cleanly before anybody listens, too."""
     runner = start(grouped(ENDLESS))
     wait_for("the first process", lambda: len(processes_of(runner.folder)) > 1, within_s=START_S)
     runner.process.send_signal(number)

@@ -1,8 +1,11 @@
 """Clients whose uploads are forged, beside honest ones, over real gRPC with mutual TLS and in both wire forms.
 
-Failure means: a forged upload counts, one that a server can refuse by itself is refused for another reason than what is
-wrong with it, or an honest client's upload does not count. Who sends NaNs or inconsistent shares is told nothing: those
-are found when the round is closed.
+Failure means one of these:
+- a forged upload counts;
+- one that a server can refuse by itself is refused for another reason than what is wrong with it;
+- an honest client's upload does not count.
+
+Whoever sends NaNs or inconsistent shares is told nothing: those are found when the round is closed.
 """
 
 from __future__ import annotations

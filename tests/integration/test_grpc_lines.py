@@ -38,7 +38,7 @@ asyncio.run(serve())
 def test_a_failed_handshake_writes_no_line_unless_it_is_asked_for(
     verbosity: str | None, is_told: bool, tmp_path: Path
 ) -> None:
-    """Who sets GRPC_VERBOSITY gets what they ask for; so this test would see a line."""
+    """Give whoever sets GRPC_VERBOSITY what they ask for; so this test would see a line."""
     tls = Pki.create(tmp_path, ["alice"]).tls("aggregator-a")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environment.pop("GRPC_VERBOSITY", None)

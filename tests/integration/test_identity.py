@@ -1,9 +1,11 @@
 """Nobody gets in: every kind of stranger against a running dealer and a running pair of aggregators, over real sockets.
 
 Each test plays the first round honestly, attacks while the second is open for uploads, and then lets everybody finish.
-Failure means: a call that is not refused, or with another status than promised, or without saying why; anything that an
-attack changed (what the servers say of themselves, what they keep on disk, whom they invite); or a second round whose
-accepted clients, uploaded bytes or model are not those of the honest uploads alone.
+
+Failure means one of these:
+- a call that is not refused, or with another status than promised, or without saying why;
+- anything that an attack changed (what the servers say of themselves, what they keep on disk, whom they invite);
+- a second round whose accepted clients, uploaded bytes or model are not those of the honest uploads alone.
 """
 
 from __future__ import annotations
@@ -74,9 +76,9 @@ class Certificates:
     foreign_mallory: TlsFiles
     """By another authority of the same name."""
     second_a: TlsFiles
-    """Of server A's role, by the same authority, not the one agreed on."""
+    """Another certificate of server A's role, by the same authority, not the one agreed on."""
     second_b: TlsFiles
-    """Of server B's, likewise."""
+    """Another certificate of server B's role, likewise."""
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ class Scene:
         return asyncio.gather(*(self.clients[client].submit(self.submission(client)) for client in clients))
 
     async def snapshot(self) -> dict[str, Any]:
-        """What the servers say of themselves to the operator, and what they keep on disk."""
+        """Return what the servers say of themselves to the operator, and what they keep on disk."""
         seen: dict[str, Any] = dict(self.deployment.state_on_disk())
         for role in (A, B, DEALER):
             async with self.channel(role, "operator") as channel:
@@ -136,8 +138,11 @@ class Scene:
         return seen
 
     async def finish(self, accepted: list[str], *, only_they_uploaded: bool = True) -> None:
-        """The task's end: both servers must have summed exactly the honest vectors of `accepted`, and counted no byte
-        of anybody else where nobody else had one taken in."""
+        """Await the task's end, and check it.
+
+        Both servers must have summed exactly the honest vectors of `accepted`. They must have counted no byte of
+        anybody else where nobody else had one taken in.
+        """
         goodbyes = await asyncio.gather(*(client.goodbye() for client in self.clients.values()))
         assert {goodbye.reason for goodbye in goodbyes} == {"2 rounds done"}
         await self.deployment.finish()
@@ -169,7 +174,7 @@ class Scene:
 
 
 def vector_of(client: str, t: int) -> RingArray:
-    """What an honest client uploads in round t: well within the bound, told apart from every other."""
+    """Return what an honest client uploads in round t: well within the bound, told apart from every other."""
     return np.full(TASK.dim, 1000 * (t + 1) + CLIENTS.index(client), dtype=np.int64)
 
 
@@ -503,8 +508,10 @@ async def test_a_client_that_is_not_enrolled_is_not_given_the_model(certificates
 async def test_a_client_that_pins_talks_to_nobody_else(
     are_theirs: bool, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Certificates of the servers' roles by the same authority are not enough; with the pinned ones eve gets as far as
-    being refused for what she is."""
+    """Refuse certificates of the servers' roles by the same authority, which are not enough.
+
+    With the pinned ones eve gets as far as being refused for what she is.
+    """
     async with second_round(certificates, tmp_path) as scene:
         pins = certificates.pki.tls(A).certificate, certificates.pki.tls(B).certificate
         if not are_theirs:
@@ -624,7 +631,7 @@ SPOILT: dict[str, tuple[Callable[[Scene], Parts], bool, str]] = {
         "malformed: a submission has one binding",
     ),
 }
-"""What, whether the stream then ends, and the refusal."""
+"""The maker of the spoilt parts, whether the stream then ends, and the refusal."""
 
 
 @pytest.mark.flaky(reason=LOST_STATUS)
@@ -708,8 +715,11 @@ async def test_the_real_client_says_why_it_was_refused(certificates: Certificate
 
 @asynchronous
 async def test_a_task_goes_on_while_every_server_renews_its_certificate(tmp_path: Path) -> None:
-    """New keys for A, B and the dealer in the middle of a round, and pins with them: link, lane and clients' streams
-    stand, whoever comes from then on meets the new certificates, and the round gives the same sum."""
+    """Replace the keys of A, B and the dealer, and the pins with them, in the middle of a round.
+
+    Link, lane and clients' streams stand. Whoever comes from then on meets the new certificates, and the round gives
+    the same sum.
+    """
     pki = Pki.create(tmp_path / "pki", [*CLIENTS, "eve"])
     mallory, a, b = (pki.tls(name) for name in ("mallory", A, B))
     renewed = tmp_path / "renewed"

@@ -1,4 +1,4 @@
-"""What real servers tell their operators, and how they leave when they are asked to.
+"""Real servers' reports to their operators, and how the servers leave when they are asked to.
 
 What counts as failure:
 - a metric, the status and the records that a server wrote tell different stories;
@@ -151,8 +151,11 @@ async def tampered(client: LeashedClient, made: Submission) -> grpc.StatusCode:
 
 @asynchronous
 async def test_metrics_and_status_say_what_the_records_say(pki: Pki, tmp_path: Path) -> None:
-    """Two rounds, and a third has begun: alice is honest, mallory's norm is too large, bob's bytes are not what he
-    announced, and then he is gone. Both servers' counters are the sums over the records that they wrote."""
+    """Compare both servers' counters with the sums over the records that they wrote.
+
+    There are two rounds, and a third has begun. Alice is honest, mallory's norm is too large, bob's bytes are not what
+    he announced, and then he is gone.
+    """
     task = small_task(rounds=3, epsilon_budget_one_server=50.0)
     async with watched(task, pki, tmp_path) as watch:
         clients = await join_all(watch.deployment)
@@ -366,7 +369,7 @@ async def test_grpc_health_is_for_holders_of_a_certificate(pki: Pki, tmp_path: P
 
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, Any]]]:
-    """What is logged, with the context that `precad serve` adds."""
+    """Yield what is logged, with the context that `precad serve` adds."""
     capture = structlog.testing.LogCapture()
     structlog.configure(processors=[logs.add_context, capture])
     yield capture.entries

@@ -1,8 +1,10 @@
-"""The secure round equals the reference round bit for bit, given the same noise: both wire forms, in process and as
-separate server processes with mutual TLS between them.
+"""The secure round equals the reference round bit for bit, given the same noise.
 
-Failure means: one integer of an opened noisy sum, one client's verdict, or one bit of a model differs, at either
-server; or an honest client's encoding differs from the reference's.
+Both wire forms run in process, and as separate server processes with mutual TLS between them.
+
+Failure means one of these:
+- one integer of an opened noisy sum, one client's verdict, or one bit of a model differs, at either server;
+- an honest client's encoding differs from the reference's.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def noise_of_both(task: Task, seed: int = 7) -> NDArray[np.int64]:
 
 
 def updates_of(task: Task, t: int) -> dict[str, NDArray[np.float64]]:
-    """What the honest clients send in round t, before clipping: one within the bound, one far beyond it."""
+    """Return what the honest clients send in round t, before clipping: one within the bound, one far beyond it."""
     rng = np.random.default_rng(100 + t)
     direction = rng.normal(size=(2, task.dim))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -73,7 +75,7 @@ def updates_of(task: Task, t: int) -> dict[str, NDArray[np.float64]]:
 
 
 def forgeries_of(task: Task, t: int) -> dict[str, RingArray]:
-    """What is uploaded in round t without clipping: at the bound, one over it, and vectors whose squares wrap."""
+    """Return the uploads of round t without clipping: at the bound, one over it, and vectors whose squares wrap."""
     zero, bound = np.zeros(task.dim, dtype=np.int64), int(task.norm_bound.encoded_clip)
     at_bound, over_bound, wraps_to_zero, wraps_word = zero.copy(), zero.copy(), zero.copy(), zero.copy()
     at_bound[t] = -bound  # sum of squares T
@@ -97,7 +99,7 @@ def encode_honestly(update: NDArray[np.float64], task: Task) -> RingArray:
 
 
 def uploads_of(task: Task, t: int) -> dict[str, RingArray]:
-    """What every client encodes in round t."""
+    """Return what every client encodes in round t."""
     return {c: encode_honestly(u, task) for c, u in updates_of(task, t).items()} | forgeries_of(task, t)
 
 
@@ -135,9 +137,12 @@ def test_the_reference_tells_the_clients_apart() -> None:
 
 
 def test_honest_clients_encode_as_the_reference_does() -> None:
-    """Clipping in float64 and encoding, against exact rationals: with one honest client and no noise the sum is its
-    encoding. A float64 product may fall on the other side of an integer with probability about 2^-24 a coordinate
-    (the room that `project` leaves, 2^-40, times the size of an encoding); the vectors here are fixed."""
+    """Compare clipping in float64 and encoding with exact rationals.
+
+    With one honest client and no noise the sum is its encoding. A float64 product may fall on the other side of an
+    integer with probability about 2^-24 a coordinate. (That is the room that `project` leaves, 2^-40, times the size of
+    an encoding.) The vectors here are fixed.
+    """
     task = small_task(CLIENTS, rounds=N_ROUNDS)
     silence = np.zeros((2, task.rounds, task.dim), dtype=np.int64)
     for t in range(task.rounds):

@@ -1,7 +1,9 @@
-"""Who is waited for before rounds begin, after a server was lost too, and what operators are told of who is absent.
+"""Registration: whom servers wait for before rounds begin, after a server was lost too, and what operators are told of
+who is absent.
 
-Failure means: a restarted dealer that makes the servers wait for clients which rounds had gone on without, an end for
-want of clients that does not say whose, or one that tells clients of one another.
+Failure means one of these:
+- a restarted dealer that makes the servers wait for clients which rounds had gone on without;
+- an end for want of clients that does not say whose, or one that tells clients of one another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """No secret in anything that a run prints or writes.
 
-A demo runs with `recorder/sitecustomize.py` in every process, which writes down all seeds, keys and coins as they are
+A demo runs with `recorder/sitecustomize.py` in every process. That writes down all seeds, keys and coins as they are
 drawn, derived or received, and the first words of all streams. Afterwards everything that the run left behind, except
-the keys' own folder `pki/`, is searched for each of them in every form that a careless print would give it.
+the keys' own folder `pki/`, is searched for each of them. The search takes every form that a careless print would give
+it.
 
 What counts as failure: one hit; or so few recorded secrets that a hit was impossible.
 """
@@ -46,7 +47,7 @@ from tests.integration.conftest import RecordedDemo
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What a run wrote for others to read, and what nobody may find there."""
+    """Hold what a run wrote for others to read, and what nobody may find there."""
 
     texts: dict[str, bytes]
     """File name, or stdout or stderr, to contents."""

@@ -1,8 +1,10 @@
 """The commands and sample configurations of a deployment, on hosts of their own behind a firewall.
 
-What counts as failure: a link of docs/architecture.md that the firewall needs and the table lacks (the task would not
-end), or one that the firewall lets through and the table does not hold; a process that does not end with exit code 0;
-servers whose logs contradict one another.
+Failure means one of these:
+- a link of docs/architecture.md that the firewall needs and the table lacks (the task would not end);
+- a link that the firewall lets through and the table does not hold;
+- a process that does not end with exit code 0;
+- servers whose logs contradict one another.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The same seeds and noise, three times: simulated, in process, and over processes. The final models are equal, byte by
-byte, and so is what every round accepted; of every algorithm that a deployment has.
+"""Three trainings from equal seeds and noise: simulated, in process, and over processes.
+
+The final models are equal, byte by byte, and so is what every round accepted. This holds for every algorithm that a
+deployment has.
 
 Clients train for real, on digits, two of them malicious. Each is a process's only client, so a simulation that takes
 one client's records at a time rounds as they do. The draw of clients, which servers toss from their own coins, is
@@ -83,8 +85,10 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 
 
 def training_task(algorithm: str = "precad", **changes: object) -> Task:
-    """On the digits' MLP; the bound is one that honest updates of the first round exceed, too (but for distributed-dp,
-    where C leaves room for noise)."""
+    """Return a task on the digits' MLP, whose bound honest updates of the first round exceed, too.
+
+    The exception is distributed-dp, where C leaves room for noise.
+    """
     values = {
         "algorithm": algorithm,
         "rounds": N_ROUNDS,
@@ -142,7 +146,7 @@ def simulated(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> 
 
 
 def simulated_epsilons(task: Task, chosen: Mapping[int, Sequence[str]]) -> list[float]:
-    """What the simulation says of both views; infinity where it says that there is nothing."""
+    """Return what the simulation says of both views; infinity where it says that there is nothing."""
     participation = Counter(client for clients in chosen.values() for client in clients)
     guarantees = simulation_of(task, chosen, "cleartext").algorithm.guarantees(task.rounds, participation)
     return [math.inf if found.epsilon is None else found.epsilon for found in guarantees]
@@ -294,7 +298,7 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
 
 
 def test_one_pass_over_all_clients_is_one_after_the_other_but_for_rounding() -> None:
-    """What a deployment of one process per client and a simulation in one batch differ by: float32, then truncation."""
+    """Bound what one process per client and a simulation in one batch differ by: float32, then truncation."""
     task = training_task(rounds=1)
     models_found = []
     for batching in ("round", "client"):

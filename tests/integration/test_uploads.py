@@ -1,7 +1,9 @@
-"""What one client's uploads and calls can do to the pair, over real gRPC with mutual TLS: nothing but lose its own.
+"""One client's uploads and calls can do nothing to the pair but lose its own, over real gRPC with mutual TLS.
 
-Failure means: an upload that is broken off, stalled or late that ends the task, delays a round, costs somebody
-else theirs, or keeps memory; or a model that leaves to somebody who has no part in the round.
+Failure means one of these:
+- an upload that is broken off, stalled or late ends the task, delays a round, costs somebody else theirs, or keeps
+  memory;
+- a model leaves to somebody who has no part in the round.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ async def join_all(deployment: Deployment) -> dict[str, LeashedClient]:
 
 
 def vector(task_dim: int) -> RingArray:
-    """Of norm 1 on the grid: everybody's, honest, and the sum tells how many were in it."""
+    """Return a vector of norm 1 on the grid: everybody's, honest, and the sum tells how many were in it."""
     x = np.zeros(task_dim, dtype=np.int64)
     x[-1] = 1
     return x
@@ -74,7 +76,9 @@ async def submit_honestly(*clients: LeashedClient) -> None:
 
 
 async def finish(deployment: Deployment, clients: dict[str, LeashedClient]) -> list[list[str]]:
-    """Who was accepted, round by round: the same at both servers, in both models, and nobody rejected."""
+    """Finish the task. Return who was accepted, round by round: equal at both servers, in both models, and nobody
+    rejected.
+    """
     goodbyes = await asyncio.gather(*(client.goodbye() for client in clients.values()))
     assert {goodbye.finished for goodbye in goodbyes} == {True}
     await deployment.finish()
@@ -178,8 +182,11 @@ async def break_off(client: LeashedClient, moment: Moment) -> None:
 
 
 async def give_up(client: LeashedClient, deployment: Deployment) -> None:
-    """Where the server never heard of a call that was cancelled at once: nobody knows of it, so the client, too, lets
-    it be and hangs up. (Else the round waits for it, until the deadline, as it should.)"""
+    """Hang up where the server never heard of a call that was cancelled at once.
+
+    Nobody knows of such a call, so the client, too, lets it be. (Else the round waits for it, until the deadline, as it
+    should.)
+    """
     intake = deployment.aggregators[0]._view.intake
     await asyncio.sleep(0.05)
     if intake is not None and client.client not in intake._started:
@@ -201,7 +208,7 @@ async def parts_until(
 
 
 def bytes_kept() -> int:
-    """What the servers of this process have taken in and still hold in memory."""
+    """Return the bytes that the servers of this process have taken in and still hold in memory."""
     only_uploads = tracemalloc.Filter(inclusive=True, filename_pattern=uploads.__file__)
     statistics = tracemalloc.take_snapshot().filter_traces([only_uploads]).statistics("filename")
     return sum(statistic.size for statistic in statistics)
@@ -244,8 +251,11 @@ async def test_a_stalled_upload_is_cut_off_at_the_lock_and_its_memory_released(
 
 
 async def hold_a_place(client: LeashedClient, submission: Submission, has_begun: asyncio.Event) -> None:
-    """For ever, as far as the server lets it: a first chunk at once, so that the upload seems to be over in time, then
-    a byte now and then; when it is cut off or refused, again and at once."""
+    """Hold a place for ever, as far as the server lets it.
+
+    A first chunk comes at once, so that the upload seems to be over in time, then a byte now and then. Whenever the
+    upload is cut off or refused, it begins again at once.
+    """
     parts = [part async for part in parts_until(submission, 1)]
     while True:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -260,8 +270,10 @@ async def hold_a_place(client: LeashedClient, submission: Submission, has_begun:
 
 @asynchronous
 async def test_slow_uploads_that_hold_every_place_keep_nobody_out(pki: Pki, tmp_path: Path) -> None:
-    """Of two clients for as many places. Whoever uploads at the pace that is asked for gets in, long before the round's
-    deadline, and loses nothing."""
+    """Let two slow clients hold as many places.
+
+    Whoever uploads at the pace that is asked for gets in, long before the round's deadline, and loses nothing.
+    """
     task = small_task((*CLIENTS, "oscar"), dim=LARGE, rounds=1, submit_timeout_s=100.0)
     pace = {"max_uploads": 2, "transfer_grace_s": 0.5, "min_transfer_bytes_s": 1e6}
     async with running(task, pki, tmp_path, noises=(silence, silence), **pace) as deployment:

@@ -1,8 +1,8 @@
 """Every class of `secure_validation.md` section 8 that has one right verdict, as ring vectors.
 
-A case's verdict is written down with its class; `squared_norm` decides it a second time, over Python's integers. For
-d = 3 some classes do not exist: four coordinates of 2^31 are left out, a squared norm that is no sum of three squares
-(2^64 - 1 for one) is replaced by the largest one below it that is, and a repaired vector has one free coordinate.
+A case's verdict is written down with its class; `squared_norm` decides it a second time, over Python's integers. For d
+= 3 some classes do not exist. Four coordinates of 2^31 are left out. A squared norm that is no sum of three squares
+(2^64 - 1 for one) is replaced by the largest one below it that is. A repaired vector has one free coordinate.
 """
 
 import math

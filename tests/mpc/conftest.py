@@ -1,4 +1,4 @@
-"""What several files share: the gates, of which CrypTen's takes a second to load."""
+"""Shared fixtures of several files: the gates, of which CrypTen's takes a second to load."""
 
 import pytest
 

@@ -14,7 +14,7 @@ def polynomial_hash(words, key: int) -> int:
 
 
 def integers(elements) -> list[int]:
-    """Of (n, 2) words, the low one first."""
+    """Return the integers of (n, 2) words, the low one first."""
     return [(int(high) % 2**64 << 64) + int(low) % 2**64 for low, high in elements.tolist()]
 
 

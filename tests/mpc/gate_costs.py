@@ -1,4 +1,5 @@
-"""What each gate sends and uses up, by hand: the steps in order with their bytes per direction, and the rounds.
+"""Costs of each gate, by hand: what it sends and uses up, with the steps in order, their bytes per direction, and the
+rounds.
 
 A group is (words, n_bits). Both gates are followed by the step that makes their carries additive, a bit per word.
 """
@@ -60,8 +61,11 @@ def product_words(name, groups):
 
 
 def products_per_word(k, s):
-    """2^k - 1 pairs for a block's g and 2^k - 2 for its p; then sets of the blocks' g and p with two members or more,
-    of which the highest other than a p is one, and p_0 is not among them."""
+    """Count a word's products: 2^k - 1 pairs for each block's g, 2^k - 2 for its p, and then sets of the blocks' g and
+    p.
+
+    A set has two members or more: one g or p, and p of blocks above it. p_0 is in none.
+    """
     pairs = (2**k - 1) + (2**k - 2)
     sets = sum(2**above - 1 for above in range(s)) + sum(2**above - 1 for above in range(s - 1))
     return s * pairs + sets

@@ -56,7 +56,9 @@ def plane_of(bits: list[int]):
 
 
 def subset_tables(masks, products):
-    """What `subset_products` gives, from its inputs (s, 2, lanes) and its products of two masks or more, in order."""
+    """Return what `subset_products` gives, from its inputs (s, 2, lanes) and its products of two masks or more, in
+    order.
+    """
     with_generate, with_propagate = [], []
     for j in reversed(range(len(masks))):
         n_products = 2 ** (len(masks) - 1 - j) - 1

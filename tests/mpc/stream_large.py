@@ -2,8 +2,9 @@
 
     python -m tests.mpc.stream_large DIM CLIENTS FOLDER
 
-Prints the verdicts, how many words of the accepted sum are wrong, and by how many bytes the peak grew over the process
-after its imports. Client i's vector is 1 + i everywhere in the first hundred words; the last one is too long.
+Prints the verdicts, and how many words of the accepted sum are wrong. It then prints by how many bytes the peak grew
+over the process after its imports. Client i's vector is 1 + i everywhere in the first hundred words; the last one is
+too long.
 """
 
 from __future__ import annotations

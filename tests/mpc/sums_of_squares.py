@@ -1,7 +1,7 @@
 """n as a sum of two, three or four squares: how an attacker moves a squared norm to any value modulo 2^64.
 
-Lagrange: four squares always suffice; three do unless n = 4^a (8b + 7). Found by drawing all but two squares until what
-is left is 2^k p with a prime p = 1 mod 4, which Hermite and Serret's algorithm writes as two.
+Lagrange: four squares always suffice; three do unless n = 4^a (8b + 7). The method draws all but two squares until what
+is left is 2^k p with a prime p = 1 mod 4. Hermite and Serret's algorithm writes that as two.
 """
 
 import math
@@ -38,7 +38,10 @@ def is_three_squares(n: int) -> bool:
 
 
 def two_squares(n: int) -> tuple[int, int] | None:
-    """(x, y) with x^2 + y^2 = n where n is 0 or 2^k times 1 or a prime that is 1 mod 4; None for every other n."""
+    """Return (x, y) with x^2 + y^2 = n where n is 0 or 2^k times 1 or a prime that is 1 mod 4.
+
+    Return None for every other n.
+    """
     if n == 0:
         return 0, 0
     n_twos = (n & -n).bit_length() - 1

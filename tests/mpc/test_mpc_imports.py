@@ -1,4 +1,4 @@
-"""What importing `mpc` loads: the dealer and the servers' start need neither PyTorch nor CrypTen."""
+"""Imports of `mpc`: the dealer and the servers' start need neither PyTorch nor CrypTen."""
 
 import subprocess
 import sys

@@ -120,8 +120,10 @@ def test_honest_failure_bound_is_the_logarithm_of_the_formula(clip_norm, n_rows)
 
 @pytest.mark.parametrize("n_rows", [1, 8, 40, 63, 64])
 def test_soundness_error_is_the_rows_and_a_collision_of_the_hash(n_rows):
-    """log2(2^-k + (k + 2) / 2^127), in multiprecision: k + 1 words are a polynomial with at most k + 1 zeros, and zero
-    is drawn twice as often as another point."""
+    """log2(2^-k + (k + 2) / 2^127), in multiprecision.
+
+    k + 1 words are a polynomial with at most k + 1 zeros, and zero is drawn twice as often as another point.
+    """
     error = mpmath.mpf(2) ** -n_rows + (n_rows + 2) * mpmath.mpf(2) ** -127
     assert NormBound(1.0, 3, n_rows=n_rows).log2_soundness_error == pytest.approx(float(mpmath.log(error, 2)))
 

@@ -1,7 +1,7 @@
 """The whole check, both parties: verdicts against norms over Python's integers, for honest and malicious vectors.
 
-A wrong verdict on a table's case has odds of 2^-64 where rejection is due, 2^-120 for the equality hash included, and
-below 2^-80 where acceptance is due (C = 1000; nil below), so no test here allows for one.
+A wrong verdict on a table's case has odds of 2^-64 where rejection is due, 2^-120 for the equality hash included. Where
+acceptance is due, they are below 2^-80 (C = 1000; nil below). So no test here allows for one.
 """
 
 import math
@@ -321,8 +321,8 @@ class WordsAhead:
 def test_correlations_that_are_ahead_accept_nobody(step, gate):
     """Misaligned counters in any run of the correlations at one server: every verdict is reject, at both servers alike.
 
-    Where the norm's carries alone are random, they are right for half of the 48 clients, and that much is accepted; not
-    everybody, but for one run in 2^48. CrypTen's triples are one pool, whose later runs are then ahead too.
+    Where the norm's carries alone are random, they are right for half of the 48 clients, and that much is accepted. It
+    is not everybody, but for one run in 2^48. CrypTen's triples are one pool, whose later runs are then ahead too.
     """
     bound, clients = NormBound(1.0, 20), tuple(f"c{i}" for i in range(48))
     blocks = tuple(
@@ -341,7 +341,7 @@ def test_correlations_that_are_ahead_accept_nobody(step, gate):
 
 
 def test_a_run_that_is_not_ahead_accepts_everybody(gate):
-    """What the test above changes is the only thing that makes it reject."""
+    """Accept everybody, as what the test above changes is the only thing that makes it reject."""
     bound = NormBound(1.0, 20)
     _, sides, _, uploads = honest_round(bound, gate)
     never = WordsAhead(sides[1].correlations(), 100)
@@ -471,8 +471,10 @@ def test_a_server_that_changes_its_coin_after_the_lock_is_caught(cheat, gate):
     [(b"x" * 32, CommitmentError), (b"x" * 31, MalformedMessageError), (b"x" * 33, MalformedMessageError)],
 )
 def test_nothing_is_computed_from_an_opening_behind_a_wrong_coin(cheat, coin, error, gate):
-    """The `shares` form: whoever sends b behind another coin than it committed to, or behind no coin, is refused before
-    any of it is looked at, though all of it is there."""
+    """Refuse whoever sends b behind another coin than it committed to, or behind no coin, in the `shares` form.
+
+    The refusal comes before any of b is looked at, though all of it is there.
+    """
     bound = NormBound(1.0, 20)
     shape = shape_for(("c0", "c1"), bound, gate)
     sides, bindings = dealt_sides(shape), {c: bytes(range(32)) for c in shape.clients}

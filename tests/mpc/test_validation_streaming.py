@@ -30,7 +30,7 @@ LONG, SHORT = 1 << 40, 1000
 
 
 def regions_of(spool, n, dim):
-    """Of n vectors, one behind the other."""
+    """Return the regions of n vectors, one behind the other."""
     spool.truncate(n * 8 * dim)
     return [EncryptedRegion(spool, 8 * dim, offset=8 * dim * i) for i in range(n)]
 
@@ -112,8 +112,11 @@ def test_resident_memory_is_bounded_at_ten_million_coordinates(tmp_path):
 
 @pytest.mark.parametrize("dim", [1, 1000, 1024, 2500])
 def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
-    """b = X - a_A - a_B for every client, from a seed that is expanded on the way and a share on disk to vectors on
-    disk; one round of a coin and 8d bytes per client, of which nobody holds more than some pieces."""
+    """Open b = X - a_A - a_B for every client, in one round of a coin and 8d bytes per client.
+
+    The shares are a seed that is expanded on the way and a share on disk; the vectors are on disk. Nobody holds more
+    than some pieces of them.
+    """
     monkeypatch.setattr(opening, "PIECE_WORDS", 1024)
     clients = ("ada", "bob", "eve")
     shape = BatchShape("task", 1, clients, dim, ())

@@ -1,4 +1,4 @@
-"""What two servers show each other during validation: steps and lengths that depend on public values alone."""
+"""Messages that two servers exchange during validation: steps and lengths that depend on public values alone."""
 
 import numpy as np
 import pytest
@@ -74,9 +74,11 @@ VECTORS = {
 @pytest.mark.parametrize("dim", [3, 1000])
 @pytest.mark.parametrize("kind", VECTORS)
 def test_messages_depend_on_public_values_only(dim, kind, mode, gate):
-    """Labels and lengths in order, at both servers, are the same for every vector and every verdict: 13 messages with
-    CrypTen's gate and 8 with ours, in either form. Of their lengths d moves one alone, that of the `shares` form's
-    opening."""
+    """Labels and lengths in order, at both servers, are the same for every vector and every verdict.
+
+    There are 13 messages with CrypTen's gate and 8 with ours, in either form. Only one of their lengths depends on d,
+    that of the `shares` form's opening.
+    """
     bound = NormBound(1.0, dim)
     vectors = VECTORS[kind](CaseMaker(dim, 1.0))
     verdicts, *sent = conversation(vectors, bound, gate, mode=mode)
@@ -109,7 +111,9 @@ BUDGETS = [(n_clients, clip) for n_clients in (1, 8, 32) for clip in (0.5, 1.0, 
 
 @pytest.mark.parametrize(("n_clients", "clip"), BUDGETS)
 def test_the_dealers_corrections_are_at_most_7_kb_a_client(n_clients, clip, gate):
-    """What server B gets for a batch, whatever the bound: bits of one client's norm alone fill few of their lanes."""
+    """Count what server B gets for a batch, whatever the bound: bits of one client's norm alone fill few of their
+    lanes.
+    """
     bound = NormBound(clip, 3)
     clients = tuple(f"c{i}" for i in range(n_clients))
     _, dealt = deal(BatchShape("task", 1, clients, 3, top_bits.blocks(gate, n_clients, bound.low_bits)))
@@ -132,8 +136,10 @@ def test_servers_send_at_most_10_kb_a_client_after_the_lock(n_clients, clip, gat
 
 @pytest.mark.parametrize("kind", ["zero", "one-hot B", "2^63 on all"])
 def test_messages_of_the_gate_are_uniform_whatever_the_vector(kind, gate):
-    """60 copies of one vector: each message of each server is uniform bytes, chi-square at 1e-6 each; or uniform half
-    bytes, where it has too few."""
+    """60 copies of one vector: each message of each server is uniform bytes, chi-square at 1e-6 each.
+
+    Where a message has too few bytes, it is uniform half bytes.
+    """
     vector = {"zero": [0] * 4, "one-hot B": [2**16, 0, 0, 0], "2^63 on all": [2**63] * 4}[kind]
     _, *sent = conversation([as_ring(vector)] * 60, NormBound(1.0, 4), gate, name=kind)
     for label, payload in (message for log in sent for message in log):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ReferenceRound:
-    """What both servers hold after the round."""
+    """Hold what both servers hold after the round."""
 
     accepted: list[str]
     rejected: list[str]
@@ -33,13 +33,16 @@ def run_round(
     learning_rate: float,
     divisor: float,
 ) -> ReferenceRound:
-    """theta + eta / W * (sum of the updates with norm <= C, plus both servers' noise), exactly.
+    """Return theta + eta / W * (sum of the updates with norm <= C, plus both servers' noise), exactly.
 
-    updates: of the honest clients, as real vectors. forgeries: what malicious clients upload, as 64-bit integers.
-    noises: of server A and of server B, on the integer grid. C = clip_norm, f = frac_bits, W = divisor.
-    Shapes: every vector is (d,).
-    Source: PRECAD, Algorithm 2, lines 7-8 at the clients, and Algorithm 1, lines 4-6, at the servers, with the public
-    constant W in place of the number of records in the round.
+    - `updates`: of the honest clients, as real vectors.
+    - `forgeries`: what malicious clients upload, as 64-bit integers.
+    - `noises`: of server A and of server B, on the integer grid.
+
+    C = clip_norm, f = frac_bits, W = divisor. Shapes: every vector is (d,).
+
+    Source: PRECAD, Algorithm 2, lines 7-8 at the clients, and Algorithm 1, lines 4-6, at the servers. The public
+    constant W is in place of the number of records in the round.
     """
     encoded_clip = Fraction(clip_norm) * 2**frac_bits
     vectors = {client: [int(word) for word in words] for client, words in forgeries.items()}

@@ -65,14 +65,14 @@ class PostgresPlaces:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """Of a server for all tests of this folder. Skips where there is none."""
+    """Yield the URL of a server for all tests of this folder. Skips where there is none."""
     with postgres() as url:
         yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Of stores, in both kinds of database."""
+    """Yield the places of stores, in both kinds of database."""
     if request.param == "sqlite":
         made: SqlitePlaces | PostgresPlaces = SqlitePlaces(tmp_path / "store.sqlite")
     else:

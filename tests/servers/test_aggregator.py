@@ -72,8 +72,11 @@ async def test_a_start_that_found_no_peer_can_be_tried_again(pki: Pki, tmp_path:
 async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B's part of a batch is longer than A's, so A invites first. Mallory uploads to A without waiting for B's
-    invitation (she makes up the half of the mask that she lacks): at most her own upload is lost."""
+    """B's part of a batch is longer than A's, so A invites first.
+
+    Mallory uploads to A without waiting for B's invitation (she makes up the half of the mask that she lacks). At most
+    her own upload is lost.
+    """
     b_may_go_on, batch = asyncio.Event(), TupleSource.batch
 
     async def slow_at_b(self: TupleSource, shape: BatchShape) -> ServerTuples:

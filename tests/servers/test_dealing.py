@@ -1,7 +1,7 @@
 """The dealer and the aggregators' links to it, over real gRPC with mutual TLS on loopback.
 
-Failure means: a part that leaves twice or to anybody else, two parts that do not fit together, or a server that goes on
-waiting for a dealer that is gone.
+Failure means a part that leaves twice or to anybody else, or two parts that do not fit together. It also means a server
+that goes on waiting for a dealer that is gone.
 """
 
 from __future__ import annotations

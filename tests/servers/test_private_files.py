@@ -1,4 +1,4 @@
-"""Who can read what a server keeps: its user alone, whatever the umask and whatever an older version left.
+"""Files that a server keeps: its user alone can read them, whatever the umask and whatever an older version left.
 
 Failure means: a file or folder of a state dir that others can open, or a folder that others write to and that is used.
 """
@@ -106,7 +106,7 @@ def test_a_folder_that_others_write_to_is_refused_and_left(tmp_path: Path) -> No
 
 
 def test_the_root_of_a_lent_volume_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of another user, with rights of our group: nothing is changed. With rights of everybody it is refused."""
+    """Change nothing in a folder of another user, with rights of our group. With rights of everybody it is refused."""
     (tmp_path / "volume").mkdir()
     (tmp_path / "volume").chmod(0o2775)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)

@@ -3,8 +3,8 @@
     python -m tests.vectors.make_vectors            writes tests/vectors/*.json
     python -m tests.vectors.make_vectors --check    writes nothing; says what differs, and exits with 1
 
-A file holds `positive` and `tampered` cases. A case names its step and has an input and either an output or, where an
-implementation must not go on, the kind of its refusal. A tampered case with an output says which verdict must come.
+A file holds `positive` and `tampered` cases. A case names its step and has an input. It also has an output or, where an
+implementation must not continue, the kind of its refusal. A tampered case with an output says which verdict must come.
 Everything is deterministic: randomness is SHAKE-128 of a name.
 """
 
@@ -30,7 +30,7 @@ TASK_ID, ROUND = "digits-0123456789abcdef", 7
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked. `why` says, of a tampered case, what was done."""
+    """Hold what is asked. `why` says, of a tampered case, what was done."""
 
     step: str
     name: str
@@ -93,7 +93,7 @@ def task(**changes: Any) -> Json:
 
 
 def user_dp_task(**changes: Any) -> Json:
-    """The same of UserDP-FedAvg, with the fields that another algorithm has."""
+    """Return a task of UserDP-FedAvg, with the fields that another algorithm has."""
     local: Json = {"local_steps": 4, "local_rate": 0.1, "local_batch": None, "local_momentum": 0.9}
     local |= {"local_weight_decay": 0.0, "non_colluding": 1}
     return {**task(), "algorithm": "user-dp-fedavg", **local, **changes}
@@ -246,7 +246,7 @@ def submission_case(mode: str, **changes: Any) -> Json:
 
 
 def invited() -> Iterator[Case]:
-    """What a client makes of both servers' invitations."""
+    """Yield the cases of what a client makes of both servers' invitations."""
     digest_a, digest_b = (hashlib.sha256(bytes.fromhex(seed(f"mask/{server}"))).hexdigest() for server in "ab")
 
     def agree(name: str, why: str = "", a: Json | None = None, b: Json | None = None, mode: str = "masked") -> Case:
@@ -342,7 +342,7 @@ def submission() -> Iterator[Case]:
 
 
 def split_upload(made: Json) -> Iterator[Case]:
-    """What goes wrong in the `shares` form alone. made: of alice."""
+    """Yield the cases of what goes wrong in the `shares` form alone. made: of alice."""
     at_a, at_b = (upload_case("shares", party, made) for party in (0, 1))
     yield Case("take", "a seed of 15 bytes", {**at_a, "payload": at_a["payload"][2:]}, "exactly 16 bytes")
     yield Case("take", "a salt at server A", {**at_a, "salt": at_b["salt"]}, "A could test guesses of the update")
@@ -357,7 +357,7 @@ def split_upload(made: Json) -> Iterator[Case]:
 
 
 def relayed(made: Json) -> Iterator[Case]:
-    """What B makes of what A relays. made: of alice, `masked` form."""
+    """Yield the cases of what B makes of what A relays. made: of alice, `masked` form."""
     given = upload_case("masked", 1, made)
     good = {name: given[name] for name in ("task", "task_id", "round", "model_digest", "chosen", "statement")}
     good |= {"client": "alice", "mask_seed": seed("mask/b"), "payload": made["payload_a"]}

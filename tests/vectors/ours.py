@@ -268,7 +268,7 @@ def _shape(case: Json) -> BatchShape:
 
 
 def _dealers_randomness(case: Json) -> RandomBytes:
-    """What makes the dealer draw these keys, rho and omega."""
+    """Return randomness that makes the dealer draw these keys, rho and omega."""
     draws: list[bytes] = [bytes.fromhex(key) for key in case["keys"]]
     for rho, omega in zip(case["rho"], case["omega"], strict=True):
         draws += [(int(rho) - 1).to_bytes(16, "little"), int(omega).to_bytes(16, "little")]
@@ -457,7 +457,7 @@ class Party:
         }
 
     def _upload(self, one: Json) -> Any:
-        """What the client sent: b, or this server's share."""
+        """Return what the client sent: b, or this server's share."""
         at, x = self.shape.label(one["name"]), words(one["words"])
         if self.mode is Mode.MASKED:
             sides = [ServerTuples(party, self.shape, self.dealt[party]) for party in (0, 1)]

@@ -1,7 +1,7 @@
 """This project's packages beside, and linked with, the independent implementation of `docs/protocol.md`.
 
-Failure means: random inputs on which the two differ, or a pair of servers, one of each kind, that does not come to the
-verdicts and the sum that the clear computation gives.
+Failure means random inputs on which the two differ. It also means a pair of servers, one of each kind, that misses the
+verdicts and the sum of the clear computation.
 """
 
 from __future__ import annotations

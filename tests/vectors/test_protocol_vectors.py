@@ -1,7 +1,7 @@
 """The vectors of `docs/protocol.md`, against this project's packages and against the independent implementation.
 
-Failure means: an implementation that disagrees with a vector, a vector that nobody can make again, an independent
-implementation that is not, or a document that leaves out a message of the protocol.
+Failure means an implementation that disagrees with a vector, or a vector that nobody can make again. It also means an
+independent implementation that is not, or a document that leaves out a message of the protocol.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES = [
 
 
 def answered(steps, refusal, entry):
-    """What an implementation makes of a case: its output, or the kind of its refusal."""
+    """Return what an implementation makes of a case: its output, or the kind of its refusal."""
     try:
         return {"output": steps[entry["step"]](entry["input"])}
     except Exception as error:
@@ -117,7 +117,7 @@ def test_the_independent_implementation_is_independent():
 
 
 def test_the_document_names_every_message_and_field():
-    """Of all services: a field that it leaves out could not be filled by somebody else."""
+    """Name the fields of all services: a field that the document leaves out could not be filled by somebody else."""
     for module in (common_pb2, aggregator_pb2, peer_pb2, dealer_pb2, control_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:

@@ -2,8 +2,8 @@
 
     python -m tests.vectors.transcripts > tests/vectors/transcripts.json
 
-The file is made anew only where a change of the protocol, such as another label of a stream, moves messages on purpose:
-as it stands, it shows that nothing else has moved them. Verdicts and sums do not depend on the randomness, and were the
+The file is made anew only where a change of the protocol, such as another label of a stream, moves messages on purpose.
+As it stands, it shows that nothing else has moved them. Verdicts and sums do not depend on the randomness, and were the
 same in every version: compare them when the messages change.
 """
 

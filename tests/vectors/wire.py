@@ -1,6 +1,6 @@
-"""What both adapters say in JSON, and a wire between two servers that notes and, where a case asks for it, tampers.
+"""JSON of both adapters, and a wire between two servers that notes and, where a case asks for it, tampers.
 
-Bytes are hex; vectors of words are the hex of their bytes on the wire; reals and integers of more than 53 bits are
+Bytes are hex; vectors of words are the hex of their bytes on the wire. Reals and integers of more than 53 bits are
 decimal strings. Standard library only.
 """
 
@@ -37,7 +37,7 @@ class Wire:
         return self._channel.exchange(label, payload)
 
     def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """The same for a step in pieces, as one message; the peer's is cut like ours, its last piece takes the rest."""
+        """Exchange a step in pieces, as one message; the peer's is cut like ours, its last piece takes the rest."""
         ours = list(pieces)
         received = self.exchange(label, b"".join(ours))
         for piece in ours[:-1]:

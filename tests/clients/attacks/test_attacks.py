@@ -1,4 +1,4 @@
-"""What malicious clients upload, and why the check of the paper, taken literally, needs help against one of them."""
+"""Malicious clients' uploads, and why the check of the paper, taken literally, needs help against one of them."""
 
 import math
 import os
@@ -329,7 +329,7 @@ def test_the_striped_cars_are_in_cifar10():
 
 
 def knowledge(honest, bound=math.inf, n_attackers=1, step=0.5, train=None):
-    """What an attacker is shown."""
+    """Return what an attacker is shown."""
     d = honest.shape[1]
     return Knowledge(
         parameters=np.arange(d, dtype=np.float32),

@@ -1,8 +1,8 @@
 """Nothing that one server holds tells whether a guess of an update is right.
 
-Shares of an update are uniform, but what goes with them need not be: a digest of the other server's share is a function
-of the update and of what this server knows. Whoever guesses the update (of a client whose draw of records was empty it
-is zero) computes what the other share would be, and looks for it, and for its digest, in what it received.
+Shares of an update are uniform, but what goes with them need not be. A digest of the other server's share is a function
+of the update and of what this server knows. Whoever guesses the update computes what the other share would be, and
+looks for it, and for its digest, in what it received. (The update of a client whose draw of records was empty is zero.)
 
 Failure means: one server alone finds out which of two updates a client has uploaded.
 """
@@ -27,7 +27,7 @@ from tests.harness.harness import small_task
 LABEL = Label("small-1", 3, "0")
 SEEDS = (Seed(bytes(range(16))), Seed(bytes(range(16, 32))))
 NO_RECORDS, ONE_RECORD = np.zeros(24, dtype=np.int64), np.arange(24, dtype=np.int64)
-"""What a client with one record uploads, drawn or not."""
+"""The uploads of a client with one record: the record not drawn, and drawn."""
 
 
 def submission_of(update: RingArray, mode: str) -> Submission:
@@ -51,7 +51,7 @@ def view_of(submission: Submission, party: int) -> bytes:
 
 
 def own_share(submission: Submission, mode: str, party: int) -> RingArray:
-    """What this server can expand or has received: its [x]_P."""
+    """Return [x]_P of this server, which it can expand or has received."""
     if mode == "masked":
         b = ring.from_bytes(submission.payloads[0], n_words=24)
         mask = np.empty(24, dtype=np.int64)
@@ -63,7 +63,7 @@ def own_share(submission: Submission, mode: str, party: int) -> RingArray:
 
 
 def traces_of(guess: RingArray, share: RingArray) -> Iterator[bytes]:
-    """What would show if the guess is right: the update and the other share, as such and digested."""
+    """Yield what would show if the guess is right: the update and the other share, as such and digested."""
     for vector in (guess, guess - share):
         yield ring.to_bytes(vector)
         yield hashlib.sha256(ring.to_bytes(vector)).digest()

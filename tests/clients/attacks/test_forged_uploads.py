@@ -1,6 +1,6 @@
-"""What forgers upload: wrong in one thing, and in order in everything else, so that the one thing is what is refused.
+"""Forgers' uploads are wrong in one thing, and in order in everything else, so that the one thing is what is refused.
 
-`tests/integration/test_forgers.py` has what servers make of it.
+`tests/integration/test_forgers.py` has what servers make of them.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from tests.harness.harness import small_task
 
 
 def submission_of(mode, t=0):
-    """Of six words, in round t."""
+    """Return a submission of six words, in round t."""
     seeds = (Seed(bytes(16)), Seed(bytes(range(16)))) if mode is Mode.MASKED else None
     task = small_task(dim=6, mode=mode)
     invitation = RoundInvitation("small", t, 0, bytes(32), seeds)

@@ -1,7 +1,7 @@
 """Records that lie on kinks of a model, crafted: float32 kernels disagree on which side of a ReLU they are.
 
 Between two images whose pre-activations have different signs, bisection in float64 finds an image with one of a few
-1e-9; changing pixels by units in the last place gives many more. At which side such a record's gradient is taken
+1e-9. Changing pixels by units in the last place gives many more. At which side such a record's gradient is taken
 depends on how the kernel rounds, hence on the shape of the pass.
 """
 
@@ -33,7 +33,10 @@ def crafted(name: str, n: int, *, seed: int = 0) -> Records:
 
 
 def pre_activations(model: nn.Module, images: Tensor) -> Tensor:
-    """What the last ReLU, or failing that nothing but the logits' difference, is decided by; (n, units)."""
+    """Return what decides the last ReLU, (n, units).
+
+    Without a ReLU it is the difference of the first two logits, (n, 1).
+    """
     kept: list[Tensor] = []
     kinks = [layer for layer in model.modules() if isinstance(layer, nn.ReLU)]
     handles = [layer.register_forward_hook(lambda _, read, __: kept.append(read[0].clone())) for layer in kinks[-1:]]

@@ -1,4 +1,4 @@
-"""What a GPU computes, without one: its form of the sums, on a CPU, and its devices, on PyTorch's `meta`.
+"""A GPU's computation, without one: its form of the sums, on a CPU, and its devices, on PyTorch's `meta`.
 
 A tensor on `meta` has no values, and an operation that mixes it with one on the CPU is an error, as on a GPU. Twins on
 a real one, marked `gpu`: here, tests/clients/gradients/test_engine.py and tests/clients/gradients/test_model_stack.py.
@@ -26,11 +26,11 @@ from precad.clients.records import Records, digits
 from precad.clients.records.records import example
 
 SIZES = (7, 1, 13, 4)
-"""Of clients of a round, in records."""
+"""Records of each client of a round."""
 
 
 def clients_of(name: str) -> list[Records]:
-    """Of digits, as many as `SIZES` says."""
+    """Return the digits of each client, as many as `SIZES` says."""
     records = digits(side=networks.image_side(name)).train
     ends = [0, *itertools.accumulate(SIZES)]
     return [records.take(np.arange(start, stop)) for start, stop in itertools.pairwise(ends)]

@@ -39,7 +39,7 @@ IMAGES = Records(
 
 
 class TwoLayers(nn.Module):
-    """What the others are variations of."""
+    """Hold two layers: the model that the others vary."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ class RoutesRarely(Routes):
 
 
 class Overwrites(TwoLayers):
-    """What a layer wrote is changed in place, where records are bright enough."""
+    """Change in place what a layer wrote, where records are bright enough."""
 
     def forward(self, images):
         return super().forward(images).clamp_(-1.0, 1.0)
@@ -276,7 +276,7 @@ class RandomFeatures(nn.Module):
 
 
 def test_buffers_are_those_of_the_architecture_whatever_the_seed_of_a_task():
-    """What a client trains, what an evaluation reads and what a run saves is one model."""
+    """One model is what a client trains, what an evaluation reads and what a run saves."""
     name = f"{__name__}:RandomFeatures"
     task = Task(
         clients={"a": N, "b": N},

@@ -24,7 +24,7 @@ from precad.protos.task.task import Task
 from tests.harness.harness import small_task
 
 LENGTH, VOCABULARY = 32, 700
-"""Of every text data set here; and words that the small model below has, where data sets have 2000."""
+"""The length of every text data set here, and the words that the small model below has, where data sets have 2000."""
 
 
 class SmallVocabulary(nn.Module):

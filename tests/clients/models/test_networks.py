@@ -27,7 +27,7 @@ def test_cnn_has_the_26010_parameters_of_the_opacus_example():
 
 
 def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
-    """The same initial parameters in the same order, on (x - 0.1307) / 0.3081, as Opacus' example transforms MNIST."""
+    """Share the initial parameters, in one order, and read (x - 0.1307) / 0.3081, as Opacus' example does for MNIST."""
     images = some_inputs("cnn", 4)
     standardised, plain = networks.build("cnn-standardised", seed=3), networks.build("cnn", seed=3)
     assert_array_equal(networks.flatten(standardised), networks.flatten(plain))
@@ -191,7 +191,7 @@ def test_flatten_gives_a_vector_of_its_own():
 
 @pytest.fixture(scope="module")
 def digests_of_a_fresh_interpreter():
-    """Of the initial parameters from seed 7 of two models, by name."""
+    """Return the digests of the initial parameters from seed 7 of two models, by name."""
     program = (
         "import hashlib; from precad.clients.models import networks as models; "
         "print(*(f'{name} {hashlib.sha256(models.initial_parameters(name, seed=7).tobytes()).hexdigest()}' "

@@ -408,7 +408,9 @@ def tiny_emnist(tmp_path, monkeypatch):
 
 
 def write_emnist(folder, files, *, as_archive):
-    """What a user has: the authors' archive, or the files in it, with one of them unpacked. The archive's SHA-256."""
+    """Write what a user has: the authors' archive, or the files in it, with one of them unpacked. Return the archive's
+    SHA-256, or None for files.
+    """
     raw = folder / "EMNIST" / "raw"
     if not as_archive:
         for i, (name, data) in enumerate(files.items()):
@@ -622,8 +624,11 @@ def test_tweets_keep_users_apart():
 @needs_data
 @pytest.mark.slow
 def test_the_subset_of_sentiment140_is_balanced():
-    """25 000 of each class, a fifth aside, and the words tell the classes apart: naive Bayes is right for some 76 %, as
-    is usual for this set (docs of the data), where every 10 000 have a standard error of half a point."""
+    """Count 25 000 records of each class, with a fifth aside.
+
+    The words tell the classes apart: naive Bayes is right for some 76 %, as is usual for this set (docs of the data).
+    Every 10 000 have a standard error of half a point.
+    """
     split = datasets.sentiment140_50k()
     assert (len(split.train), len(split.test)) == (40_000, 10_000)
     assert_array_equal(np.bincount(split.train.labels) + np.bincount(split.test.labels), [25_000, 25_000])

@@ -1,8 +1,9 @@
 """The wall between the honest client and every attack, by real processes: it holds where the attacks do not exist.
 
-Failure means: an honest client that imports an attack, that needs one to start, or that encodes otherwise where the
-attacks are missing; a configuration with an attack that is not refused there, or is refused in other words than field,
-expected, found; an honest local task that does not run to its end.
+Failure means one of these:
+- an honest client that imports an attack, that needs one to start, or that encodes otherwise where they are missing;
+- a configuration with an attack that is not refused there, or in other words than field, expected, found;
+- an honest local task that does not run to its end.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def test_an_honest_client_loads_no_attack_and_uploads_what_it_shall(
 ) -> None:
     """A process that has loaded the command line and all that hosts clients, and has trained and encoded.
 
-    It samples every record, so that its upload is that of a trainer here, but for a unit of the grid: two processes
-    may have different numbers of threads.
+    It samples every record, so that its upload is that of a trainer here, but for a unit of the grid. Two processes may
+    have different numbers of threads.
     """
     config = {"certificates": ".", "authority": "ca.pem", "state_dir": str(tmp_path), "attacks": {"bob": "none"}}
     tree = bare if is_bare else ROOT

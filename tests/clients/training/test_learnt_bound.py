@@ -1,8 +1,9 @@
 """Clipping at a private quantile with two servers that hold shares, beside one trusted server that sees every update.
 
-Failure means that clients share something longer than C, or say something else of themselves than whether their update
-was within the bound; that the two ways train different models or learn different bounds; or that epsilon is of other
-noise than is drawn.
+Failure means one of these:
+- clients share something longer than C, or say more of themselves than whether their update was within the bound;
+- the two ways train different models or learn different bounds;
+- epsilon is of other noise than is drawn.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def rule_of(made: Task) -> QuantileRule:
 
 
 def updates(made: Task, engine: RecordEngine, log_ratio: float = 0.0) -> list[np.ndarray]:
-    """Of all clients, always of the same draws (n, d)."""
+    """Return the updates of all clients, always of the same draws (n, d)."""
     vector = networks.initial_vector(made)
     if made.quantile_rule is not None:
         vector[-1] = log_ratio
@@ -63,8 +64,10 @@ def updates(made: Task, engine: RecordEngine, log_ratio: float = 0.0) -> list[np
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.5])
 def test_what_a_client_shares(engine: RecordEngine, ratio: float) -> None:
-    """( r / S u min(1, S / ||u||), a or -a ), by hand from the same updates unclipped; S is the median norm times the
-    ratio, so that there are clients on both sides of it."""
+    """Expect ( r / S u min(1, S / ||u||), a or -a ), by hand from the same updates unclipped.
+
+    S is the median norm times the ratio, so that there are clients on both sides of it.
+    """
     made, whole = learning_task(), np.array(updates(task(algorithm="user-dp-fedavg", client_clip=1e3, **LOCAL), engine))
     rule, norms = rule_of(made), np.linalg.norm(whole, axis=1)
     log_ratio = float(np.float32(math.log(ratio * np.median(norms) / 0.5)))
@@ -108,8 +111,10 @@ def test_whatever_is_shared_is_within_c(
 
 @pytest.mark.parametrize("noise", [0.6, 5.0])
 def test_two_servers_learn_what_one_trusted_one_does(engine: RecordEngine, noise: float) -> None:
-    """Without noise the models and the bounds of both are equal but for the grid: a client's update is cut to 2^-16 in
-    units of C, r / S of its own at two servers. Four rounds, in which the bound has moved."""
+    """Without noise the models and the bounds of both are equal but for the grid, over four rounds that move the bound.
+
+    At two servers a client's update is cut to 2^-16 in units of C, which is r / S of its own.
+    """
     how = {"update_clipping": "private-quantile", "quantile": 0.3, "quantile_rate": 0.4, "quantile_noise": noise}
     two = learning_task(rounds=4, **how)
     one = task(rounds=4, client_clip=0.5)
@@ -127,9 +132,12 @@ def test_two_servers_learn_what_one_trusted_one_does(engine: RecordEngine, noise
 
 
 def test_epsilon_counts_both_releases(engine: RecordEngine) -> None:
-    """Everybody in every round. The noise that one server really draws, in units of what one client adds to the sum of
-    updates (S) and to the count (1): 2 T Gaussian releases, whose multipliers compose in closed form to what is stated
-    against one server; and with both servers' noise, to what is stated against clients."""
+    """Compose the noise that one server really draws, with everybody in every round.
+
+    Its units are what one client adds to the sum of updates (S) and to the count (1). The 2 T Gaussian releases have
+    multipliers that compose in closed form to what is stated against one server. With both servers' noise, they compose
+    to what is stated against clients.
+    """
     made = learning_task(client_rate=1.0, rounds=3, noise_multiplier=2.0, quantile_noise=1.6)
     draws, rule = Recording(5), rule_of(made)
     running = simulation(engine, made, randomness=draws, algorithm="deployed")

@@ -48,7 +48,7 @@ def sides() -> tuple[ServerTuples, ServerTuples]:
 
 
 def invitations(both: tuple[ServerTuples, ServerTuples]) -> list[aggregator_pb2.Invitation]:
-    """What both servers, honest, tell alice."""
+    """Return what both servers, honest, tell alice."""
     return [
         aggregator_pb2.Invitation(
             task=SHAPE.task,
@@ -132,7 +132,7 @@ def guesses() -> list[RingArray]:
 
 
 def test_a_client_that_took_another_mask_seed_would_confirm_a_guess_and_so_it_refuses() -> None:
-    """The same two invitations: what they would give B, and what an honest client makes of them."""
+    """Compare what two invitations would give B with what an honest client makes of them."""
     answers = []
     for guess in guesses():
         both = sides()

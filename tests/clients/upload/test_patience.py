@@ -1,7 +1,7 @@
 """When a client asks a server again that has no room for it.
 
-Failure means: a client that asks sooner than it was told, one that gives up while there is time, one that asks for
-ever, or one that believes a server everything.
+Failure means a client that asks sooner than it was told, or gives up while there is time. It also means a client that
+asks for ever, or believes a server everything.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ async def test_another_refusal_is_final() -> None:
 
 
 def test_a_thousand_clients_do_not_come_back_at_once() -> None:
-    """Pauses are drawn from the hint to half as much again; the shortest and the longest of 1000 lie in the outer
-    tenths of that but with probability 2 * 0.9^1000 < 1e-45."""
+    """Draw 1000 pauses, each from the hint to half as much again.
+
+    The shortest and the longest lie in the outer tenths of that range but with probability 2 * 0.9^1000 < 1e-45.
+    """
     pauses: list[Any] = [Patience(60.0, 0.0).next_pause_s(10.0) for _ in range(1000)]
     assert 10.0 <= min(pauses) < 10.5
     assert 14.5 < max(pauses) <= 15.0

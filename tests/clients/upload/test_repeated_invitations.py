@@ -1,8 +1,12 @@
 """A client that is asked for the same model again and again, over real gRPC with mutual TLS.
 
-Its servers are doubles that speak the protocol: one alone that says something else than the other, or both that say the
-same, as they do when one of them hangs up in every round. Failure means: an upload more than the client's configuration
-allows for one model and number of committed rounds, a restart that allows more, or a client that honest servers lose.
+Its servers are doubles that speak the protocol. Either one alone says something else than the other, or both say the
+same. The latter is so when one of them hangs up in every round.
+
+Failure means one of these:
+- an upload more than the client's configuration allows for one model and number of committed rounds;
+- a restart that allows more;
+- a client that honest servers lose.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ MODEL = bytes(4)
 MODELS = {convert.sha256(model): model for model in (MODEL, b"\x00\x00\x80\x3f")}
 DIGEST, OTHER = MODELS
 Told: TypeAlias = dict[str, Any]
-"""What an invitation says that is not the usual."""
+"""The fields of an invitation that are not the usual ones."""
 
 
 def task_of(mode: str) -> Any:
@@ -139,7 +143,7 @@ async def test_a_client_that_is_started_again_uploads_no_more(pki: Pki, tmp_path
 
 @asynchronous
 async def test_committed_rounds_count_anew_also_where_they_leave_the_model_as_it_was(pki: Pki) -> None:
-    """What honest servers say that lose up to two rounds for each that they commit."""
+    """Honest servers say this when they lose up to two rounds for each that they commit."""
     told: list[Told] = [{"n_committed": n} for n in (0, 0, 0, 1, 2, 2, 2, 3)]
     assert await alice(pki, told, told) == (list(range(8)), [], None)
 
@@ -186,7 +190,7 @@ async def test_one_server_alone_gets_no_upload_under_another_mask_seed(pki: Pki,
 
 @asynchronous
 async def test_another_task_id_or_round_number_gets_no_further_upload(pki: Pki) -> None:
-    """What both servers say, where one may have chosen it: the id of a task that begins, the next round's number."""
+    """Both servers say what one may have chosen: the id of a task that begins, the next round's number."""
     told: list[Told] = [{"task": f"small-{t}", "round": 1000 * t} for t in range(6)]
     uploads, _, stopped = await alice(pki, told, told)
     assert (uploads, type(stopped)) == ([0, 1000, 2000], UploadLimitError)

@@ -1,7 +1,7 @@
 """Bytes that are no message, from an aggregator to a client: over real gRPC with mutual TLS.
 
-Failure means: a traceback on standard error, a client that ends for something that costs it one round, or one that ends
-with another exit code than the protocol's, or does not say who sent it.
+Failure means a traceback on standard error, or a client that ends for something that costs it one round. It also means
+an end with another exit code than the protocol's, or one that does not say who sent the bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[Any]]:
-    """Of the client's log. Nothing is logged as an error: neither by gRPC or asyncio, nor by us."""
+    """Yield the lines of the client's log. Nothing is logged as an error: neither by gRPC or asyncio, nor by us."""
     with structlog.testing.capture_logs() as captured:
         yield captured
         gc.collect()  # a task whose error nobody asked for says so when it goes

@@ -1,7 +1,7 @@
 """How often a client uploads for one model: counted on disk before an upload leaves, and known to whoever comes next.
 
-Failure means: a client that uploads once more than its configuration says, for one model and number of committed
-rounds, after a restart, beside another process, or after a death in the middle of a line.
+Failure means a client that uploads once more than its configuration says, for one model and number of committed rounds.
+That holds after a restart, beside another process, and after a death in the middle of a line.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_only_its_owner_reads_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_bytes", range(1, 133, 12))
 def test_a_death_in_the_middle_of_a_line_leaves_the_lines_before_it(tmp_path: Path, n_bytes: int) -> None:
-    """Of the second upload, which has not left: it is written before."""
+    """The torn line is that of the second upload, which has not left: the line is written before."""
     file = tmp_path / "alice.uploads"
     limit_of(file).count(MODEL, 0)
     line = file.read_bytes()

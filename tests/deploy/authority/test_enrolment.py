@@ -1,8 +1,10 @@
 """Certificates by one-time token: the store, the endpoint over real TLS, and the commands as real processes.
 
-Failure means: a token worth two keys or two identities, one that is found on disk or in a log, a certificate that
-leaves before its token is burnt, a token that leaves for an endpoint that is not the authority's, a retry that gets
-nothing.
+Failure means one of these:
+- a token worth two keys or two identities, or one that is found on disk or in a log;
+- a certificate that leaves before its token is burnt;
+- a token that leaves for an endpoint that is not the authority's;
+- a retry that gets nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def asked(folder: Path, identity: Identity) -> bytes:
 
 
 def test_a_token_is_worth_one_key_of_one_identity(authority: Path, tmp_path: Path) -> None:
-    """The same key gets the same bytes again; another key, another name and another role get nothing."""
+    """Give one key the same bytes again; another key, another name and another role get nothing."""
     first, second = asked(tmp_path / "1", ALICE), asked(tmp_path / "2", ALICE)
     with Tokens(authority) as tokens:
         token = tokens.make(ALICE, valid=DAY, days=30)
@@ -187,8 +189,10 @@ def test_enrolling_again_after_a_lost_answer_gives_the_same_certificate(authorit
 
 
 def test_the_token_does_not_leave_for_another_endpoint(authority: Path, tmp_path: Path) -> None:
-    """An impostor shows the authority's own certificate at /ca.pem, and cannot prove its name in the next handshake; an
-    authority of another fingerprint, or plain text, is not asked at all."""
+    """An impostor shows the authority's own certificate at /ca.pem, and cannot prove its name in the next handshake.
+
+    An authority of another fingerprint, or plain text, is not asked at all.
+    """
     pki.create_authority(tmp_path / "foreign")
     certificate, key = pki.issue_for_host(tmp_path / "foreign", "enrolment.precad", days=1)
     pair = tmp_path / "pair.pem"

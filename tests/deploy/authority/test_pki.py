@@ -349,7 +349,7 @@ def extensions(certificate: x509.Certificate) -> list[x509.Extension[x509.Extens
 def test_a_signed_request_gives_what_an_issued_certificate_gives(
     directory: Path, tmp_path: Path, identity: Identity
 ) -> None:
-    """The same extensions but for the key's own; and it works with the key that stayed at home."""
+    """All extensions but the key's own are equal, and the certificate works with the key that stayed at home."""
     path = sign(directory, request(tmp_path / "home", identity), identity, days=30)
     (home := tmp_path / "home" / identity.name / "cert.pem").write_bytes(path.read_bytes())
     tls = TlsFiles(certificate=home, key=home.with_name("key.pem"), authority=directory / "ca.pem")

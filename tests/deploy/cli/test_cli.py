@@ -67,7 +67,7 @@ def test_help_lists_every_command() -> None:
 
 
 def test_the_version_is_the_packages_and_the_protocols() -> None:
-    """What two operators compare when `protocol_version differs`."""
+    """Show what two operators compare when `protocol_version differs`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     shown = precad("--version")
     assert (shown.exit_code, shown.stdout) == (0, f"precad {project['version']}, protocol {PROTOCOL_VERSION}\n")
@@ -123,7 +123,7 @@ def test_a_wrong_flag_is_invalid_input(arguments: list[str], named: str) -> None
 
 
 def test_an_authority_and_its_certificates_from_the_command_line(tmp_path: Path) -> None:
-    """What the commands say exists, and every role's process can use it."""
+    """Create every file that the commands name; every role's process can use them."""
     directory = tmp_path / "pki"
     made = precad("pki", "init", directory)
     assert (made.exit_code, made.stdout) == (0, "")
@@ -262,8 +262,17 @@ EXIT_CODES = {
     ],
     130: ["deploy.InterruptedRunError"],
 }
-"""Written by hand from the documentation: 0 success or stopped, 2 invalid input, 3 refused by the protocol or no model
-to show, 4 a peer is unreachable, 130 interrupted, 1 anything else. RunFailedError carries its own."""
+"""Exit codes by hand from the documentation.
+
+- 0: success or stopped.
+- 1: anything else.
+- 2: invalid input.
+- 3: refused by the protocol, or no model to show.
+- 4: a peer is unreachable.
+- 130: interrupted.
+
+RunFailedError carries its own.
+"""
 
 MODULES = [deploy_errors, pki, tokens, dp_errors, mpc_errors, identity, tls_files, server_errors, client_errors]
 

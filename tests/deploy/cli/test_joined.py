@@ -1,4 +1,4 @@
-"""What joins the command line by entry points: other distributions' commands, and what is declared and not there."""
+"""Entry points that join the command line: other distributions' commands, and what is declared and not there."""
 
 from __future__ import annotations
 

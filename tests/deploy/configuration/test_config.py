@@ -1,7 +1,10 @@
 """A bad configuration stops everything before it starts: exit code 2, field, expected, found, and nothing left behind.
 
-What counts as failure: a fault that is not reported, or reported without its field or without what was found; a
-second fault hidden by the first; a folder, a file or a process that is there afterwards; another exit code than 2.
+Failure means one of these:
+- a fault that is not reported, or reported without its field or without what was found;
+- a second fault hidden by the first;
+- a folder, a file or a process that is there afterwards;
+- another exit code than 2.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from precad.protos.tls.identity import IdentityError
 REMOVE = object()
 SERVERS = ("aggregator_a", "aggregator_b", "dealer")
 REFUSALS = (ConfigError, ArgumentError, IdentityError, TransportError)
-"""What may be raised about a configuration; `exit_code_of` each is 2."""
+"""Errors that may be raised about a configuration; `exit_code_of` each is 2."""
 
 
 def changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def batch_normalised() -> torch.nn.Module:
 
 
 def simple() -> dict[str, Any]:
-    """What a user writes for `precad run`."""
+    """Return what a user writes for `precad run`."""
     raw = demo_config(n_clients=4, rounds=3)
     raw["client"]["attacks"] = {}
     return raw
@@ -72,7 +75,7 @@ def simple() -> dict[str, Any]:
 
 
 def complete() -> dict[str, Any]:
-    """What a client's operator writes for `precad client`: nothing is left to the runner."""
+    """Return what a client's operator writes for `precad client`: nothing is left to the runner."""
     raw = simple()
     raw["task"] |= {"clients": dict.fromkeys(raw["task"]["clients"], 359), "dim": 4810}
     raw["client"] |= {"certificates": "pki", "authority": "/etc/ca.pem"}
@@ -168,7 +171,7 @@ def test_a_missing_value_is_reported(field: str) -> None:
 
 
 def test_every_fault_is_reported_at_once() -> None:
-    """Who fixes a file wants to fix it once."""
+    """Report them together, since whoever fixes a file wants to fix it once."""
     lines = parse_faults(
         {
             "task.client_rate": 2.0,

@@ -27,7 +27,7 @@ SECTIONS: dict[str, dict[str, type[BaseModel]]] = {
     "dealer": COMMON | {"dealer": DealerConfig},
     "client": COMMON | {"client": ClientConfig, "operator": OperatorConfig, "localhost": LocalhostConfig},
 }
-"""What a role's sample explains."""
+"""Sections that a role's sample explains."""
 NAMES = sorted(SECTIONS)
 COMMENTED_OUT = re.compile(r"^# (?:(\w+ = .+)|(\[(?:operator|localhost)\]):.*)$", re.MULTILINE)
 
@@ -105,7 +105,7 @@ def test_every_field_of_every_section_is_in_its_sample(name: str) -> None:
 
 
 def test_the_samples_leave_out_no_section() -> None:
-    """Of the file as a whole."""
+    """All samples together name every section of the file."""
     sections = {section.partition(".")[0] for sections in SECTIONS.values() for section in sections}
     assert sections == set(Deployment.model_fields)
 

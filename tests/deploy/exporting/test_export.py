@@ -75,7 +75,7 @@ def write_state(
     ended: str | None = "3 rounds done",
     trained: NDArray[np.float32] = TRAINED,
 ) -> None:
-    """What a server has after the rounds of `ROUNDS`, and the vector after the last of them."""
+    """Write what a server has after the rounds of `ROUNDS`, and the vector after the last of them."""
     initial = convert.model_to_bytes(networks.initial_vector(task))
     digest = convert.sha256(convert.model_to_bytes(trained))
     with states.open_ledger(folder, task) as ledger, states.open_task_store(folder, task, initial) as store:
@@ -326,7 +326,7 @@ def test_statements_that_differ_are_told_apart_by_the_field(finished: Path, expo
 
 
 def sign_anew(folder: Path, role: str, key: Path, **changes: Any) -> None:
-    """What somebody with this key can do: another text, with a good signature of that key."""
+    """Do what somebody with this key can do: write another text, with a good signature of that key."""
     path = folder / f"{role}.json"
     content = json.dumps(json.loads(path.read_bytes()) | changes, sort_keys=True, separators=(",", ":")).encode()
     path.write_bytes(content)

@@ -1,8 +1,10 @@
 """`precad export --certificate`: a certificate against poisoning that is signed, and computed again from its evidence.
 
-What counts as failure: a certificate that claims more than the definition gives for the evidence, evidence of other
-trainings or of another task, a stated certificate that its evidence does not give, or two operators who state
-different things of the same evidence.
+Failure means one of these:
+- a certificate that claims more than the definition gives for the evidence;
+- evidence of other trainings or of another task;
+- a stated certificate that its evidence does not give;
+- two operators who state different things of the same evidence.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def other_run(run: Path, folder: Path, seed: int) -> Path:
 
 
 def evidence_like(task: Task, *, n_trainings: int, **changes: Any) -> Evidence:
-    """Of many trainings that are sure of what they say, and right three times of four."""
+    """Return evidence from `n_trainings` trainings that are sure of what they say, and right three times of four."""
     training = training_of(task)
     rows = [(0.95, 0.03, 0.02), (0.6, 0.4, 0.0), (0.02, 0.97, 0.01), (0.9, 0.1, 0.0)]
     values = {

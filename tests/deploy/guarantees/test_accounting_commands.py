@@ -18,7 +18,7 @@ ATTACKED = ["-q", ".1", "--sigma", "1.8", "--rounds", "3", "--delta", ".0029"]
 
 
 def precad(*arguments: str, exit_code: int = 0):
-    """What the command prints on standard output and standard error."""
+    """Run the command. Return what it prints on standard output and standard error."""
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == exit_code, result.output
     return result
@@ -295,7 +295,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_the_attack_cost(confidences):
-    """What attackers can do to the expected confidence in the true class: intervals around J, the exact innermost."""
+    """Bound what attackers can do to the expected confidence in the true class: intervals around J, the exact
+    innermost.
+    """
     arguments = ["certify", "--confidences", confidences, *ATTACKED, "--attack-cost"]
     cost = json.loads(precad(*arguments, "--json").stdout)["attack_cost"]
     J = (0.95 + 0.35 + 0.5) / 3

@@ -18,7 +18,7 @@ ATTACKED = ["-q", ".1", "--sigma", "1.8", "--rounds", "3", "--delta", ".0029"]
 
 
 def precad(*arguments, exit_code=0):
-    """What the command prints on standard output and standard error."""
+    """Run the command. Return what it prints on standard output and standard error."""
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == exit_code, result.output
     return result

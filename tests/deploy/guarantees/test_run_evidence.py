@@ -36,7 +36,7 @@ TASK = {
 
 
 def precad(*arguments, exit_code=0):
-    """What the command prints on standard output and standard error."""
+    """Run the command. Return what it prints on standard output and standard error."""
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == exit_code, result.output
     return result
@@ -78,8 +78,10 @@ def test_the_training_is_the_one_that_attackers_meet(run):
 
 
 def test_one_run_proves_nothing_and_says_so(run):
-    """Hoeffding's radius from one training exceeds one, all that a confidence can be from its mean: every method
-    vacuous, the estimate beside it named as that."""
+    """Hoeffding's radius from one training exceeds one, all that a confidence can be from its mean.
+
+    So every method is vacuous, and the estimate beside it is named as an estimate.
+    """
     report = json.loads(precad("certify", "--run", run, "--at-most", "2", "--json").stdout)
     assert all(not any(tolerated) for tolerated in report["tolerated"].values())
     assert all(not any(curve) for curve in report["certified_accuracy"].values())
@@ -189,7 +191,7 @@ def test_a_folder_that_is_no_finished_run_is_refused(run, spoil, message):
 
 
 def test_runs_must_be_different_runs_of_one_configuration(tmp_path, run):
-    """The same run twice is one draw; another task has another expectation."""
+    """Refuse one run given twice, which is one draw, and another task, which has another expectation."""
     assert "found model 1-3 2 times" in precad("certify", "--run", run, "--run", run, exit_code=2).stderr
     other = make_run(tmp_path / "other", 2, noise_multiplier=9.0)
     assert "found another task.noise_multiplier" in precad("certify", "--run", run, "--run", other, exit_code=2).stderr

@@ -1,8 +1,11 @@
-"""What deploy/ gives an operator, checked without an engine that would run it.
+"""The files that deploy/ gives an operator, checked without an engine that would run them.
 
-What counts as failure: a link that docs/architecture.md does not have, or one that it has and that is closed; a process
-that is root, may become it, or writes outside its volumes; a secret's value in a file; a configuration that the program
-refuses or that is of another task; a command that the command line does not take.
+Failure means one of these:
+- a link that docs/architecture.md does not have, or one that it has and that is closed;
+- a process that is root, may become it, or writes outside its volumes;
+- a secret's value in a file;
+- a configuration that the program refuses or that is of another task;
+- a command that the command line does not take.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ PORTS = (22, 53, 80, 443, 7001, 7002, 7003, 7004, 7005, 8080, 9464)
 
 @functools.cache
 def manifests(role: Role) -> list[dict[str, Any]]:
-    """What the folder's kustomization lists, with the namespace that it sets."""
+    """Return what the folder's kustomization lists, with the namespace that it sets."""
     kustomization = yaml.safe_load((FOLDERS[role] / "kustomization.yaml").read_text())
     found = []
     for name in kustomization["resources"]:
@@ -280,7 +283,7 @@ def compose() -> dict[str, Any]:
 
 
 def pairs_of_the_architecture() -> set[frozenset[str]]:
-    """Who has a link with whom, whatever the port, with all clients of the samples."""
+    """Return the pairs that have a link, whatever the port, with all clients of the samples."""
     return {
         frozenset((source, link.target))
         for link in architecture_links()

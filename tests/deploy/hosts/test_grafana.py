@@ -32,7 +32,7 @@ Known = dict[str, dict[str, set[str]]]
 
 @pytest.fixture(scope="module")
 def known() -> Known:
-    """What an aggregator exposes in the middle of a round, and a dealer."""
+    """Return what an aggregator exposes in the middle of a round, and a dealer."""
     aggregator, dealer = Telemetry(Role.AGGREGATOR_A), Telemetry(Role.DEALER)
     record = CommittedRound(0, ("alice",), ("alice",), (), b"", 1.0, 1.0, seconds=dict.fromkeys(PHASES, 0.1))
     aggregator.committed(record)
@@ -135,7 +135,7 @@ def test_every_alert_says_what_it_is_and_how_bad() -> None:
 
 
 def test_the_epsilon_panel_shows_both_adversaries() -> None:
-    """What was spent if no draw is discarded, and what holds if some are; the description says which is which."""
+    """Show what was spent if no draw is discarded, and what holds if some are; the description says which is which."""
     panels = json.loads((FOLDER / "precad.json").read_text())["panels"]
     (spent,) = (panel for panel in panels if panel["title"] == "Epsilon spent and its budget")
     shown = {target["expr"].split("{")[0] for target in spent["targets"]}

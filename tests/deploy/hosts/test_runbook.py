@@ -17,7 +17,7 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 
 
 def shell_lines() -> Iterator[str]:
-    """Of the fenced blocks of shell."""
+    """Yield the lines of the fenced blocks of shell."""
     for block in re.findall(r"```sh\n(.*?)```", RUNBOOK, re.DOTALL):
         yield from block.strip().splitlines()
 

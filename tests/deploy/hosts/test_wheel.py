@@ -1,4 +1,4 @@
-"""What is installed is one package, `precad`, and runs beside folders that have our folders' names.
+"""The wheel installs one package, `precad`, that runs beside folders that have our folders' names.
 
 Failure means: two distributions fight for the name `clients`, or a user's own folder is imported in our place.
 """

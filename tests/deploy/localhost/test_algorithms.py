@@ -1,5 +1,6 @@
-"""What operators and researchers are told of tasks of other algorithms than PRECAD: whose epsilon it is, on what it
-rests, and that there is none where there is none.
+"""Statements about tasks of other algorithms than PRECAD, for operators and researchers.
+
+They say whose epsilon it is, on what it rests, and that there is none where there is none.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def test_a_folder_knows_the_model_by_its_values(tmp_path: Path, monkeypatch: pyt
 
 
 def written_config(folder: Path) -> dict[str, Any]:
-    """Of the run."""
+    """Return the configuration that the run wrote."""
     return tomllib.loads((folder / "run" / "config.toml").read_text())
 
 

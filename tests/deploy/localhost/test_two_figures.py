@@ -1,4 +1,4 @@
-"""What people read of epsilons: each figure says whether it holds if draws are discarded; a budget limits one of them.
+"""Figures of epsilon that people read: each says whether it holds if draws are discarded; a budget limits one of them.
 
 Failure means that a figure is shown which the budget does not limit, or that one is read as more than it is.
 """

@@ -45,7 +45,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same command line in this process, from its arguments to its exit code: an interpreter's start is saved."""
+    """Run the command line in this process, from its arguments to its exit code: an interpreter's start is saved."""
     monkeypatch.setenv(*next(iter(SAFE_PATH.items())))  # `main` sets it, and it goes again with the test
 
     def end(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -179,7 +179,7 @@ def array_file(shape: str = "(20, 3)") -> bytes:
 
 
 def replaced(data: bytes, offset: int, byte: int) -> bytes:
-    """The same bytes but for one."""
+    """Return the bytes with one replaced by a different one."""
     assert data[offset] != byte
     return data[:offset] + bytes([byte]) + data[offset + 1 :]
 

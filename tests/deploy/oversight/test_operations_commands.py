@@ -1,7 +1,10 @@
 """`precad status` and `precad watch`, and whom they send the token to.
 
-Failure means: a table that says other than the run's files, a token that leaves in plain text or to somebody else, a
-server that is gone and an exit code that hides it, or text of a server's that the terminal takes for markup.
+Failure means one of these:
+- a table that says other than the run's files;
+- a token that leaves in plain text or to somebody else;
+- a server that is gone and an exit code that hides it;
+- text of a server's that the terminal takes for markup.
 """
 
 from __future__ import annotations
@@ -346,7 +349,7 @@ async def test_the_token_follows_no_redirect() -> None:
 
 
 def test_a_round_of_a_server_fits_the_live_table() -> None:
-    """What `watch` shows of a server's round is what it shows of a run's."""
+    """Show of a server's round in `watch` what it shows of a run's."""
     (summary,) = [operations._round(ROUND)]
     metrics = metrics_of(summary)
     assert (len(metrics["participants"]), len(metrics["accepted"])) == (3, 1)

@@ -126,7 +126,7 @@ def deployed(root: Path, **task: Any) -> Path:
 
 
 def _record(t: int) -> control_pb2.RoundRecord:
-    """What both servers say of a round. Phases take 0.1 (t + 1) and 0.2 s."""
+    """Return what both servers say of a round. Phases take 0.1 (t + 1) and 0.2 s."""
     told = ROUNDS[t]
     one_server, clients_only = told["epsilons"]
     return control_pb2.RoundRecord(
@@ -177,7 +177,7 @@ def run(deployment: Path, tmp_path: Path) -> Path:
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page."""
+    """Hold what a browser would make of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -364,7 +364,7 @@ def test_runs_are_compared_on_the_same_axes(run: Path, simulations: tuple[Path, 
 
 
 def test_attackers_that_look_at_others_are_not_certified(simulations: tuple[Path, Path], tmp_path: Path) -> None:
-    """What they send changes with further attackers, which the certificate excludes."""
+    """Certify nothing where attackers' uploads change with further attackers, which the certificate excludes."""
     folder = tmp_path / "alie"
     raw = ATTACKED | {"simulation": {"evaluate_every": 2, "attack": {"kind": "alie", "clients": 2}}}
     page = report(simulated(folder, raw))

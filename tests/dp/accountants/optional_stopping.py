@@ -66,7 +66,7 @@ class Game:
         return np.arange(-self.points, 2 * self.points + 1) * self.step
 
     def claim(self, n: int) -> Vector:
-        """What it is worth to stop after n rounds, by loss."""
+        """Return the worth of a stop after n rounds, by loss."""
         worth: Vector = np.maximum(0.0, -np.expm1(np.minimum(self.prices[n] - self.grid(), 0.0)))
         return worth
 

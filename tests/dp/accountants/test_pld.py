@@ -98,8 +98,8 @@ def test_epsilon_is_the_larger_of_adding_and_removing(rounds):
 def test_composition_is_above_what_a_simulated_attack_proves():
     """A lower bound on delta from 10^6 simulated likelihood ratios of 10 rounds lies below the bound's delta.
 
-    By Hoeffding the mean of 1 - e^{eps - loss} over losses > eps, drawn with the record in, is within 3e-3 of
-    delta(eps) but for a false-alarm rate of 2e-8. A bound too small by 5 % in epsilon would be found.
+    The losses are drawn with the record in. By Hoeffding the mean of 1 - e^{eps - loss} over losses > eps is within
+    3e-3 of delta(eps) but for a false-alarm rate of 2e-8. A bound too small by 5 % in epsilon would be found.
     """
     rate, sigma, rounds, n = 0.2, 1.0, 10, 10**6
     rng = np.random.default_rng(7)
@@ -317,8 +317,9 @@ def test_clients_only_needs_noise_wider_than_the_grid():
 def test_two_rounded_draws_are_a_rounded_gaussian_but_for_a_vanishing_term(std):
     """round(s Z1) + round(s Z2) against round(s Z1 + s Z2 + V), V uniform on [-1/2, 1/2]: distance below e^{-(pi s)^2}.
 
-    The second is post-processing of the Gaussian release with noise sqrt(2) s. Its law is the second difference
-    of t G(k / t), t = sqrt(2) s and G(x) = x Phi(x) + phi(x), because V and rounding together are a triangle.
+    The second is post-processing of the Gaussian release with noise sqrt(2) s. Its law is the second difference of t
+    G(k / t), with t = sqrt(2) s and G(x) = x Phi(x) + phi(x). The reason is that V and rounding together are a
+    triangle.
     """
     mp = mpmath.MPContext()
     mp.dps = 60

@@ -1,7 +1,7 @@
 """The epsilons that Xie et al. print, by the recipe behind them (errata X2): to the printed digits.
 
-Of the tables, those whose (sigma, epsilon) pairs the errata name: first and last of each family, and the acceptance
-file's. q, steps and delta are what reproduces them; the text states others.
+The tests take from the tables those whose (sigma, epsilon) pairs the errata name. They are the first and last of each
+family, and the acceptance file's. q, steps and delta are what reproduces them; the text states others.
 """
 
 import math

@@ -29,7 +29,7 @@ CASES = [(name, event) for name in ACCOUNTANTS for event in ([] if name == "gdp"
 
 
 def less_noise(event):
-    """The same event with a tenth of the noise less."""
+    """Return the event with a tenth of the noise less."""
     if isinstance(event, TwoStageSampledGaussian):
         return TwoStageSampledGaussian(event.selection_rate, event.record_rate, 0.9 * event.noise_multiplier)
     return SampledGaussian(event.sampling_rate, 0.9 * event.noise_multiplier)
@@ -37,7 +37,7 @@ def less_noise(event):
 
 @pytest.mark.parametrize(("name", "event"), CASES)
 class TestEveryAccountant:
-    """What holds of each: zero of nothing, monotone, composing, labelled, and no bound below the truth."""
+    """Check what holds of each: zero of nothing, monotone, composing, labelled, and no bound below the truth."""
 
     def test_nothing_costs_nothing(self, name, event):
         assert ACCOUNTANTS[name].epsilon(event, 0, 1e-5) == 0

@@ -56,7 +56,7 @@ def test_the_search_finds_the_first_success():
 
 
 def test_a_certificate_that_is_too_large_would_be_found():
-    """The same simulation at twice the certified number: the attack surely succeeds, so the test above can fail."""
+    """Simulate at twice the certified number: the attack surely succeeds, so the test above can fail."""
     training = Training(SampledGaussian(0.1, 1.8), 3)
     assert simulate(32, 0.95, training, Threat.ADD, n_draws=10**5, failure=FAILURE, seed=4).has_surely_succeeded
 

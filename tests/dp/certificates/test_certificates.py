@@ -123,8 +123,8 @@ def test_the_simulated_attack_is_not_far_from_the_certificate():
 def test_replacing_is_not_adding_twice_as_many_in_one_direction():
     """2k added units cannot make an event rarer than (1-q)^{2kT} of what it was; k replaced ones can.
 
-    One round, nearly without noise: "the sum is negative" has probability q with one good unit at -1, and none once
-    the unit is at +1. The 2-unit mixture would certify (1-q)^2 q of it.
+    Take one round, nearly without noise. Then "the sum is negative" has probability q with one good unit at -1, and
+    none once the unit is at +1. The 2-unit mixture would certify (1-q)^2 q of it.
     """
     training = Training(SampledGaussian(0.3, 0.05), 1)
     assert attacked_bounds(0.3, 1, training, Threat.REPLACE)[0] == pytest.approx(0.0, abs=1e-6)
@@ -306,8 +306,9 @@ def test_hoeffding_covers():
 @pytest.mark.parametrize("threat", list(Threat))
 @pytest.mark.parametrize("method", list(Method))
 def test_many_predictions_are_certified_like_each_alone(method, threat, monkeypatch):
-    """Of two classes, in any order and with equal ones among them, in fewer calls than there are predictions; and
-    leads that have no order."""
+    """Certify two classes, in any order and with equal ones among them, in fewer calls than there are predictions.
+    Leads that have no order are certified as well.
+    """
     training = Training(SampledGaussian(0.1, 2.0), 1)
     highest = np.random.default_rng(1).uniform(0.45, 1.0, 40).round(2).tolist()
     ordered = [(FA, 1 - FA) for FA in highest]

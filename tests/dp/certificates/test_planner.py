@@ -70,7 +70,10 @@ def test_every_alternative_reaches_the_wish():
 
 
 def test_noise_over_signal_by_hand():
-    """30 rounds: sqrt(60) sigma R of noise over 30 rounds of q p N R = 600, or of q n C where the clip is tighter."""
+    """Divide the noise of 30 rounds, sqrt(60) sigma R, by their signal.
+
+    A round's signal is q p N R = 600, or q n C where the clip is tighter.
+    """
     assert TASK.noise_to_signal(3.0) == pytest.approx(math.sqrt(60) * 3.0 * 2.0 / (30 * min(600, 40)))
     loose = replace(TASK, client_clip=1000.0)
     assert loose.noise_to_signal(3.0) == pytest.approx(math.sqrt(60) * 3.0 * 2.0 / (30 * 600))

@@ -1,8 +1,8 @@
 """The sampler's law, its multiprecision path and its determinism.
 
-Chi-square tests run on fixed byte streams, so they either always pass or always fail; the false-alarm rate of
-1e-6 each is the share of streams on which an exact sampler would fail. Where the law of the rounded Gaussian is
-meant it is computed from Phi((k + 1/2)/std) - Phi((k - 1/2)/std), with cells merged to 20 expected draws or more.
+Chi-square tests run on fixed byte streams, so they either always pass or always fail. The false-alarm rate of 1e-6 each
+is the share of streams on which an exact sampler would fail. The law of the rounded Gaussian is computed from Phi((k +
+1/2)/std) - Phi((k - 1/2)/std), with cells merged to 20 expected draws or more.
 """
 
 import hashlib

@@ -128,7 +128,7 @@ def test_both_releases_carry_their_noise():
 
 
 def test_the_sums_are_exact_under_the_noise():
-    """The same stream with and without vectors: the difference is the sum itself, to the bit."""
+    """Draw one stream with and without vectors: the difference is the sum itself, to the bit."""
     vectors = np.arange(30, dtype=np.int64).reshape(5, 6)
     empty = np.zeros((0, 6), dtype=np.int64)
     whole = rule(tau=1.0, trim_count=2)

@@ -44,7 +44,8 @@ class Release:
         self.F, self.sigma1, self.tau, self.b, self.threshold = F, sigma1, tau, b, ptr_threshold(b, delta0)
 
     def density(self, t):
-        """Of the sum at each t, times weights of pieces of the noisy margin's range. Shape (pieces, len(t)).
+        """Return the density of the sum at each t, times weights of pieces of the noisy margin's range. Shape (pieces,
+        len(t)).
 
         Below 0 and above F the ratios between margins do not depend on the noisy margin: one piece each. Between them,
         and on either side of the threshold, Gauss-Legendre nodes on unit pieces, where all is smooth.
@@ -109,8 +110,11 @@ def test_no_neighbours_lose_more(others, x, F, q, rate, sigma1, b, delta0, epsil
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.2])
 @pytest.mark.parametrize("q", [0.2, 1.0])
 def test_some_neighbours_lose_as_much(q, epsilon, is_reversed):
-    """Three vectors of norm tau along a line, always drawn, and x of norm 1 on it: margin 3 or 2, sums as far apart as
-    can be. All that the bound adds is delta0 = 1e-4, and its grid."""
+    """Three vectors of norm tau lie along a line, always drawn, and x of norm 1 on it.
+
+    The margin is 3 or 2, and the sums are as far apart as can be. All that the bound adds is delta0 = 1e-4, and its
+    grid.
+    """
     mechanism = (3, 1.0, 0.5, 1.0, 1e-4)
     without = Release([0.5] * 3, [1.0] * 3, *mechanism).density(SUMS)
     with_x = Release([0.5] * 3 + [1.0], [1.0] * 3 + [q], *mechanism).density(SUMS)
@@ -168,7 +172,10 @@ def pair_moment(alpha, q, sigma1, tau, b, delta0):
 @settings(max_examples=30, deadline=None)
 @given(alpha=st.integers(2, 6), **PARAMETERS)
 def test_moments_are_those_of_the_pair(alpha, q, sigma1, tau, b, delta0):
-    """Of one round: what is on the grid has them, a little raised, but where a moment is that of infinite losses."""
+    """Compare moments of one round: the grid has those of the pair, a little raised.
+
+    The exception is a moment of infinite losses.
+    """
     dots = ptr_loss_distribution(q, sigma1, tau, b, delta0, 1, is_reversed=False)
     losses = dots.step * (dots.lowest + np.arange(len(dots.mass)))
     exact = pair_moment(alpha, q, sigma1, tau, b, delta0)
@@ -226,7 +233,8 @@ def test_an_attack_on_the_exact_mechanism():
     """1000 runs of `release` with the record and as many without; the event is what a likelihood ratio above 1 says.
 
     Hoeffding: the true delta(0) is at least the estimate less 0.17, but for a probability of 2e-6. That proves more
-    than the sums alone can lose, so that an account that forgot the test would be caught; and not more than the bound.
+    than the sums alone can lose, so that an account that forgot the test would be caught. It proves no more than the
+    bound.
     """
     n, one, b = 1000, 1 << 16, 0.4
     rule = ProposeTestRelease(
@@ -259,8 +267,10 @@ def test_the_papers_parameters():
 @pytest.mark.parametrize(("sigma1", "tau"), [(1e-200, 1.0), (0.05, 0.5), (1.0, 1e-200), (1.0, 1.0), (1e200, 0.1)])
 @pytest.mark.parametrize("b", [1e-200, 0.02, 1.0, 1e200])
 def test_extremes_are_bounds_too(sigma1, tau, b):
-    """Infinite where 3 rounds show the record for sure with probability 3 q delta0 or more, which is over delta; else
-    no less than the sampled Gaussian alone. Never a warning or NaN."""
+    """Expect infinity where 3 rounds show the record for sure with probability 3 q delta0 or more, which is over delta.
+
+    Elsewhere expect no less than the sampled Gaussian alone. Never a warning or NaN.
+    """
     for q in (0.3, 1.0):
         epsilon = pld_eps_ptr(q, sigma1, tau, b, 1e-3, 3, 1e-5)
         if tau * sigma1 < 0.04 or b < 0.01:

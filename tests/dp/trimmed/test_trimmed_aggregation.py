@@ -77,7 +77,7 @@ def test_clipping_is_the_projection_and_never_leaves_the_ball(seed, log10_size, 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(0, 6), F=st.integers(0, 4))
 def test_a_trimmed_sum_moves_by_one_vector_at_most(seed, m, F):
-    """What makes TSGD + Gaussian a Gaussian mechanism: adding any vector moves TSum_F by a norm of at most R."""
+    """Adding any vector moves TSum_F by a norm of at most R, which makes TSGD + Gaussian a Gaussian mechanism."""
     vectors = clip_to_grid(np.random.default_rng(seed).standard_normal((m + 1, 3)), 1.0, 10)
     moved = trimmed_sum(vectors, F) - trimmed_sum(vectors[:-1], F)
     assert squared_norm(moved) <= 2**20

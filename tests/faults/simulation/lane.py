@@ -27,7 +27,7 @@ class SimulatedLane:
         self.bytes_sent = 0
 
     def join(self, peer: SimulatedLane) -> None:
-        """What we send arrives there."""
+        """Let what we send arrive at the peer."""
         self._peer, self._out = peer, Pipe(self._network.loop, peer._arrive)
 
     @property

@@ -1,8 +1,8 @@
 """Time and threads that a seed decides: an event loop on a clock of its own, and threads that run one at a time.
 
-When nothing is ready the clock jumps to the next timer, so an hour's timeout takes no time, and a wait that nothing
-will ever end is an error at once. Blocking work runs to its end at a moment that is drawn; the one kind that waits for
-another process (the steps of MPC) runs on a `Strand`, which gives the loop its turn back wherever it waits.
+When nothing is ready the clock jumps to the next timer, so an hour's timeout takes no time. A wait that nothing will
+ever end is an error at once. Blocking work runs to its end at a moment that is drawn. The one kind that waits for
+another process (the steps of MPC) runs on a `Strand`. A strand gives the loop its turn back wherever it waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 SHORTEST_STEP_S = 1e-9
 LONGEST_BLOCKING_S = 0.01
-"""Of a database's transaction or a computation, on the clock."""
+"""The longest that a database's transaction or a computation takes on the clock, in seconds."""
 
 
 class StuckError(Exception):

@@ -2,7 +2,7 @@
 
 Messages of a call arrive in their order, each some drawn time after it was sent, as bytes. A connection breaks as a
 whole: what is on its way is lost, and both ends hear of it at different times. A call with one reply can lose its
-request (the server never hears of it), lose its reply (the server did what was asked), or arrive twice.
+request (the server never hears of it) or its reply (the server did what was asked). It can also arrive twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ END = object()
 
 
 class Mishap(enum.Enum):
-    """What becomes of a call with one reply."""
+    """List what can become of a call with one reply."""
 
     LOST_REQUEST = "lost request"
     LOST_REPLY = "lost reply"
@@ -86,7 +86,7 @@ class Call:
             yield deserialize(request)
 
     def reply(self, message: Any) -> None:
-        """Of the server."""
+        """Send the server's reply."""
         if not (self.server.is_dead or self.down.is_cut or self.loses_reply):
             self._network.on_reply(self, message)
             self.down.send(message.SerializeToString())
@@ -237,7 +237,7 @@ class Server:
 
 @dataclass(frozen=True)
 class _Route:
-    """Who calls what, and what comes back."""
+    """Hold who calls what, and what comes back."""
 
     host: Host
     address: str
@@ -284,7 +284,7 @@ class Channel:
 
 
 class Network:
-    """Who listens where, and every call that stands. What passes is shown to two observers first."""
+    """Hold who listens where, and every call that stands. What passes is shown to two observers first."""
 
     def __init__(self, loop: SimulatedLoop, here: Callable[[], Host], context: Callable[[], Any]) -> None:
         """here: the host whose code is running. context: in which its tasks run."""
@@ -304,7 +304,7 @@ class Network:
         return self.loop.draw.uniform(0.0, LONGEST_TRIP_S)
 
     def next_number(self) -> int:
-        """Of a port or a lane."""
+        """Return the next number of a port or a lane."""
         self._number += 1
         return self._number
 

@@ -1,11 +1,13 @@
-"""What may never happen, seen from outside: from what leaves the processes and what is on their disks at that moment.
+"""Forbidden events, seen from outside: from what leaves the processes and what is on their disks at that moment.
 
-- A round number that serves on two lanes, but for the commitment to its coin, and that only before the number is used
-  up; a coin or a mask seed that is seen twice; a batch of which one part is dealt twice, or by two dealers.
-- A mask seed that leaves before its tuple is burnt, a coin that is revealed before its number is reserved, a step of
-  the check or a noisy share that leaves before the round is charged for everybody who was invited.
-- A release (the sum of both noisy shares) in which an update is missing that was accepted, is there twice, is of
-  another round or nobody's, or whose noise is not the one draw that each server made for it.
+- A round number that serves on two lanes, but for the commitment to its coin. That may come twice only before the
+  number is used up.
+- A coin or a mask seed that is seen twice; a batch of which one part is dealt twice, or by two dealers.
+- A mask seed that leaves before its tuple is burnt, or a coin that is revealed before its number is reserved.
+- A step of the check or a noisy share that leaves before the round is charged for everybody who was invited.
+- A release (the sum of both noisy shares) in which an accepted update is missing or is there twice.
+- A release with an update of another round or of nobody.
+- A release whose noise is not the one draw that each server made for it.
 - A commit of what was not released, or of another model than the releases so far make in the clear.
 
 The coordinates of an update tell who made it for which round, those of a server's noise which draw it is.
@@ -42,18 +44,18 @@ class ViolationError(AssertionError):
 
 
 def value_of(round: int) -> int:
-    """What an honest client uploads in its coordinate, on the grid."""
+    """Return what an honest client uploads in its coordinate, on the grid."""
     return HONEST + round
 
 
 class Oracle:
-    """Of one task, through all of its processes' lives."""
+    """Watch one task, through all of its processes' lives."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._clients = task, sorted(task.clients)
         self.violations: list[ViolationError] = []
         self.forgeries: dict[int, set[int]] = {}
-        """What the malicious client uploaded in a round, within the bound."""
+        """The malicious client's uploads of each round, within the bound."""
         self._lane_of: dict[int, int] = {}
         self._seen: set[tuple[Any, ...]] = set()
         self._dealer_of: dict[int, str] = {}
@@ -133,7 +135,7 @@ class Oracle:
         self._require(not free, f"{role} sends {step} of round {t} without a charge for {free}")
 
     def total(self, t: int) -> RingArray:
-        """What both noisy shares of a round make, (d,)."""
+        """Return what both noisy shares of a round make, (d,)."""
         a, b = (self._shares[role, t] for role in AGGREGATORS)
         return a + b
 

@@ -1,9 +1,10 @@
 """Both servers, the dealer and the clients of one task, with the code that they run in production, in one thread.
 
-`Aggregator.run`, `Dealer.run` and `ClientSession.run` work on a simulated loop, over a simulated network, with their
-databases, ledgers and checkpoints in real files; only admission control, which knows gRPC's insides, is left out. A
-process that dies leaves its folder as it is at that moment, which is what the one that is started in its place finds;
-whatever the dead one's code still does is done to a copy that nobody reads, and nothing of it reaches the network.
+`Aggregator.run`, `Dealer.run` and `ClientSession.run` work on a simulated loop, over a simulated network. Their
+databases, ledgers and checkpoints are real files. Only admission control, which knows gRPC's insides, is left out.
+
+A process that dies leaves its folder as it is at that moment, and the one that is started in its place finds that.
+Whatever the dead one's code still does is done to a copy that nobody reads, and nothing of it reaches the network.
 (What the system had not written out yet is not lost with it: this is `kill -9`, not a power cut.) A seed decides all
 that can come in one order or another; in another interpreter, PYTHONHASHSEED does as well.
 """
@@ -63,7 +64,7 @@ TRANSITIONS: Final = {
     for owner, function, _ in (*AGGREGATOR_POINTS.values(), *DEALER_POINTS.values())
     if isinstance(owner, type)
 } | {(TaskStore, "interrupted"), (TaskStore, "charged_by_peer"), (TaskStore, "settle")}
-"""What is on disk when it returns."""
+"""Functions whose effect is on disk when they return."""
 CURRENT: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 
 
@@ -278,7 +279,7 @@ class World:
         self._judge(self.oracle.steps, Role(host.name), host.disk, lane.number, label, payload)
 
     def _judge(self, rule: Callable[..., None], *seen: Any) -> None:
-        """What a rule says ends the run, whatever the program makes of it."""
+        """End the run on what a rule says, whatever the program makes of it."""
         try:
             rule(*seen)
         except AssertionError:

@@ -1,4 +1,4 @@
-"""What the clock runs over is the real thing: right verdicts, right sums, and an unsound check that is unsound."""
+"""The clock runs over the real thing: right verdicts, right sums, and an unsound check that is unsound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precad.mpc.sharing import Mode, reconstruct
 from precad.mpc.tuples.correlations import BitBlock
 
 NOWHERE = Path("/nonexistent")
-"""Of a spool that is never written: the cases here are small."""
+"""The folder of a spool that is never written: the cases here are small."""
 CASE = Case(implementation="native", mode="masked", dim=50, clients=3, repetitions=2)
 
 

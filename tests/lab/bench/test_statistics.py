@@ -8,7 +8,7 @@ from precad.lab.bench.statistics import Spread, log_log_slope, timed
 
 
 def test_median_and_quartiles():
-    """Of 1..5."""
+    """Summarise 1..5."""
     assert Spread.of([5.0, 1.0, 4.0, 2.0, 3.0]) == Spread(3.0, 2.0, 4.0, 5)
 
 

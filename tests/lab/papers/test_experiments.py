@@ -377,8 +377,10 @@ def test_userdp_s_setting_is_the_papers() -> None:
 
 
 def test_the_noise_of_table_1() -> None:
-    """The standard deviation of 4810 normal draws is within six times 1 / sqrt(2 * 4810) of the formula: a false alarm
-    in 10^8 runs, and the draws are from a seed."""
+    """Compare the standard deviation of 4810 normal draws with the formula: within six times 1 / sqrt(2 * 4810).
+
+    That is a false alarm in 10^8 runs, and the draws are from a seed.
+    """
     done = experiment("precad-noise", "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)

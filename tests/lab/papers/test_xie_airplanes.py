@@ -50,7 +50,7 @@ def small_cifar(monkeypatch: pytest.MonkeyPatch) -> Split:
 
 
 def report_of(*arguments: object) -> dict[str, Any]:
-    """What the command prints."""
+    """Return what the command prints."""
     words = [str(argument) for argument in ("experiment", *arguments, "--json")]
     done = CliRunner().invoke(app, words, prog_name="precad")
     assert done.exit_code == 0, done.output

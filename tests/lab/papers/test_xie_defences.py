@@ -50,7 +50,7 @@ def test_rules_are_made_for_the_attackers_of_a_round(rate: float, k: int) -> Non
 
 
 def test_who_attacks_which_defence() -> None:
-    """The same clients train in all cases, by Table 2; STAT-OPT fits the rule, birds become airplanes."""
+    """Train equal clients in all cases, by Table 2; STAT-OPT fits the rule, birds become airplanes."""
     digits, birds = xie_defences.Experiment().filled(), xie_defences.Experiment(dataset="cifar10").filled()
     assert (digits.sigma, digits.rounds, birds.sigma, birds.rounds) == (1.8, 3, 2.3, 1)
     ours, krum = (digits.case(name, "stat-opt", 5).config for name in ("certification", "krum"))

@@ -85,7 +85,7 @@ def test_no_attack_gets_below_the_bounds(threat: Threat) -> None:
 
 
 def attack_floor(k: int, threat: Threat) -> float:
-    """What the attack leaves of 0.9."""
+    """Return what the attack leaves of 0.9."""
     return worst_attack(k, 0.9, USER, threat, n_draws=100_000, failure=1e-6, seed=k).attacked
 
 

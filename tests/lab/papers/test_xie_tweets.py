@@ -51,7 +51,7 @@ def experiment(*arguments: object) -> Result:
 
 
 def report_of(*arguments: object) -> dict[str, Any]:
-    """What it prints."""
+    """Return what the command prints."""
     done = experiment(*arguments)
     assert done.exit_code == 0, done.output
     report: dict[str, Any] = json.loads(done.stdout)

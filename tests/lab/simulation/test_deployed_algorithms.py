@@ -1,7 +1,7 @@
 """The algorithms of a deployment, beside the same with one trusted server, which are tested against PyTorch twins.
 
-Given the same noise and a bound that nobody meets, two servers that hold shares and one that sees all updates train the
-same model, but for the grid: that is what these tests look at. Failure means that the two are different algorithms.
+Give both the same noise and a bound that nobody meets. Then two servers that hold shares and one that sees all updates
+train the same model, but for the grid. Failure means that the two are different algorithms.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def engine() -> RecordEngine:
 
 
 class OneServers(SeededRandomness):
-    """What two servers and their clients would draw, under the names by which one trusted server asks for it."""
+    """Draw what two servers and their clients would draw, under the names by which one trusted server asks for it."""
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """The server's is the sum of two."""
@@ -68,8 +68,11 @@ class OneServers(SeededRandomness):
 def test_two_servers_train_as_one_trusted_one_does(
     engine: RecordEngine, algorithm: str, of_task: dict[str, Any], of_settings: dict[str, Any]
 ) -> None:
-    """Each client's update is cut to the grid in a round of either, or of both: 6 clients, 2 rounds, a step of 2^-16
-    each, divided by W >= 1; and float32's rounding of the model. Noise is 2^16 steps."""
+    """Bound the difference: each client's update is cut to the grid in a round of either, or of both.
+
+    That is 6 clients, 2 rounds and a step of 2^-16 each, divided by W >= 1. The model's rounding to float32 comes on
+    top. Noise is 2^16 steps.
+    """
     two = task(**{"algorithm": algorithm, "client_clip": LARGE, **of_task})
     local = {name: value for name, value in of_task.items() if name.startswith(("local", "non_", "update_"))}
     others = {name: value for name, value in of_task.items() if name not in local}
@@ -138,7 +141,7 @@ def test_the_noise_of_distributed_dp_is_uploaded_as_it_was_drawn(engine: RecordE
 
 
 LAYERS = (slice(0, 4160), slice(4160, 4810))
-"""Of the model: 64 x 64 + 64 and 64 x 10 + 10 parameters, in the order of the flat vector."""
+"""Layers of the model: 64 x 64 + 64 and 64 x 10 + 10 parameters, in the order of the flat vector."""
 
 
 def trained_by(made: Task, engine: RecordEngine) -> np.ndarray:
@@ -165,8 +168,11 @@ def test_a_client_clips_each_layer_as_the_task_says(engine: RecordEngine) -> Non
 
 
 def test_the_servers_verify_the_whole_and_no_layer(engine: RecordEngine) -> None:
-    """A client that clips flat, in a task that says per layer, is within C and is accepted, though its first layer is
-    longer than C / sqrt(2); one step of the grid more than C is not. The servers run their real check."""
+    """Accept a client that clips flat, in a task that says per layer, since it is within C.
+
+    Its first layer is longer than C / sqrt(2). One step of the grid more than C is not accepted. The servers run their
+    real check.
+    """
     made = task(algorithm="user-dp-fedavg", client_clip=1.0, update_clipping="per-layer")
     flat, beyond = np.zeros((2, DIM), dtype=np.int64)
     flat[0], beyond[0] = 2**16, 2**16 + 1

@@ -91,8 +91,10 @@ def test_declared_numbers_are_the_divisors(tmp_path: Path) -> None:
 
 
 def test_an_infinite_epsilon_is_valid_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delta that is below what the transform can prove has a finite epsilon; an accountant that proves none is taken
-    at its word by summary, standard output and report, and none breaks."""
+    """Give a finite epsilon for a delta that is below what the transform can prove.
+
+    An accountant that proves none is taken at its word by summary, standard output and report, and none breaks.
+    """
     path = tmp_path / "tiny.toml"
     path.write_text(tomli_w.dumps({**SMALL, "task": {**SMALL["task"], "delta": 1e-14}}))
     assert all(0 < epsilon < math.inf for epsilon in epsilons_of(path, tmp_path / "proved"))
@@ -102,7 +104,7 @@ def test_an_infinite_epsilon_is_valid_json(tmp_path: Path, monkeypatch: pytest.M
 
 
 def epsilons_of(path: Path, folder: Path) -> list[Any]:
-    """Of a run's guarantees, the same in its summary and on standard output."""
+    """Return the epsilons of a run's guarantees, equal in its summary and on standard output."""
     done = precad("simulate", path, "--rounds", 2, "--output", folder, "--json")
     assert done.exit_code == 0, done.output
     found = []
@@ -135,7 +137,7 @@ LEARNING_OF_TWO: dict[str, Any] = {
     "task": {**SMALL["task"], "algorithm": "user-dp-fedavg", "client_clip": 0.5, "update_clipping": "private-quantile"},
     "simulation": {"evaluate_every": 2},
 }
-"""The same with two servers, in the vector that they train."""
+"""A learnt bound with two servers, in the vector that they train."""
 
 
 @pytest.mark.parametrize("changes", [{}, {"simulation": LEARNING}, LEARNING_OF_TWO])
@@ -230,7 +232,7 @@ def test_a_training_with_nothing_to_show_is_told_by_the_exit_code(
 
 
 def test_a_process_killed_while_it_writes_the_configuration_is_gone_on_with(config: Path, tmp_path: Path) -> None:
-    """What it left is neither a configuration nor somebody else's file."""
+    """Take the killed process's remains neither for a configuration nor for somebody else's file."""
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".config.toml-0123456789abcdef").write_text("[task")
@@ -291,8 +293,10 @@ def test_under_a_private_rule_they_are_zero(tmp_path: Path) -> None:
 def test_a_folder_from_before_a_field_is_gone_on_with_if_the_field_has_its_default(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every field of the task's that has one is taken out, as if it had come later, and every one of the others' that
-    is given beside it as its default; a field of another value makes it another task."""
+    """Take out every field of the task's that has its default, as if the field had come later.
+
+    Fields of the other sections are given beside it as their defaults. A field of another value makes it another task.
+    """
     folder = tmp_path / "run"
     precad("simulate", config, "--output", folder)
     written = (folder / "config.toml").read_text()

@@ -113,7 +113,7 @@ def sample_of(client: str, t: int, rate: float = 0.5) -> Records:
 
 
 def gradient(parameters: NDArray[np.floating], records: Records) -> NDArray[np.float64]:
-    """Of the summed loss, in float32 as the engine has it."""
+    """Return the gradient of the summed loss, in float32 as the engine has it."""
     weights = networks.unflatten(torch.tensor(parameters, dtype=torch.float32), MODEL)
     weights = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
     logits = functional_call(MODEL, weights, (torch.tensor(records.features),))
@@ -558,8 +558,10 @@ def test_local_dp_that_checks_nothing_takes_what_attackers_send(engine: RecordEn
 def test_attackers_who_follow_the_protocol_add_their_noise(
     engine: RecordEngine, algorithm: str, changes: dict[str, Any]
 ) -> None:
-    """With their poisoned records in place of their own, the training is that of honest clients who have such records;
-    attackers who replace the model add no noise."""
+    """Train as honest clients do who have the attackers' poisoned records in place of their own.
+
+    Attackers who replace the model add no noise.
+    """
     chosen, malicious = chosen_in(0), IDS[4:]
     assert set(chosen) & set(malicious)
     final_models = []

@@ -29,7 +29,7 @@ def engine() -> RecordEngine:
 
 
 def updates_of(n: int, seed: int = 0, d: int = 12) -> list[np.ndarray]:
-    """Of lengths between a tenth and ten."""
+    """Return n vectors of lengths between a tenth and ten."""
     generator = np.random.default_rng(seed)
     return [10 ** generator.uniform(-1, 1) * v / np.linalg.norm(v) for v in generator.standard_normal((n, d))]
 
@@ -60,7 +60,7 @@ def test_the_bound_finds_the_quantile(quantile: float) -> None:
     """Norms exp(0.5 Z), 100 of 200 clients expected in a round, sigma_b = 5, from a start that is 20 times too large.
 
     A round's estimate of the share has standard deviation at most 0.071 (drawing 0.05, noise 0.05). The logarithm's
-    density at the quantile is at least 0.55, so that of its mean over 1000 rounds is at most 0.0041: 0.03 is seven of
+    density at the quantile is at least 0.55, so that of its mean over 1000 rounds is at most 0.0041. 0.03 is seven of
     them, a false alarm in 10^11. A quantile that is 0.05 off is at least 0.06 off.
     """
     generator = np.random.default_rng(11)
@@ -88,8 +88,11 @@ def test_the_split_of_the_noise_is_that_of_the_source() -> None:
 
 
 def test_epsilon_counts_both_releases(engine: RecordEngine) -> None:
-    """Everybody in every round: 2 T Gaussian releases, whose multipliers are those of the noise that was really drawn,
-    compose to sqrt(sum of their squared inverses) in closed form."""
+    """Compose 2 T Gaussian releases, with everybody in every round.
+
+    Their multipliers are those of the noise that was really drawn, and compose to sqrt(sum of their squared inverses)
+    in closed form.
+    """
     draws = Recording(5)
     made = task(client_rate=1.0, rounds=3, noise_multiplier=2.0, client_clip=0.7)
     changes = {"update_clipping": "private-quantile", "quantile_noise": 1.6}
@@ -127,7 +130,7 @@ def test_the_median_says_that_it_is_not_private(engine: RecordEngine) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_order_of_clients_changes_nothing(engine: RecordEngine, way: str) -> None:
-    """The same bits, and the same state, whoever comes first."""
+    """Give equal bits, and an equal state, whoever comes first."""
     found = []
     for order in (1, -1):
         running = simulation(engine, task(client_clip=0.5), update_clipping=way, batching="client", **USER_DP)
@@ -195,7 +198,7 @@ def test_a_quantile_without_its_way_is_refused() -> None:
 
 
 def test_a_bound_whose_noise_leaves_the_grid_is_refused(engine: RecordEngine) -> None:
-    """What is learnt might be 2^10 times as large as the start."""
+    """Refuse the bound, since what is learnt might be 2^10 times as large as the start."""
     made = task(client_clip=30.0, noise_multiplier=1000.0)
     assert isinstance(simulation(engine, made, **USER_DP), Simulation)
     with pytest.raises(ArgumentError, match="at most 2\\^40 steps"):

@@ -125,7 +125,7 @@ def test_groups_of_any_sizes_are_added(gate, data):
 
 
 def test_both_gates_carry_alike():
-    """The same carries bit for bit, in planes of one form, and shares of their own."""
+    """Give equal carries bit for bit, in planes of one form, and shares of their own."""
     groups = [(summands(f"alike {n_bits}", 1000, n_bits), n_bits) for n_bits in (7, 30, 42)]
     (a, b), (c, d) = (carried(make_gate(name), *groups) for name in GATES)
     for of_a, of_b, of_c, of_d in zip(a, b, c, d, strict=True):
@@ -198,15 +198,18 @@ def shown_about_constant_words(gate, n_words, value, name):
 
 @pytest.mark.parametrize("value", [0, -1, 2**29])
 def test_every_message_about_constant_words_is_uniform(gate, value):
-    """Shares that are all zero, all one or carry: each message of each server is uniform bytes, chi-square at 1e-6
-    each: at most 16 of them, so correct code fails on a seed in 60 000."""
+    """Send uniform bytes about shares that are all zero, all one or carry: chi-square at 1e-6 for each message of each
+    server.
+
+    There are at most 16 of them, so correct code fails on a seed in 60 000.
+    """
     for sent in shown_about_constant_words(gate, 42_000, value, f"constant words {value}"):
         for label, payload in sent:
             assert are_uniform_bytes(payload), label
 
 
 def bit_planes(name, label, payload, n_words):
-    """What a message opens, by the bit: (planes, words of the message's unit), zeros and ones."""
+    """Return what a message opens, by the bit: (planes, words of the message's unit), zeros and ones."""
     data = np.frombuffer(payload, dtype=np.uint8)
     if name == "native" or label == "gate/carries":
         return np.unpackbits(data.reshape(-1, n_words // 8), axis=1, bitorder="little")
@@ -216,10 +219,11 @@ def bit_planes(name, label, payload, n_words):
 
 @pytest.mark.parametrize("value", [0, -1])
 def test_no_two_opened_bits_share_a_mask(gate, value):
-    """The XOR of any two planes that are opened about constant words is uniform: their correlation is below 7.5 sigma
-    for every pair, in any two steps, of one server or both. Correct code fails on one seed in a million.
+    """The XOR of any two planes that are opened about constant words is uniform.
 
-    Two inputs that are hidden by one mask would show how they differ, though each alone is uniform.
+    Their correlation is below 7.5 sigma for every pair, in any two steps, of one server or both. Correct code fails on
+    one seed in a million. Two inputs that are hidden by one mask would show how they differ, though each alone is
+    uniform.
     """
     n_words = 2048
     shown = shown_about_constant_words(gate, n_words, value, f"pairs {value}")
@@ -243,8 +247,11 @@ def assert_not_correlated(signs):
 
 
 def test_opened_bits_of_the_native_gate_are_independent():
-    """No XOR of any set of opened planes about constant words is constant: with a plane of ones they are linearly
-    independent over GF(2), as 2 * 199 random planes of 512 bits are but for a share of 2^-113 of seeds."""
+    """No XOR of any set of opened planes about constant words is constant.
+
+    With a plane of ones they are linearly independent over GF(2). So are 2 * 199 random planes of 512 bits, but for a
+    share of 2^-113 of seeds.
+    """
     rows = [(1 << 512) - 1]
     for sent in shown_about_constant_words(make_gate("native"), 512, 0, "independent"):
         for _, payload in sent:

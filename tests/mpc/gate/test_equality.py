@@ -100,7 +100,7 @@ def test_verdicts_belong_to_their_clients():
 
 
 def test_z_of_one_pair_of_unequal_strings_is_uniform_over_tuples():
-    """What is opened about a rejected client: the top 4 bits of z over 2000 tuples, chi-square at 1e-6; never zero."""
+    """Open uniform bits about a rejected client: the top 4 of z over 2000 tuples, chi-square at 1e-6; never zero."""
     n = 2000
     a, b = np.zeros((n, 2), dtype=np.int64), np.tile([[0, 1]], (n, 1))
     verdicts, _, z = compared(a, b, tuples=equality_tuples(n, random_bytes=random_bytes_of("z")))
@@ -109,7 +109,7 @@ def test_z_of_one_pair_of_unequal_strings_is_uniform_over_tuples():
 
 
 def test_messages_about_constant_strings_are_uniform():
-    """What each server sends in each step, over 2000 tuples: top 4 bits of the element, chi-square at 1e-6 each."""
+    """Send uniform elements in each step, at each server: top 4 bits over 2000 tuples, chi-square at 1e-6 each."""
     strings = np.full((2000, 2), 42)
     _, sent, _ = compared(strings, strings, tuples=equality_tuples(2000, random_bytes=random_bytes_of("messages")))
     for message in (message for log in sent for message in log if message[0] != "equality/commit"):

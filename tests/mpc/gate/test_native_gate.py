@@ -31,7 +31,10 @@ def dealt_carries(n_words, k, s):
 @pytest.mark.parametrize(("k", "s"), [(1, 1), (2, 3), (5, 6), (6, 9), (8, 8)])
 @pytest.mark.parametrize("n_words", [0, 1, 8, 13])
 def test_bits_lie_block_by_block(k, s, n_words):
-    """Bit i of block b of word w is bit k b + i of the word, shifted up where the blocks hold more than the word."""
+    """Bit i of block b of word w is bit k b + i of the word.
+
+    It is shifted up where the blocks hold more than the word.
+    """
     for n_bits in range(max(1, k * s - 5), min(k * s, 63) + 1):
         words = generator(f"{k} {s} {n_bits}").integers(0, 2**n_bits, n_words, dtype=np.int64)
         products = native_gate._monomials(LowWords(words, n_bits), CarryBlock(n_words, k, s))

@@ -78,7 +78,10 @@ def shares_with_low_bits(n_bits, name):
 
 @pytest.mark.parametrize("n_bits", [1, 2, 3, 4])
 def test_all_low_bits_of_small_widths(n_bits, gate):
-    """Every x and y of up to 4 low bits, under top bits that add up, with the carry, to zero, to one and to others."""
+    """Every x and y of up to 4 low bits.
+
+    They lie under top bits that add up, with the carry, to zero, to one and to others.
+    """
     assert_top_bits(gate, shares_with_low_bits(n_bits, f"small {n_bits}"), (n_bits,))
 
 
@@ -92,7 +95,7 @@ def test_all_low_bits_of_small_widths(n_bits, gate):
     ],
 )
 def test_all_low_bits_of_small_widths_however_they_are_split(n_bits, split):
-    """The same, in blocks of other sizes than the cheapest, with places to spare and without."""
+    """Split the small widths into blocks of other sizes than the cheapest, with places to spare and without."""
     assert_top_bits(OneSplit(*split), shares_with_low_bits(n_bits, f"split {n_bits}"), (n_bits,))
 
 
@@ -176,8 +179,11 @@ def test_blocks_are_the_gates_and_a_bit_for_each_word(gate):
 
 @pytest.mark.parametrize("bit", [0, 1])
 def test_the_additive_shares_of_a_bit_are_uniform(bit):
-    """What A holds of 4000 carries that are all zero, or all one: the top byte of each share of 63 bits, chi-square at
-    1e-6, at both servers; so nothing of the carry stays in one share."""
+    """Check both servers' shares of 4000 carries that are all zero, or all one.
+
+    The top six bits of each share of 63 bits are uniform, chi-square at 1e-6. So nothing of the carry stays in one
+    share.
+    """
     words = np.full((2, 4000, 1), bit, dtype=np.int64)
     sides = sides_of(CarryGate(), 4000, (1,), random_bytes=random_bytes_of(f"additive {bit}"))
     for shares in converted(CarryGate(), words, (1,), sides):

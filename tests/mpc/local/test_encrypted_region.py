@@ -1,7 +1,7 @@
 """Bytes on disk under a key of the process: what is read is what was written, and the disk says nothing of it.
 
-Failure means: a byte that reads as another, a read that a neighbour's write changed, something of the clear on disk, or
-a byte of a key stream that covered two bytes at different times.
+Failure means a byte that reads as another, a read that a neighbour's write changed, or something of the clear on disk.
+It also means a byte of a key stream that covered two bytes at different times.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_the_disk_holds_aes_ctr_of_version_and_position(file: BinaryIO) -> None:
 
 
 def test_every_region_has_a_key_of_its_own(file: BinaryIO) -> None:
-    """The same upload twice: nothing on disk says so."""
+    """Write one upload twice: nothing on disk says so."""
     data = bytes(4096)
     for offset in (0, 4096):
         region(file, 4096, offset).append(data)
@@ -63,8 +63,11 @@ def test_every_region_has_a_key_of_its_own(file: BinaryIO) -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_appends_overwrites_and_reads_are_those_of_a_bytearray(data, tmp_path_factory) -> None:
-    """Blocks of 32 bytes, in a file whose other bytes nobody may touch. Of every byte all that the disk ever held is
-    kept: while its block has one version, that is one value, so its byte of key stream covered one byte."""
+    """Compare with a bytearray, in blocks of 32 bytes, in a file whose other bytes nobody may touch.
+
+    The test keeps all that the disk ever held of every byte. While a byte's block has one version, that is one value,
+    so its byte of key stream covered one byte.
+    """
     with pytest.MonkeyPatch.context() as patch, (tmp_path_factory.mktemp("r") / "f").open("w+b", buffering=0) as file:
         patch.setattr(encrypted_region, "BLOCK", 32)
         n, offset = data.draw(st.integers(0, 150)), data.draw(st.integers(0, 20))

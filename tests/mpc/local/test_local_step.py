@@ -104,7 +104,7 @@ def test_sums_do_not_depend_on_how_clients_are_grouped(engine, n_clients):
 
 @pytest.mark.parametrize("tile", [64, 128, 1 << 12])
 def test_sums_do_not_depend_on_the_tile(engine, tile, monkeypatch):
-    """The same for tiles of any multiple of 64."""
+    """Give equal sums for tiles of any multiple of 64."""
     opened, seeds, masks, row_words, sign_words = case(5, 5000)
     monkeypatch.setattr(ring, "TILE", tile)
 

@@ -22,7 +22,10 @@ SEED = Seed(bytes(range(16)))
 
 
 def slow_rows(seed, dim, n_rows):
-    """r_ji = s_i u_ji, one Python integer at a time: u is bit j of word i, s is -1 where bit i of the signs is set."""
+    """Return r_ji = s_i u_ji, one Python integer at a time.
+
+    u is bit j of word i, and s is -1 where bit i of the signs is set.
+    """
     bits = [int(word) % 2**64 for word in prg.stream(seed, Purpose.ROW_BITS, LABEL, dim)]
     signs = [int(word) % 2**64 for word in prg.stream(seed, Purpose.ROW_SIGNS, LABEL, -(-dim // 64))]
     sign = [-1 if signs[i // 64] >> i % 64 & 1 else 1 for i in range(dim)]
@@ -152,7 +155,7 @@ def test_a_row_passes_one_large_coordinate_half_of_the_time(exponent):
 def test_a_row_passes_a_spread_vector_with_the_exact_probability(norm_exponent, about):
     """1024 coordinates of equal size: pass rate over 1500 seeds of 64 rows within 5 sigma of the binomial sum.
 
-    v / size is a sum of 1024 coefficients from {-1, 0, 1}, so Bin(2048, 1/2) - 1024. Rows share their signs: the
+    v / size is a sum of 1024 coefficients from {-1, 0, 1}, so Bin(2048, 1/2) - 1024. Rows share their signs. The
     variance of a seed's rate is Var P(pass | s) + E P(1 - P) / 64, with both terms summed exactly over the signs.
     """
     n_seeds, dim, size = 1500, 1024, 2**norm_exponent // 32

@@ -1,9 +1,11 @@
 """Why the `shares` form is refused unless a task says `accept_weak_wire_form`: docs/threat-model.md, "The wire forms".
 
-Server B deviates: to its part of b it adds 2^(62-j) in one coordinate, so that honest A computes with an update that is
-longer there, and takes out of its own words what it knows of the difference. What is left of the squared norm's is
-2^63 times bit j of the coordinate: the client is valid iff that bit is 0. Failure means: the attack does not read what
-the documents say that it reads, or it reads something in the `masked` form, where A has b from the client.
+Server B deviates: to its part of b it adds 2^(62-j) in one coordinate. So honest A computes with an update that is
+longer there, and B takes out of its own words what it knows of the difference. What is left of the squared norm's is
+2^63 times bit j of the coordinate: the client is valid iff that bit is 0.
+
+Failure means: the attack does not read what the documents say that it reads. It also means: it reads something in the
+`masked` form, where A has b from the client.
 """
 
 from __future__ import annotations
@@ -55,8 +57,12 @@ class Deviating:
     """Server B in one round, with a question about the first client."""
 
     def __init__(self, j: int, known: int, *, shifts_b: bool = True, corrects: bool = True) -> None:
-        """known: the bits of the coordinate below j. shifts_b: computes with the b that it made A have; corrects: takes
-        out of its words what it knows of the shift."""
+        """Ask for bit j.
+
+        - `known`: the bits of the coordinate below j.
+        - `shifts_b`: computes with the b that it made A have.
+        - `corrects`: takes out of its words what it knows of the shift.
+        """
         self.shift, self.known = 1 << (62 - j), known
         self.shifts_b, self.corrects = shifts_b, corrects
 
@@ -172,8 +178,10 @@ def test_a_negative_coordinate_is_read_with_its_sign(gate: Gate) -> None:
 def test_the_same_questions_say_nothing_of_a_coordinate_in_the_masked_form(
     gate: Gate, shifts_b: bool, corrects: bool
 ) -> None:
-    """Two updates of one norm whose coordinates differ in all bits asked for get the same answers under the same masks:
-    none depends on the coordinate, whatever of its doings B keeps up. It knows the first one's lower bits."""
+    """Two updates of one norm whose coordinates differ in all bits asked for get the same answers under the same masks.
+
+    No answer depends on the coordinate, whatever of its doings B keeps up. It knows the first one's lower bits.
+    """
     other = VALUE ^ 0x7FFF
     updates = update_with(VALUE), update_with(other)
     updates[0][0], updates[1][0] = other, VALUE  # so both norms are alike

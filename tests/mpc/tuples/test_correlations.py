@@ -42,7 +42,7 @@ def both(*blocks, **kwargs):
 
 
 def opened(parts):
-    """What two servers' XOR shares are shares of."""
+    """Return what two servers' XOR shares are shares of."""
     return [a ^ b for a, b in zip(*parts, strict=True)]
 
 
@@ -179,7 +179,10 @@ def test_a_carry_block_holds_the_products_of_its_masks(k, s, n_words):
 
 
 def sets_above(j, s):
-    """Sets of blocks above j in the order of a table that doubles from the top down: set i has s - 1 - b for bit b."""
+    """Return the sets of blocks above j in the order of a table that doubles from the top down.
+
+    Set i has s - 1 - b for bit b.
+    """
     above = s - 1 - j
     return [tuple(s - 1 - b for b in range(above) if i >> b & 1) for i in range(2**above)]
 
@@ -202,8 +205,11 @@ def test_masks_of_a_carry_block_are_each_servers_own():
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_pairs_expand_a_block_in_full(k):
-    """For all 4^k inputs, the XOR of the pairs' products of A's bits and B's is the block's generate bit, and of the
-    others, with the products of all bits of one server, its propagate bit: against the sum of the two integers."""
+    """Compare the pairs with the sum of the two integers, for all 4^k inputs.
+
+    The XOR of the first pairs' products of A's bits and B's is the block's generate bit. The XOR of the others', with
+    the products of all bits of one server, is its propagate bit.
+    """
     pairs = split_pairs(k)
     named = [(int(a) + 1, int(b) + 1) for a, b in zip(pairs.a, pairs.b, strict=True)]
     full = 2**k - 1
@@ -234,7 +240,7 @@ def test_subset_products_are_the_products_of_sets(s):
 
 @pytest.mark.parametrize("block", [AndBlock(2000), BitBlock(2000), CarryBlock(400, 4, 4)])
 def test_corrections_look_uniform(block):
-    """What B gets is uniform bytes, chi-square at 1e-6, for every kind of block."""
+    """Give B uniform bytes, chi-square at 1e-6, for every kind of block."""
     shape = BatchShape("task", 0, (), 1, (block,))
     _, dealt_b = deal(shape, random_bytes_of(f"corrections {block}"))
     assert are_uniform_bytes(dealt_b.products.tobytes())

@@ -174,7 +174,7 @@ def test_streams_of_different_rounds_tasks_and_clients_never_meet():
 
 
 def test_the_seed_for_a_client_expands_to_the_servers_mask_half():
-    """What the client computes from its seed is what the server computes from its key."""
+    """The client computes from its seed what the server computes from its key."""
     shape = shape_of()
     for side in both_sides(shape):
         seed = side.hand_out_mask_seed("bob")

@@ -58,7 +58,7 @@ def test_growing_pieces_are_never_longer_than_what_came_before(n_bytes: int) -> 
 
 @asynchronous
 async def test_collecting_stops_at_the_first_byte_too_many() -> None:
-    """What comes after it is not even asked for."""
+    """Ask for nothing that comes after the first byte too many."""
     n_sent = 0
 
     async def endless() -> AsyncIterator[common_pb2.Chunk]:

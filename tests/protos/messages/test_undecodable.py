@@ -1,7 +1,7 @@
 """Bytes that are no message, in the streams between servers: over real gRPC with mutual TLS, from the pinned holder.
 
-Failure means: a process that goes on, or ends with another exit code than the protocol's, one whose reason does not say
-who sent it, or a traceback in a log.
+Failure means a process that goes on, or ends with another exit code than the protocol's. It also means one whose reason
+does not say who sent it, or a traceback in a log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A bound that two servers learn: the numbers that follow from a task, and what a sum does to model and bound.
 
-Failure means that two implementations would hold different models, that an upload could be longer than C, or that
-another noise is on the updates or on their count than is accounted.
+Failure means that two implementations would hold different models, or that an upload could be longer than C. It also
+means that another noise is on the updates or on their count than is accounted.
 """
 
 from __future__ import annotations

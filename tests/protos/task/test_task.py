@@ -57,7 +57,7 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "quantile_rate": 0.25,
     "quantile_noise": 0.75,
 }
-"""The same for the fields that mean nothing to `precad`."""
+"""Other values of the fields that mean nothing to `precad`."""
 
 
 def test_the_digest_covers_every_single_field() -> None:
@@ -103,7 +103,7 @@ DIGESTS_BEFORE = {
     "flat clipping": "a1fec003b8d6ce7e583002eb4354b8b0491b993e71ae1eaf09d5a8af7feb86a6",
     "a learnt bound": "5ad42f8f7fbc3666e65864ab227c153b1f8973826f3bf5dc0a3b9670986d97ae",
 }
-"""Of cases of `tests/vectors/digests.json`, as that file had them under precad/v1."""
+"""Digests of cases of `tests/vectors/digests.json`, as that file had them under precad/v1."""
 
 
 @pytest.mark.parametrize("name", DIGESTS_BEFORE)
@@ -249,8 +249,11 @@ def test_a_task_does_not_change() -> None:
 
 
 def test_a_sum_that_could_wrap_is_refused() -> None:
-    """n * C * 2^f plus the noise of both servers stays below 2^63: the bounds of C and of sigma R see to it, for as
-    many clients as there are people, and 12 standard deviations of noise."""
+    """n * C * 2^f plus the noise of both servers stays below 2^63.
+
+    The bounds of C and of sigma R see to it, for as many clients as there are people, and 12 standard deviations of
+    noise.
+    """
     clip, noise_multiplier = 94_000_000 / 2**16, 2.0**40 / 2**16
     task = small_task(client_clip=clip, noise_multiplier=noise_multiplier)
     assert 10**10 * task.norm_bound.encoded_clip + 12 * math.sqrt(2) * task.noise_std_on_grid < 2**63

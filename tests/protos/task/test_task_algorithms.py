@@ -1,7 +1,8 @@
 """Tasks of algorithms other than PRECAD: what is refused, the constants that all take from a task, and the ledger.
 
-Every epsilon of a ledger is compared with a second way to it: an accountant called with parameters that are written
-down here from privacy.md, or a closed form. Failure means that a server would report another epsilon than is proved.
+Every epsilon of a ledger is compared with a second way to it. That is an accountant called with parameters that are
+written down here from privacy.md, or a closed form. Failure means that a server would report another epsilon than is
+proved.
 """
 
 from __future__ import annotations
@@ -114,8 +115,11 @@ def test_a_round_of_too_few_uploads_releases_nothing_where_noise_is_shared() -> 
 
 
 def test_a_noisy_update_of_distributed_dp_stays_within_the_checked_bound() -> None:
-    """2000 draws beside the room that is left: with the bound at its 2^-64 none is above, and the room is no larger
-    than the concentration inequality asks for, so it is not just slack. False alarm: probability below 2^-53."""
+    """Compare 2000 draws with the room that is left.
+
+    With the bound at its 2^-64 none is above. The room is no larger than the concentration inequality asks for, so it
+    is not just slack. False alarm: probability below 2^-53.
+    """
     task = task_of("distributed-dp")
     std = task.client_noise_std_on_grid / 2**16
     noise = np.rint(np.random.default_rng(5).normal(0, std * 2**16, (2000, task.dim))) / 2**16
@@ -142,8 +146,11 @@ def test_user_dp_fedavg_is_accounted_as_unsampled_gaussians_of_a_whole_client(tm
 
 
 def test_the_draw_of_clients_amplifies_nothing_that_other_clients_can_see(tmp_path: Path) -> None:
-    """The level of a whole client, in closed form: delta is the mean over the binomial number of the client's rounds of
-    what that many Gaussians have. Sampling that nobody saw would give less than half."""
+    """Compute the level of a whole client in closed form.
+
+    delta is the mean over the binomial number of the client's rounds of what that many Gaussians have. Sampling that
+    nobody saw would give less than half.
+    """
     task = task_of("user-dp-fedavg", noise_multiplier=3.0, client_rate=0.1)
     with charged(task, tmp_path) as ledger:
         epsilon = ledger.task_statement(Level.CLIENT).epsilon
@@ -178,8 +185,11 @@ def test_a_whole_client_of_precad_hides_in_no_draw_either(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("algorithm", ["ins-dp-fedavg", "local-dp", "distributed-dp"])
 def test_noise_of_clients_is_accounted_alike_in_both_views(algorithm: str, tmp_path: Path) -> None:
-    """Poisson(p) Gaussians of multiplier sigma R / (R + sqrt(d) 2^-f), V of them a round: by the default accountant,
-    and within 15 % below Renyi divergences, computed another way. Nothing is gained by a second server's noise."""
+    """Account for Poisson(p) Gaussians of multiplier sigma R / (R + sqrt(d) 2^-f), V of them a round.
+
+    The default accountant gives the epsilon, within 15 % below Renyi divergences, computed another way. Nothing is
+    gained by a second server's noise.
+    """
     task = task_of(algorithm, noise_multiplier=2.0)
     steps = {"ins-dp-fedavg": 3}.get(algorithm, 1)
     event = SampledGaussian(0.5, 2.0 / (1.0 + math.sqrt(24) / 2**16))

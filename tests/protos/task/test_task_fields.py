@@ -1,7 +1,7 @@
 """Two tasks that differ: whoever refuses the other names the first field, with both values.
 
-Failure means: a difference that no message names, a hello that grows with the number of clients, or a peer whose fields
-end a server in another way than by a refusal, or fill its log.
+Failure means a difference that no message names, or a hello that grows with the number of clients. It also means a peer
+whose fields end a server in another way than by a refusal, or fill its log.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ async def test_a_dealer_with_another_task_refuses_both_servers_by_name(tmp_path:
 
 
 async def errors_of_servers(folder: Path, tasks: tuple[Task, Task], of_dealer: Task) -> list[BaseException]:
-    """What ended A and B, which have different tasks, or another one than the dealer."""
+    """Return what ended A and B, which have different tasks, or another one than the dealer."""
     pki = Pki.create(folder / "pki", TASK.clients)
     np.save(folder / "initial.npy", np.zeros(TASK.dim, dtype=np.float32))
     a, b, dealer_address = free_addresses(3)

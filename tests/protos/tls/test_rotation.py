@@ -1,7 +1,7 @@
 """Certificates, keys, authorities and pins replaced under running servers: real TLS over real loopback sockets.
 
-Failure means: a connection that stood is lost; a handshake after the replacement shows the old certificate; files that
-do not fit stop a server, replace what it had, or are not reported, once.
+Failure means: a connection that stood is lost; a handshake after the replacement shows the old certificate. It also
+means: files that do not fit stop a server, replace what it had, or are not reported, once.
 """
 
 from __future__ import annotations
@@ -101,8 +101,11 @@ def shown_at(address: str, tls: TlsFiles) -> str:
 
 
 def test_a_server_shows_a_renewed_certificate_and_keeps_its_connections(pki: Pki, tmp_path: Path) -> None:
-    """New certificate, new key: a channel that stands goes on, one that pins the new certificate gets in, one that pins
-    the old one does not, and one that pins both did before and does after."""
+    """Show a new certificate with a new key, while a channel that stands goes on.
+
+    A channel that pins the new certificate gets in, and one that pins the old one does not. One that pins both gets in
+    before and after.
+    """
     files, next_files = pki.tls("aggregator-a"), another(pki, A, tmp_path / "next")
     pins = {name: tmp_path / f"{name}.pem" for name in ("old", "new", "both")}
     pins["old"].write_bytes(files.certificate.read_bytes())

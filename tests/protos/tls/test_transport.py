@@ -76,12 +76,12 @@ class Pki:
     client: TlsFiles
     operator: TlsFiles
     second_a: TlsFiles
-    """Of role aggregator-a too, signed by the same authority, not the one agreed on."""
+    """Another certificate of role aggregator-a, signed by the same authority, not the one agreed on."""
     second_b: TlsFiles
     expired_b: TlsFiles
     expired_client: TlsFiles
     future_b: TlsFiles
-    """Of tomorrow, or of a machine whose clock is a day ahead."""
+    """A certificate of tomorrow, or of a machine whose clock is a day ahead."""
     foreign_b: TlsFiles
     """By another authority that bears the same name."""
     foreign_client: TlsFiles
@@ -350,7 +350,7 @@ def forge(
 
 
 def impostors(pki: Pki) -> dict[str, tuple[tuple[bytes, bytes, bytes], Path | None, str]]:
-    """What a false aggregator-b presents, the pin of whoever dials it, and what the refusal says."""
+    """Return what a false aggregator-b presents, the pin of whoever dials it, and what the refusal says."""
     authority = pki.b.authority.read_bytes()
     forged = forge(pki, None, usage=CLIENT_AUTH, dns="aggregator-b.precad")
     below_b = forge(pki, pki.b, usage=SERVER_AUTH, dns="aggregator-b.precad")
@@ -658,7 +658,7 @@ def test_an_encrypted_key_runs_a_server_and_a_client(
 
 
 async def handshake(a: TlsFiles, b: TlsFiles) -> str | None:
-    """Of the lane between A and B, each with the other's certificate pinned."""
+    """Shake hands on the lane between A and B, each with the other's certificate pinned. Return the version of TLS."""
     at_b, at_a = lane_context(1, b, a.certificate).load(), lane_context(0, a, b.certificate).load()
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=at_b)
     async with server:

@@ -1,7 +1,7 @@
 """Several replicas on one PostgreSQL: a real server, real processes.
 
-Failure means: a tuple that is burnt twice, a replica that writes and does not lead, two that lead at once, or a
-password in a message.
+Failure means a tuple that is burnt twice, a replica that writes and does not lead, or two that lead at once. A password
+in a message is a failure as well.
 """
 
 from __future__ import annotations
@@ -211,7 +211,10 @@ def test_messages_name_the_database_and_no_password(url: str) -> None:
 
 
 def history(store: TaskStore) -> None:
-    """Of a task with a release and three lost rounds: one with verdicts, one in its check, one that B alone charged."""
+    """Write a task with a release and three lost rounds.
+
+    One lost round has verdicts, one is in its check, and one is charged by B alone.
+    """
     store.begin("small-1", Role.AGGREGATOR_A)
     store.joined(0, "fingerprint")
     for number in (0, 1):
@@ -230,7 +233,7 @@ def history(store: TaskStore) -> None:
 
 
 def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path: Path) -> None:
-    """What is read back from PostgreSQL, by another process, and from its copy, is what SQLite gives."""
+    """Read back from PostgreSQL, by another process, and from its copy, what SQLite gives."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     known: dict[str, Any] = {"config_digest": b"c" * 32, "initial_model_digest": b"m" * 32, "clock": lambda: noon}
     told = []

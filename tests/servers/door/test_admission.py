@@ -1,7 +1,7 @@
-"""What a server takes on at once, and what becomes of the calls that it does not.
+"""Calls that a server takes on at once, and what becomes of those that it does not.
 
-Failure means: more than a limit allows, a body that is read although its call is refused, a caller that keeps others
-out, a refusal without a hint, or a log that callers can fill.
+Failure means more than a limit allows, a body that is read although its call is refused, or a caller that keeps others
+out. It also means a refusal without a hint, or a log that callers can fill.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Scene:
     channels: list[grpc.aio.Channel] = field(default_factory=list)
 
     def channel(self, who: str) -> grpc.aio.Channel:
-        """Of its own connection."""
+        """Return a channel on a connection of its own."""
         self.channels.append(dial(self.address, A, self.pki.tls(who)))
         return self.channels[-1]
 
@@ -114,7 +114,7 @@ class Scene:
         return aggregator_pb2_grpc.AggregatorStub(self.channel(who))
 
     def pushed_back(self) -> dict[str, int]:
-        """What Prometheus would read, the zeros left out."""
+        """Return what Prometheus would read, the zeros left out."""
         lines = expose(self.telemetry.registry).decode().splitlines()
         prefix = 'precad_calls_pushed_back_total{limit="'
         found = {
@@ -245,7 +245,7 @@ def connected(scene: Scene) -> ssl.SSLSocket | None:
 
 @asynchronous
 async def test_connections_are_bounded(pki: Pki, tmp_path: Path) -> None:
-    """Who comes too many is hung up on, and gets in when another has left."""
+    """Hang up on a connection over the limit, and let one in when another has left."""
     async with serving(pki, tmp_path, max_connections=16) as scene:
         connections = [await asyncio.to_thread(connected, scene) for _ in range(18)]
         assert [connection is not None for connection in connections] == [True] * 16 + [False] * 2
@@ -267,8 +267,11 @@ def _quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_quick_sweeps")
 @asynchronous
 async def test_connections_of_one_caller_are_bounded_and_nobody_elses(pki: Pki, tmp_path: Path) -> None:
-    """Once a call says whose they are. The ones without a call make room, and the server is what ends them; where all
-    have one, the newcomer is refused, then hung up on."""
+    """Bound a caller's connections once a call says whose they are.
+
+    The ones without a call make room, and the server is what ends them. Where all have one, the newcomer is refused,
+    then hung up on.
+    """
     limits = {"max_connections": 16, "max_connections_per_caller": 2, "max_calls_per_caller": 8}
     async with serving(pki, tmp_path, **limits) as scene:
         idle = [scene.channel("alice") for _ in range(6)]
@@ -292,8 +295,10 @@ async def test_connections_of_one_caller_are_bounded_and_nobody_elses(pki: Pki, 
 @pytest.mark.parametrize("method", ["Submit", "Nothing"])
 @asynchronous
 async def test_one_certificate_cannot_fill_the_connections(pki: Pki, tmp_path: Path, method: str) -> None:
-    """49 connections, where there may be 32, each with a call, also of a method that there is not, or too many for the
-    rate: others get in."""
+    """Let others in beside 49 connections, where there may be 32.
+
+    Each has a call, also of a method that there is not, or too many for the rate.
+    """
     async with serving(pki, tmp_path, max_connections=32, max_connections_per_caller=2, call_burst=5) as scene:
         for _ in range(7):
             for _ in range(7):

@@ -1,7 +1,9 @@
-"""Whose connections a server holds, and which one it hangs up on.
+"""Connections that a server holds: whose they are, and which one it hangs up on.
 
-Failure means: a caller with more connections than its limit, one whose calls are ended by a new connection of its own,
-or of somebody else, a count that grows without bound, or another socket of the process that is shut down.
+Failure means one of these:
+- a caller with more connections than its limit;
+- a caller whose calls are ended by a new connection of its own, or of somebody else;
+- a count that grows without bound, or another socket of the process that is shut down.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ PRINT = "ab" * 32
 
 
 class Call:
-    """What a servicer sees of its caller."""
+    """Hold what a servicer sees of its caller."""
 
     def __init__(self, pem: bytes) -> None:
         self._pem = pem

@@ -1,7 +1,7 @@
-"""Who gets a place among the transfers under way, and who has to make room.
+"""Transfers under way: who gets a place among them, and who has to make room.
 
-Failure means: more than a limit allows, one that holds a place for longer than its pace allows while others wait, one
-that is cut off while nobody waits, or a client that is kept out by what others do.
+Failure means more than a limit allows, or one that holds a place for longer than its pace allows while others wait. It
+also means one that is cut off while nobody waits, or a client that is kept out by what others do.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def held(transfers: Transfers, *clients: str, n_bytes: int = 100) -> Async
 
 
 async def refusal(transfers: Transfers, client: str, **asked: Any) -> OverloadedError:
-    """Of one that wants to begin."""
+    """Return the refusal of a transfer that wants to begin."""
     values = {"n_bytes": 100, "round": 0, "n_waiting": 0, "left_s": 10.0, **asked}
     with pytest.raises(OverloadedError) as caught:
         async with transfers.place(client, values.pop("n_bytes"), **values):
@@ -86,7 +86,10 @@ async def test_the_hint_grows_with_the_crowd() -> None:
 
 @asynchronous
 async def test_who_sends_too_slowly_makes_room_and_nobody_else_does() -> None:
-    """Of three that had their turn, the one that will not be over in time; those that will be, and the young, stay."""
+    """Cut off, among three that had their turn, the one that will not be over in time.
+
+    Those that will be, and the young, stay.
+    """
     clock = Clock()
     transfers = transfers_of(Limit.UPLOADS, 3, now=clock)
     async with held(transfers, "quick", "silent", "slow") as places:
@@ -126,7 +129,10 @@ async def test_a_transfer_that_is_cut_off_may_be_made_again() -> None:
 
 @asynchronous
 async def test_a_clients_newer_transfer_takes_the_place_of_its_older_one() -> None:
-    """Whose connection may be lost, unnoticed: so it is not kept out by itself, and it never has two."""
+    """Take the older one's place, since its connection may be lost, unnoticed.
+
+    So a client is not kept out by itself, and it never has two places.
+    """
     transfers = transfers_of(Limit.DOWNLOADS, 1)
     async with held(transfers, "alice") as places, transfers.place("alice", 100, round=0, n_waiting=0, left_s=1.0):
         assert places["alice"].is_cut_off
@@ -182,7 +188,7 @@ class Crowd:
         self.clock, self.paces = Clock(), paces
         self.transfers = transfers_of(Limit.UPLOADS, 2, min_bytes_s=10.0, now=self.clock)
         self.done: dict[str, float] = {}
-        """Who has delivered all, and when."""
+        """Clients that have delivered all, and when."""
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, until: Callable[[], bool], limit_s: float = 200.0) -> None:
@@ -216,8 +222,10 @@ class Crowd:
 @pytest.mark.parametrize("pace", [0.0, 9.0, 10.5])
 @asynchronous
 async def test_clients_that_mean_harm_have_one_turn_each_before_the_others(pace: float) -> None:
-    """Six of them and two places: the honest one, who asks last every time, waits for three turns of at most 10 s,
-    the time that 100 bytes take at the least pace, and what asking takes."""
+    """Six of them compete for two places: the honest one asks last every time.
+
+    It waits for three turns of at most 10 s, the time that 100 bytes take at the least pace, and what asking takes.
+    """
     crowd = Crowd({**{f"mallory-{i}": pace for i in range(6)}, "alice": 50.0})
     began = crowd.clock.now
     await crowd.run(lambda: "alice" in crowd.done)
@@ -235,7 +243,9 @@ async def test_a_slow_client_that_made_room_delivers_when_nobody_else_waits() ->
 
 @asynchronous
 async def test_a_turn_is_of_a_round_and_those_who_wait_are_forgotten_in_time() -> None:
-    """Who had a turn is behind whoever was refused, until that one would have asked again; in the next round, not."""
+    """Put a client that had a turn behind whoever was refused, until that one would have asked again; in the next
+    round, not.
+    """
     clock = Clock()
     transfers = transfers_of(Limit.UPLOADS, 1, now=clock)
     async with held(transfers, "alice"):

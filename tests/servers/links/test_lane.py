@@ -1,7 +1,7 @@
 """The lane between the aggregators, over real sockets with TLS on loopback, both ends in threads as in production.
 
-Failure means: a step that arrives changed, in part or under another name, two servers that wait for each other, a
-stranger who gets in, or a server that goes on waiting for a peer that is gone.
+Failure means a step that arrives changed, in part or under another name, or two servers that wait for each other. It
+also means a stranger who gets in, or a server that goes on waiting for a peer that is gone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 def of_a(shown: Pki, trusted: Pki) -> TlsContext:
-    """What A brings along: its certificate by one authority, the pin of a B by one."""
+    """Return what A brings along: its certificate by one authority, the pin of a B by one."""
     return lane_context(0, shown.tls("aggregator-a"), trusted.tls("aggregator-b").certificate)
 
 
@@ -64,8 +64,10 @@ async def both(at_a: Callable[[], bytes], at_b: Callable[[], bytes]) -> list[byt
 @pytest.mark.parametrize("n_bytes", [0, 1, 16_384, lane_module.WRITE_BYTES, lane_module.WRITE_BYTES + 1, BIG])
 @asynchronous
 async def test_an_exchange_swaps_the_payloads(pki: Pki, n_bytes: int) -> None:
-    """Of any length, also when both are longer than every buffer between them, and of different ones. What is counted
-    is what the socket sends, TLS's records included."""
+    """Swap payloads of any length, also when both are longer than every buffer between them, and of different lengths.
+
+    The count is of what the socket sends, TLS's records included.
+    """
     a, b = await lane_pair(pki)
     before = a.bytes_sent
     long, short, twin = os.urandom(n_bytes), os.urandom(3), os.urandom(n_bytes)
@@ -84,7 +86,7 @@ async def test_an_exchange_swaps_the_payloads(pki: Pki, n_bytes: int) -> None:
 
 @asynchronous
 async def test_a_peer_may_be_a_step_ahead(pki: Pki) -> None:
-    """What it has written of the next step is not taken for a part of this one."""
+    """Take nothing that the peer has written of the next step for a part of this one."""
     a, b = await lane_pair(pki)
 
     def fast() -> bytes:
@@ -168,7 +170,7 @@ async def test_no_memory_is_taken_for_what_a_peer_announces(pki: Pki) -> None:
 
 @asynchronous
 async def test_a_peer_that_runs_ahead_waits(pki: Pki) -> None:
-    """What it sends of steps to come fills the socket's buffers, which the system bounds, and nothing of ours."""
+    """Let the peer fill the socket's buffers, which the system bounds, with steps to come, and nothing of ours."""
     a, b = await lane_pair(pki)
     sent = 0
 

@@ -1,7 +1,7 @@
 """Strangers at the lane's port while the servers meet, over real sockets and TLS; the strangers in another process.
 
-Failure means: whoever can reach the port keeps the servers apart, or costs server B a thread or a handshake each; or
-what crosses the network lets its reader in.
+Failure means: whoever can reach the port keeps the servers apart, or costs server B a thread or a handshake each. It
+also means: what crosses the network lets its reader in.
 
 The times are promises of the threat model, not of speed: two seconds where the servers alone take hundredths.
 """
@@ -168,8 +168,10 @@ async def test_silent_connections_are_hung_up_on(pki: Pki, monkeypatch: pytest.M
 
 @asynchronous
 async def test_an_answer_that_was_seen_on_the_network_serves_nobody_else(pki: Pki) -> None:
-    """Whoever sits on the wire sends A's answer on connections of its own, before A's arrives and after: none gets as
-    far as TLS, and A gets in."""
+    """Whoever sits on the wire sends A's answer on connections of its own, before A's arrives and after.
+
+    None gets as far as TLS, and A gets in.
+    """
     at_b = listener(pki)
     accepting = asyncio.create_task(at_b.accept(10))
     refused: list[bytes] = []
@@ -272,8 +274,10 @@ async def test_a_lane_that_nobody_awaits_any_more_is_closed(pki: Pki) -> None:
 
 
 async def seconds_to_meet(folder: Path, how: str, n: int) -> float:
-    """Of two servers and a dealer, over gRPC, TLS, lane and disk: from A's start, while B and the strangers are there
-    already, until both servers wait for clients."""
+    """Return the seconds that two servers and a dealer take to meet, over gRPC, TLS, lane and disk.
+
+    They begin with A's start, while B and the strangers are there already, and end when both servers wait for clients.
+    """
     folder.mkdir()
     task = small_task(["alice", "bob"])
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))

@@ -1,6 +1,6 @@
 """The link between the aggregators, both ends over a pair of queues in place of the gRPC stream.
 
-Failure means: a relayed upload that arrives changed, in part or under another name, or a server that goes on
+Failure means a relayed upload that arrives changed, in part or under another name. It also means a server that goes on
 waiting for a peer that is gone.
 """
 

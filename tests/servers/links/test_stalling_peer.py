@@ -1,7 +1,9 @@
 """The other aggregator is authenticated, and stalls, floods or names rounds to come: real gRPC, TLS and lane.
 
-Failure means: a server that keeps its connections open holds up a round for ever, or makes the honest one hold more
-than a round can need; or an honest one that is slow is cut off.
+Failure means one of these:
+- a server that keeps its connections open holds up a round for ever;
+- such a server makes the honest one hold more than a round can need;
+- an honest one that is slow is cut off.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who gives way in the room of connections that have not answered yet, against a plain list that is sorted anew.
+"""The room of connections that have not answered yet: who gives way, against a plain list that is sorted anew.
 
 Failure means: a flood of one address displaces others, a connection is kept beyond its time, or the room grows.
 """

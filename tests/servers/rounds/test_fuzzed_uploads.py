@@ -1,7 +1,7 @@
 """Malformed uploads of one client, through the servers' own services and intakes, to the verdicts of both.
 
-Failure means: an error that no table knows, an honest client that is not counted, servers that disagree, a round that
-cannot finish, a sum with anything of what was refused in it, or room that is not given back.
+Failure means an error that no table knows, an honest client that is not counted, or servers that disagree. It also
+means a round that cannot finish, a sum with anything of what was refused in it, or room that is not given back.
 """
 
 from __future__ import annotations

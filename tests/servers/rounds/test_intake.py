@@ -1,7 +1,7 @@
 """One round's uploads at one server: every reason to refuse one, what B takes from A, and when a round stops waiting.
 
-Failure means: a refused upload that leaves a trace, an upload that counts twice or in part, a round that waits for
-nobody, or one that does not wait for somebody who can still come.
+Failure means a refused upload that leaves a trace, or an upload that counts twice or in part. It also means a round
+that waits for nobody, or one that does not wait for somebody who can still come.
 """
 
 from __future__ import annotations
@@ -460,8 +460,10 @@ async def test_b_waits_for_the_relay_of_a_client_that_has_left() -> None:
 
 @asynchronous
 async def test_b_does_not_wait_long_for_relays_of_clients_that_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that lost B alone may never have heard that it is invited, and A cannot know; a round is not longer for
-    it than for the others."""
+    """A client that lost B alone may never have heard that it is invited, and A cannot know.
+
+    A round is not longer for it than for the others.
+    """
     monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.2)
     intake = open_at_b("alice", "bob")
     intake.left("bob")
@@ -555,7 +557,7 @@ async def test_a_call_that_is_cancelled_is_not_a_late_upload() -> None:
 
 @asynchronous
 async def test_an_upload_that_is_complete_at_the_lock_is_not_cut_off() -> None:
-    """What the call does after it, like its answer, is not the intake's any more."""
+    """Leave to the call what it does after the lock, like its answer, which is not the intake's any more."""
     intake, upload = open_intake(chosen=("alice",)), submission()
     intake.begin("alice", upload.binding, upload.statement)
     async with intake.receiving("alice"):

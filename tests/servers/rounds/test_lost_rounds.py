@@ -1,7 +1,7 @@
-"""What a server's store says of rounds that did not commit: what was asked in them, and who paid.
+"""Rounds that did not commit: what a server's store says was asked in them, and who paid.
 
-Failure means: a check that may have been answered is forgotten, or one that never began is held against its clients; a
-round that the other server merely speaks of is charged, or taken for one that it may have committed.
+Failure means: a check that may have been answered is forgotten, or one that never began is held against its clients. It
+also means: a round that the other server merely speaks of is charged, or taken for one that it may have committed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A round at both servers, over an in-memory link: what reaches B before B is ready for it, and what is fetched ahead.
 
-Failure means: a client that is faster than server B ends the task, or costs another one its upload; or a batch that is
-fetched twice, too late, or for nobody.
+Failure means: a client that is faster than server B ends the task, or costs another one its upload. It also means: a
+batch is fetched twice, too late, or for nobody.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where uploads lie: in memory while there is room, else in a file; on real files, and with a disk that is full.
 
-Failure means: an upload that reads as another, room that is never given back, more memory than the budget, a file that
-outlives its use, or a full disk that costs more than the upload that met it.
+Failure means an upload that reads as another, room that is never given back, or more memory than the budget. It also
+means a file that outlives its use, or a full disk that costs more than the upload that met it.
 """
 
 from __future__ import annotations
@@ -111,8 +111,10 @@ def test_a_longer_upload_than_a_slot_is_refused(tmp_path: Path) -> None:
     longest=st.sampled_from([0, 30, SLOT]),
 )
 def test_uploads_come_and_go_and_never_mix(steps, memory_bytes, longest, tmp_path_factory) -> None:
-    """Bytes: an upload of these comes. A number: one of those that are there goes. What lies in memory keeps to both
-    limits, and the file is as long as it must be at most and empty when nobody uses it."""
+    """Let uploads come and go: bytes are an upload that comes, a number is one of those there that goes.
+
+    What lies in memory keeps to both limits. The file is as long as it must be at most, and empty when nobody uses it.
+    """
     folder = tmp_path_factory.mktemp("spool")
     held: list[tuple[Payload, bytes]] = []
     with spool(folder, memory_bytes=memory_bytes, max_memory_upload=longest) as uploads:
@@ -265,8 +267,10 @@ async def test_a_full_disk_costs_one_upload_and_the_round_goes_on(
 @pytest.mark.parametrize("mode", ["masked", "shares"])
 @asynchronous
 async def test_an_upload_lies_on_no_servers_disk_in_the_clear(mode: str, tmp_path: Path) -> None:
-    """Both whole servers, all uploads in the file, while the round waits for another client: no 16 bytes of what was
-    uploaded are in any file of theirs. (By chance: 2**-90.)"""
+    """Search both whole servers' files, with all uploads in the file, while the round waits for another client.
+
+    No 16 bytes of what was uploaded are in any file of theirs. (By chance: 2**-90.)
+    """
     pki = Pki.create(tmp_path / "pki", CLIENTS)
     task = small_task(CLIENTS, dim=LARGE, rounds=1, mode=mode)
     async with running(task, pki, tmp_path, noises=(no_noise, no_noise), max_upload_in_memory_mb=0) as deployment:

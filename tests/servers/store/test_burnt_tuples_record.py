@@ -1,7 +1,7 @@
 """Which tuples are used up: on disk before they are, whatever happens in between.
 
-Failure means: a seed that leaves twice, a tuple that is checked twice or for two clients, one that is used and not
-recorded, or a server that goes on when nothing can be recorded.
+Failure means a seed that leaves twice, a tuple that is checked twice or for two clients, or one that is used and not
+recorded. It also means a server that goes on when nothing can be recorded.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_what_is_no_array_is_no_initial_model(content: bytes | None, tmp_path: P
     "damage", [b"\xff\xfe\xff", bytes(64), b'{"round": "1", "chosen": 7}', b'{"round"', b"[" * 5000]
 )
 def test_a_damaged_record_is_written_again_from_what_is_known(damage: bytes, tmp_path: Path) -> None:
-    """What a crash of the system left in place of the last line; the line before it keeps its timings."""
+    """Replace what a crash of the system left in place of the last line; the line before it keeps its timings."""
     model = np.zeros(4, dtype=np.float32)
     committed = [CommittedRound(t, ("ada", "bob"), ("ada",), ("bob",), b"d" * 32, 1.0, 2.0) for t in (0, 1)]
     first = replace(committed[0], seconds={"collect": 1.5})

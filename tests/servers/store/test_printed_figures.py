@@ -1,6 +1,6 @@
-"""What a server prints, against the adversary that it names: the true delta is at most the printed one.
+"""Figures that a server prints, against the adversary that it names: the true delta is at most the printed one.
 
-Twelve tasks. The adversary plays against the server's own ledger for as many rounds as ledger and task let it, and then
+Twelve tasks. The adversary plays against the server's own ledger for as many rounds as ledger and task let it. Then it
 stops when it likes, by dynamic programming (`tests/dp/accountants/optional_stopping.py`). Failure means a figure that
 is not true.
 """
@@ -88,7 +88,7 @@ def test_a_figure_holds_if_draws_are_discarded(task: Task, tmp_path: Path) -> No
 
 
 def test_the_oracle_refuses_figures_of_realised_rounds(tmp_path: Path) -> None:
-    """The same adversary, quoted what its task cost when it stopped."""
+    """Quote the adversary what its task cost when it stopped."""
     task = small_task(client_rate=1.0, record_rate=1.0, noise_multiplier=10.0, rounds=40)
     prices = [0.0]
     with open_ledger(tmp_path, task) as ledger:
@@ -111,8 +111,10 @@ def test_a_figure_of_realised_rounds_holds_if_none_is_discarded(task: Task, tmp_
 
 
 def test_levels_hold_if_visible_draws_are_discarded(task: Task, tmp_path: Path) -> None:
-    """The adversary sees every draw, discards those that it dislikes before they are charged, and stops when it likes;
-    a budget of a level counts the discarded draws."""
+    """The adversary sees every draw, discards those that it dislikes before they are charged, and stops when it likes.
+
+    A budget of a level counts the discarded draws.
+    """
     with open_ledger(tmp_path, task) as ledger:
         n = _draws(ledger, most(task))
         for level, event in task_privacy(task).every_round.items():

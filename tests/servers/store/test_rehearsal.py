@@ -24,7 +24,7 @@ INITIAL = np.zeros(TASK.dim, dtype=np.float32)
 
 
 def start(folder: Path) -> None:
-    """What `serve` does with its folder."""
+    """Do what `serve` does with its folder."""
     with ExitStack() as stack:
         TaskState.open(stack, folder, TASK, INITIAL)
 

@@ -1,7 +1,7 @@
 """Two servers that crash anywhere agree on how they go on, and refuse whatever no crash leads to.
 
-The crashes are played through by a model: the persisted steps of a round at both servers, in every order that the
-protocol allows, cut anywhere, again and again.
+A model plays the crashes through. It cuts the persisted steps of a round at both servers anywhere, in every order that
+the protocol allows, again and again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def model_after(rounds: list[int]) -> bytes:
 
 @dataclass
 class Server:
-    """What one server has on disk."""
+    """Hold what one server has on disk."""
 
     task_id: str = ""
     committed: list[int] = field(default_factory=list)

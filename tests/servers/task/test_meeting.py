@@ -1,7 +1,9 @@
-"""What the servers tell each other when they meet, beside their standing: rounds that were charged in vain.
+"""Messages of the servers when they meet, beside their standing: rounds that were charged in vain.
 
-Failure means: a standing that no server has is taken for one; a charge that no server can have made enters the ledger;
-or an answer that is none ends with a traceback.
+Failure means one of these:
+- a standing that no server has is taken for one;
+- a charge that no server can have made enters the ledger;
+- an answer that does not parse ends with a traceback.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ NEXT_ROUND = 5
 
 
 def level_with(answer: bytes) -> list[Any]:
-    """What A's ledger is told to charge as well, where B answers so."""
+    """Return what A's ledger is told to charge as well, where B answers so."""
     ours, theirs = memory_pair()
     charged: list[Any] = []
     store = SimpleNamespace(n_rounds=NEXT_ROUND)
@@ -63,7 +65,7 @@ def test_charges_that_no_server_makes_are_refused(answer: bytes) -> None:
 
 
 def test_as_many_charges_as_there_were_rounds_have_room() -> None:
-    """Of all numbers below the largest, with every client, and as many more as a server may lack."""
+    """Make room for all numbers below the largest, with every client, and as many more as a server may lack."""
     n_rounds = 7
     room = charge_bytes(TASK, n_rounds)
     charges = {MAX_ROUND - i: tuple(TASK.clients) for i in range(n_rounds + SPARE_ROUNDS)}

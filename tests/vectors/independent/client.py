@@ -46,7 +46,7 @@ def split(words: Sequence[int], seed: bytes, task: str, round: int, slot: int) -
 
 
 def statement(seed_of_b: bytes, task: str, round: int, slot: int, binding: dict[str, Any]) -> bytes:
-    """What server B gets from the client, by way of A, in the `masked` form."""
+    """Return what server B gets from the client, by way of A, in the `masked` form."""
     key = streams.derive(seed_of_b, streams.info(streams.STATEMENT, task, round, slot))
     return hmac.new(key, digests.binding_digest(binding), hashlib.sha256).digest()
 

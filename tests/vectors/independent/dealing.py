@@ -17,7 +17,7 @@ Corrections: TypeAlias = tuple[bytes, bytes, bytes, bytes]
 
 @dataclass(frozen=True)
 class Batch:
-    """What both servers ask for."""
+    """Hold what both servers ask for."""
 
     task: str
     round: int
@@ -56,12 +56,12 @@ def deal(
 
 
 def seed_digests(key: bytes, batch: Batch) -> bytes:
-    """What the other server is told of the mask seeds under this key."""
+    """Return what the other server is told of the mask seeds under this key."""
     return b"".join(digests.sha256(mask_seed(key, batch, slot)) for slot in range(batch.n_clients))
 
 
 def mask_seed(key: bytes, batch: Batch, slot: int) -> bytes:
-    """Of one server's half of one client's mask."""
+    """Return the seed of one server's half of one client's mask."""
     return streams.derive(key, streams.info(streams.MASK_SEED, batch.task, batch.round, slot))
 
 
@@ -117,7 +117,7 @@ class Tuples:
         return mask_seed(self._key, self.batch, slot)
 
     def peer_mask_seed_digest(self, slot: int) -> bytes:
-        """Of the other server's seed for this client, for the client."""
+        """Return the digest of the other server's seed for this client, for the client."""
         return self._peer_seed_digests[32 * slot : 32 * slot + 32]
 
     def mask_share(self, slot: int) -> list[int]:

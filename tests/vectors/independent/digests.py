@@ -35,7 +35,7 @@ BINDING_FIELDS = (
 
 
 def sha256(data: bytes) -> bytes:
-    """Of an upload or of a model."""
+    """Return the digest of an upload or of a model."""
     return hashlib.sha256(data).digest()
 
 
@@ -76,7 +76,7 @@ def _utf16(character: str) -> str:
 
 
 def task_digest(task: Mapping[str, Any]) -> bytes:
-    """What a hello carries as config_digest."""
+    """Return what a hello carries as config_digest."""
     return sha256(f"{VERSION}\n{canonical_task(task)}".encode())
 
 
@@ -96,12 +96,12 @@ def binding_digest(binding: Mapping[str, Any]) -> bytes:
 
 
 def salted(digest: bytes, salt: bytes) -> bytes:
-    """What a binding says of the payload to B in the `shares` form, from the payload's SHA-256."""
+    """Return what a binding says of the payload to B in the `shares` form, from the payload's SHA-256."""
     return hmac.new(salt, digest, hashlib.sha256).digest()
 
 
 def coin_commitment(party: int, context: str, value: bytes) -> bytes:
-    """What a server sends before it reveals its half of a coin."""
+    """Return what a server sends before it reveals its half of a coin."""
     return tagged(b"coin commitment", bytes([party]), context.encode(), value)
 
 

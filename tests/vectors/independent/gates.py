@@ -26,7 +26,7 @@ def groups_of(low_bits: Sequence[int]) -> dict[int, list[int]]:
 
 
 def blocks(gate: str, n_clients: int, low_bits: Sequence[int]) -> tuple[Block, ...]:
-    """What a round uses up."""
+    """Return the blocks that a round uses up."""
     groups = {n_bits: n_clients * len(columns) for n_bits, columns in groups_of(low_bits).items()}
     if gate == "native":
         of_gate = [Block("CARRY", n, *correlations.best_split(n_bits)) for n_bits, n in groups.items()]
@@ -134,11 +134,11 @@ class _NativeRun:
         }
 
     def hidden_monomials(self) -> list[int]:
-        """What `gate/blocks` carries."""
+        """Return what `gate/blocks` carries."""
         return [self.own[S, b] ^ self.mask[S, b] for S in range(1, self.full + 1) for b in range(self.s)]
 
     def hidden_joints(self, theirs: list[int]) -> list[int]:
-        """What `gate/join` carries: masked shares of g and p of each block, from the peer's `gate/blocks`."""
+        """Return what `gate/join` carries: masked shares of g and p of each block, from the peer's `gate/blocks`."""
         self.shares = []
         for b in range(self.s):
             products = []

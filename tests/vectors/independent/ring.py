@@ -8,7 +8,7 @@ MODULUS = 1 << 64
 
 
 class RefusedError(Exception):
-    """What an implementation must not go on with. `kind` is the word that the vectors use."""
+    """Signal what an implementation must not continue with. `kind` is the word that the vectors use."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)

@@ -61,7 +61,7 @@ def joint_seed(party: int, context: str, value: bytes, received: bytes, commitme
 
 @dataclass(frozen=True)
 class Locked:
-    """What both servers fixed. active: slots."""
+    """Hold what both servers fixed. active: slots."""
 
     active: tuple[int, ...]
     context: str
@@ -247,7 +247,10 @@ def exponential(x: float) -> float:
 
 
 def updated_at_a_learnt_bound(parameters: bytes, noisy_sum: Sequence[int], task: Mapping[str, Any]) -> bytes:
-    """The same where the last number is lambda: the model's step is S / r times as large, and lambda moves."""
+    """Return the next model's bytes where the last number is lambda.
+
+    The model's step is S / r times as large, and lambda moves.
+    """
     n, grid = len(noisy_sum), 2.0 ** -task["frac_bits"]
     theta = struct.unpack(f"<{n}f", parameters)
     clip, expected = task["client_clip"], task["client_rate"] * len(task["clients"])

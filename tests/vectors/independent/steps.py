@@ -367,7 +367,7 @@ class Party:
         }
 
     def _upload(self, slot: int) -> list[int]:
-        """What the client sent: b, or this server's share."""
+        """Return what the client sent: b, or this server's share."""
         one, at = self.case["clients"][slot], (self.batch.task, self.batch.round, slot)
         x = words(one["words"])
         if self.case["mode"] == "masked":
