@@ -1,4 +1,4 @@
-"""What the operator of a client process configures: the `[client]` section.
+"""Hold the configuration of a client process: the `[client]` section, which its operator writes.
 
 A process hosts one client by default; with several ids it hosts as many virtual clients, each with its own certificate
 and its own connections.
@@ -62,8 +62,8 @@ class ClientConfig(BaseModel):
     authority: ConfigPath
     """The authority's certificate (PEM)."""
     aggregator_a_certificate: ConfigPath | None = None
-    """Aggregator A's certificate. When it is given exactly this one is trusted as A's, instead of any that the
-    authority has signed: then whoever holds the authority's key cannot pass for A."""
+    """Aggregator A's certificate. Given one, a client trusts exactly this one as A's, instead of any that the
+    authority has signed. Whoever holds the authority's key then cannot pass for A."""
     aggregator_b_certificate: ConfigPath | None = None
     """Aggregator B's, likewise. Set both or none."""
     dataset: DatasetName = "digits"
@@ -72,18 +72,18 @@ class ClientConfig(BaseModel):
     classes: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """Only the records of these classes, in both halves; all where none is named."""
     partition: PartitionName = "iid"
-    """How they are spread over the task's clients, in the order of their ids: `iid`; `shards`, of records sorted by
-    label; `dirichlet`, proportions of each class at random; `user`, whole users."""
+    """How records are spread over the task's clients, in the order of client ids. `iid` deals after a shuffle; `shards`
+    deals shards of records sorted by label; `dirichlet` draws proportions of each class; `user` deals whole users."""
     partition_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of that deal. Protects nobody."""
     shards_per_client: Annotated[int, Field(ge=1)] = 4
-    """Of partition `shards`; 100 clients then share 400 shards."""
+    """Shards of each client in partition `shards`; 100 clients then share 400 shards."""
     dirichlet_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
-    """Of partition `dirichlet`; the smaller, the fewer classes a client has."""
+    """Concentration of partition `dirichlet`; the smaller, the fewer classes a client has."""
     download: bool = False
     """Whether a data set that is not there may be downloaded, through torchvision."""
     memory_mb: Annotated[int, Field(ge=1)] | None = None
-    """What a tile of per-record gradients may take, in MiB; 32 on a CPU and 2048 on a GPU unless set."""
+    """Memory that a tile of per-record gradients may take, in MiB; 32 on a CPU and 2048 on a GPU unless set."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """Where gradients are computed; `auto` takes CUDA when there is one."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0
@@ -111,7 +111,7 @@ class ClientConfig(BaseModel):
         return self.aggregator_a_certificate, self.aggregator_b_certificate
 
     def tls(self, client: str) -> TlsFiles:
-        """What this client shows and trusts."""
+        """Return the files with what this client shows and trusts."""
         folder = self.certificates / client
         return TlsFiles(
             certificate=folder / "cert.pem",

@@ -1,33 +1,35 @@
 """Exceptions of the client.
 
-ClientError
-├── ArgumentError (also a ValueError)
-│   ├── NonFiniteUpdateError  handed to an aggregation rule that proves nothing
-│   ├── UnknownNameError
-│   ├── DimensionError
-│   ├── ExtensionError        a class of the user's own
-│   │   └── ModelImportError
-│   ├── ModelInputError
-│   ├── StateFileError        what counts uploads cannot be read or written: nothing is uploaded
-│   └── DataError             a data set
-│       ├── MissingDataError  is not there; says what helps
-│       ├── CorruptDataError  is not what its authors published
-│       └── RecordRangeError  a label or a token that the model has no place for
-├── RecordMixingLayerError
-├── UnsteadyModelError
-├── LayerRowsError           one pass cannot take this batch; another path can
-├── ModelRecordError         a user's model raised on what some record holds
-├── NonFiniteModelError
-├── NonFiniteGradientError
-├── DivergedError            a simulated training has left the finite numbers
-├── NoVictimError            an attack on others' updates in a round without any
-├── ProtocolError            the servers say something that honest ones do not
-├── UploadLimitError         the servers ask for the same model too often
-├── TaskRefusedError         a server refuses this client
-├── ServerUnreachableError   a server is gone
-│   ├── ServerBusyError      has no room now, and said when to come back
-│   └── TaskEndedError       it ended the task before its time, and said so
-└── StoppedError             the operator stopped this process
+Classes:
+
+    ClientError
+    ├── ArgumentError (also a ValueError)
+    │   ├── NonFiniteUpdateError  handed to an aggregation rule that proves nothing
+    │   ├── UnknownNameError
+    │   ├── DimensionError
+    │   ├── ExtensionError        a class of the user's own
+    │   │   └── ModelImportError
+    │   ├── ModelInputError
+    │   ├── StateFileError        what counts uploads cannot be read or written: nothing is uploaded
+    │   └── DataError             a data set
+    │       ├── MissingDataError  is not there; says what helps
+    │       ├── CorruptDataError  is not what its authors published
+    │       └── RecordRangeError  a label or a token that the model has no place for
+    ├── RecordMixingLayerError
+    ├── UnsteadyModelError
+    ├── LayerRowsError           one pass cannot take this batch; another path can
+    ├── ModelRecordError         a user's model raised on what some record holds
+    ├── NonFiniteModelError
+    ├── NonFiniteGradientError
+    ├── DivergedError            a simulated training has left the finite numbers
+    ├── NoVictimError            an attack on others' updates in a round without any
+    ├── ProtocolError            the servers say something that honest ones do not
+    ├── UploadLimitError         the servers ask for the same model too often
+    ├── TaskRefusedError         a server refuses this client
+    ├── ServerUnreachableError   a server is gone
+    │   ├── ServerBusyError      has no room now, and said when to come back
+    │   └── TaskEndedError       it ended the task before its time, and said so
+    └── StoppedError             the operator stopped this process
 """
 
 
@@ -100,7 +102,7 @@ class UnsteadyModelError(ClientError):
 
 
 class LayerRowsError(ClientError):
-    """What a layer read or wrote is not one row for every record of the batch, or was overwritten later on."""
+    """A layer's input or output does not have one row for every record of the batch, or was overwritten later on."""
 
     def __init__(self, layer_type: str, why: str) -> None:
         super().__init__(f"a layer {layer_type} {why}")
@@ -114,14 +116,14 @@ class ModelRecordError(ClientError):
 
 
 class ExtensionError(ArgumentError):
-    """What a configuration names as the user's own class cannot be imported, or is none of that kind."""
+    """The class of the user's own that a configuration names cannot be imported, or is none of that kind."""
 
     def __init__(self, kind: str, path: str, why: str, *, expected: str = "package.module:Name") -> None:
         super().__init__(f"{kind} {path!r}: expected {expected}; {why}")
 
 
 class ModelImportError(ExtensionError):
-    """What a configuration names as the user's own model cannot be imported, or is none."""
+    """The model of the user's own that a configuration names cannot be imported, or is none."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__("model", path, why, expected="package.module:factory of a torch.nn.Module")

@@ -54,7 +54,7 @@ class _Request:
 class Trainer:
     """The task's algorithm up to the encoding, for the clients that one process hosts.
 
-    While one gradient computation runs, clients that become ready queue up; the next computation takes all of them that
+    While one gradient computation runs, clients that become ready queue up. The next computation takes all of them that
     hold the same model, in one pass over their records together. A client alone waits for nobody.
     """
 
@@ -151,8 +151,11 @@ def _made_up(like: Records) -> Records:
 
 
 def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
-    """What servers state of a record holds in real arithmetic only, where its gradient's bits depend on its neighbours;
-    they know no client's device, so a client with such a one stays out. Raises ArgumentError."""
+    """Refuse a device on which the bits of a record's gradient depend on its neighbours. Raises ArgumentError.
+
+    On such a device the servers' statements about records hold in real arithmetic only. Servers know no client's
+    device, so the client stays out. Algorithms without a statement about records take any device.
+    """
     passes = engine.passes
     log.info("client.engine", device=str(engine.device), path=passes.path.value, records_per_pass=passes.n_tile)
     if task.algorithm in ("non-private", "user-dp-fedavg"):  # no statement is about records

@@ -26,7 +26,7 @@ from precad.protos.tls.identity import AGGREGATORS
 
 @dataclass(frozen=True, slots=True)
 class RoundInvitation:
-    """What both servers told a chosen client, once it is known to be the same."""
+    """Hold what both servers told a chosen client, once it is known that both told the same."""
 
     task_id: str
     round: int
@@ -74,7 +74,7 @@ def _mask_seed(server: int, invitation: aggregator_pb2.Invitation, peers: aggreg
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What one client uploads in one round."""
+    """Hold what one client uploads in one round."""
 
     binding: common_pb2.Binding
     payloads: tuple[bytes, bytes] = field(repr=False)
@@ -90,7 +90,7 @@ class Submission:
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """Who is called, one after the other: A alone in the `masked` form, B and then A in the `shares` form."""
+        """Return the servers to call, in order: A alone in the `masked` form, B and then A in the `shares` form."""
         return (0,) if self.statement else (1, 0)
 
 

@@ -1,9 +1,9 @@
 """How often a client uploads for one model, whatever the servers ask for, and however often it is started.
 
-A server that deviates may learn a bit of every upload and hang up before the round is committed: then the same clients
-are asked for the same model again. So a client counts its uploads for each pair of model and number of committed
-rounds, which both servers have to state alike, and makes no more than so many. Task ids and round numbers do not count:
-servers choose them.
+A server that deviates may learn a bit of every upload and hang up before the round is committed. The same clients are
+then asked for the same model again. So a client counts, and limits, its uploads for each pair of model and number of
+committed rounds. Both servers have to state that pair alike. Task ids and round numbers do not count: servers choose
+them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _LINE: Final = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}")
 
 
 class UploadLimit:
-    """Of one client in one task, as its own configuration has it. Blocking; a thread at a time.
+    """Limit the uploads of one client in one task, as its own configuration says. Blocking; a thread at a time.
 
-    With a file it holds over restarts and between processes: a line for every upload, on disk before the upload leaves.
+    With a file the limit holds over restarts and between processes: a line for every upload, on disk before the upload
+    leaves.
     """
 
     def __init__(self, client: str, config_digest: bytes, *, most: int, file: Path | None = None) -> None:

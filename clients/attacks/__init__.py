@@ -1,10 +1,12 @@
 """Malicious clients for experiments: what they do instead of following the protocol. One class a file.
 
-attack      What an attack is: a conduct that deviates somewhere on the way from records to upload
-backdoors/  attackers that teach the model a backdoor
-records/    attackers that change the records that they train on
-updates/    attackers that change their update
-uploads/    attackers whose update is honest and whose upload is not
+Modules:
+
+    attack      the base of all attacks: a conduct that deviates somewhere on the way from records to upload
+    backdoors/  attackers that teach the model a backdoor
+    records/    attackers that change the records that they train on
+    updates/    attackers that change their update
+    uploads/    attackers whose update is honest and whose upload is not
 """
 
 from collections.abc import Mapping

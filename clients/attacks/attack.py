@@ -1,12 +1,12 @@
-"""What an attack is: a conduct that deviates somewhere on the way from records to upload.
+"""Define the base of all attacks: a conduct that deviates somewhere on the way from records to upload.
 
     records -> on_records -> Algorithm 2 -> craft -> encode -> on_encoded -> share -> on_upload -> upload
 
 Before the first round a simulation asks which records only attackers shall have (`hoarded`) and what each of them does
 (`of_attacker`). Every method has an honest default, so that an attack is one class with the methods that it changes.
-Those that work on one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well; one that
-overrides another uses what only a simulation can hand out, and says so with `is_simulated_only`. Uploads exist in a
-deployment alone: what changes those is a `precad.clients.attacks.uploads.forger.Forger`.
+Methods on one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well. An attack that
+needs what only a simulation can hand out says so with `is_simulated_only`. Uploads exist in a deployment alone: an
+attack that changes uploads is a `precad.clients.attacks.uploads.forger.Forger`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Knowledge:
-    """What a malicious client knows in a round, at most: the omniscient attacker of the robustness literature."""
+    """Hold the most that a malicious client knows in a round: the omniscient attacker of the robustness literature."""
 
     parameters: NDArray[np.float32]
     """theta_t (d,)."""
     records: Records
     """Its own, after `on_records`."""
     update: Vector
-    """What the algorithm makes of them, as an honest client would (d,)."""
+    """The update that an honest client would make of `records`, (d,)."""
     honest: NDArray[np.float64]
     """The updates of the round's honest clients, before their encoding and without any noise of theirs (m, d)."""
     n_attackers: int
@@ -47,7 +47,7 @@ class Knowledge:
     bound: float
     """C where updates are checked or clipped, infinity where nobody bounds them."""
     step: float
-    """What a sum of updates is multiplied with before it moves the model: eta / W."""
+    """Factor on a sum of updates before it moves the model: eta / W."""
     train: Callable[[int, float], Vector]
     """(steps, rate) to parameters (d,): so many steps of gradient descent from theta_t on samples of `records`,
     without clipping or noise."""
@@ -76,7 +76,7 @@ class Attack(Conduct):
         return False
 
     def of_attacker(self, i: int) -> Self:
-        """What the i-th malicious client of a simulation does, from 0 on, where they do not all do the same."""
+        """Return the attack of a simulation's i-th malicious client, from 0 on, where they do not all do the same."""
         return self
 
     def hoarded(self, records: Records) -> NDArray[np.bool_]:
@@ -99,7 +99,7 @@ class Attack(Conduct):
         return encoded.copy()
 
     def craft(self, known: Knowledge) -> Vector:
-        """The same as `on_update` for an attacker that knows more than its own update (d,)."""
+        """Return what goes into the encoding (d,), as `on_update`, for an attacker that knows more than its update."""
         return self.on_update(known.update)
 
     def success_records(self, test: Records) -> Records | None:

@@ -1,14 +1,16 @@
 """Gradients of single records, clipped and summed.
 
-engine           its lines 2 to 5: clipped gradients of many clients' records in one pass
-record_paths     three ways to the gradients of single records
-record_range     refuses labels and tokens that the model has no place for
-one_pass         the fastest, and where it keeps what layers read and wrote
-probe            which of them a model takes, and which models are refused
-layers           what a record's gradient is, layer by layer
-record_clipping  what a record adds to its client's sum
-tiles            how the records of many clients are dealt to passes of one shape
-bit_exactness    whether a record's gradient depends on its place and its neighbours
-model_stack      several clients' local steps at once
-stacked_layers   layers with parameters for each of them
+Modules:
+
+    engine           Algorithm 2, lines 2 to 5: clipped gradients of many clients' records in one pass
+    record_paths     three ways to the gradients of single records
+    record_range     refuses labels and tokens that the model has no place for
+    one_pass         the fastest of the three, and where it keeps what layers read and wrote
+    probe            which of the three a model takes, and which models are refused
+    layers           what a record's gradient is, layer by layer
+    record_clipping  what a record adds to its client's sum
+    tiles            how the records of many clients are dealt to passes of one shape
+    bit_exactness    whether a record's gradient depends on its place and its neighbours
+    model_stack      several clients' local steps at once
+    stacked_layers   layers with parameters for each of them
 """

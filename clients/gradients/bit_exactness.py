@@ -1,9 +1,9 @@
 """Whether a record's gradient is the same bits in every place of a pass and beside whatever others.
 
 Kernels are chosen by shape, and round by their own order. At a kink of ReLU or max-pooling the last bit of a
-pre-activation decides which way a record's gradient goes, so that one record more can move the others' clipped
-gradients by a part of R. In a pass of one shape nothing should depend on neighbours: tried here, bit by bit, with the
-very kernels that will run.
+pre-activation decides which way a record's gradient goes. One record more can then move the others' clipped gradients
+by a part of R. In a pass of one shape nothing should depend on neighbours: tried here, bit by bit, with the very
+kernels that will run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from precad.clients.gradients.layers import LayerGradients
 from precad.clients.gradients.probe import REFUSALS
 
 _FILLINGS: Final = (math.nan, 1.0, math.inf, -math.inf, 3e38, -3e38, 1e3, 1e-40)
-"""Of neighbours, in odd and even places by turns. A scale of the whole batch, or a branch on it, answers to one of
-them: NaN alone is lost in `nan_to_num` and in comparisons, which it makes false."""
+"""Values of neighbours, in odd and even places by turns. A scale of the whole batch, or a branch on it, answers to one
+of these values. NaN alone does not do: `nan_to_num` hides it, and every comparison with it is false."""
 
 Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 """Features and labels of a tile to the gradients of its records."""
@@ -75,7 +75,7 @@ def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
 
 def _bits(gradients: Sequence[LayerGradients]) -> Tensor:
-    """Of every record's norms by layer and gradient, (n, L + d) int64."""
+    """Return the bits of every record's squared norms by layer and of its gradient, (n, L + d) int64."""
     squares = [layer.squared_norms() for layer in gradients]
     ones = torch.ones_like(squares[0])
     alone = [slice(i, i + 1) for i in range(len(ones))]

@@ -1,14 +1,13 @@
 """Per-record gradients of many clients in one pass: clipped record by record, summed client by client.
 
 Clients of a round share the model, so the records of all of them are dealt to tiles
-(`precad.clients.gradients.tiles`). Every pass of a model has one shape, filled up with padding that no sum counts, so
-that a record's gradient is the same bits beside whatever others: without that its bound R holds in real arithmetic
-only (docs/privacy.md). That it is so is tried bit by bit (`precad.clients.gradients.bit_exactness`) for the model, the
-device and the number of threads; elsewhere a pass takes one record.
+(`precad.clients.gradients.tiles`). Every pass of a model has one shape, filled up with padding that no sum counts. A
+record's gradient is then the same bits beside whatever others: without that its bound R holds in real arithmetic only
+(docs/privacy.md). `precad.clients.gradients.bit_exactness` tries this bit by bit for the model, the device and the
+number of threads. Where it fails, a pass takes one record.
 
-The gradients of single records are taken by one of three paths (`precad.clients.gradients.record_paths`); which one a
-model takes is decided when the engine is made, by comparing with the loop over records
-(`precad.clients.gradients.probe`).
+The gradients of single records are taken by one of three paths (`precad.clients.gradients.record_paths`). The engine
+chooses the model's path when it is made, by comparing with the loop over records (`precad.clients.gradients.probe`).
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from precad.clients.models.networks import flatten, parameter_count, unflatten
 from precad.clients.records.records import Records, channels_last, example_of, joined, model_inputs
 
 _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
-"""Of a pass, unless told otherwise. On a CPU a pass that stays near the caches is also the fastest."""
+"""Memory of a pass, unless told otherwise. On a CPU a pass that stays near the caches is also the fastest."""
 _FEWEST: Final = 32
 """Records of a tile, unless a memory budget says less."""
 _MOST: Final = {"cpu": 256, "cuda": 1024}
 """Records of a tile. A pass of few records costs what a full one does."""
 _TILE_SHARE: Final = 2
-"""Of the memory of a pass a tile takes one such part: larger ones gain little and make passes of few records dear."""
+"""A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4
 
 
@@ -137,10 +136,10 @@ class RecordEngine:
         """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
 
         g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
-        has the precision of the engine. A g_s that is not finite adds zero, and so does, in passes of one record, one
-        on which the model raises. The same arguments on the same device give
-        the same bits; and where `passes.is_bit_exact` a client's sum is the same bits whoever else is there, and one
-        record more moves it by at most R: docs/privacy.md.
+        has the precision of the engine. A g_s that is not finite adds zero. So does, in passes of one record, a record
+        on which the model raises. The same arguments on the same device give the same bits. Where
+        `passes.is_bit_exact` a client's sum is the same bits whoever else is there, and one record more moves the sum
+        by at most R: docs/privacy.md.
         Raises: DimensionError; ModelRecordError; NonFiniteGradientError where R is infinite.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
@@ -195,7 +194,7 @@ class RecordEngine:
                 parameter.copy_(weights[name])
 
     def _gradients(self, path: Path, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-        """Of the records of one tile, layer by layer."""
+        """Return the gradients of the records of one tile, layer by layer."""
         with deterministic():
             return record_gradients(path, self._model, self._inputs(features), labels.to(self.device))
 
@@ -206,7 +205,7 @@ class RecordEngine:
 
 
 def deterministic() -> AbstractContextManager[None]:
-    """The same bits from the same numbers on a GPU."""
+    """Make cuDNN give the same bits from the same numbers on a GPU, while it is entered."""
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     return cast("AbstractContextManager[None]", flags)
 
@@ -220,7 +219,7 @@ def clipped_gradient_sum(
     device: str = "auto",
     memory_bytes: int | None = None,
 ) -> NDArray[np.float64]:
-    """The same for one client, (d,), in the precision of `parameters`; makes an engine for this one call.
+    """Return one client's clipped sum, (d,), in the precision of `parameters`; makes an engine for this one call.
 
     Adding or removing one record moves the sum by at most R; see `RecordEngine.clipped_sums`.
     Raises: ArgumentError, DimensionError, RecordMixingLayerError.

@@ -1,12 +1,14 @@
 """The gradients of single records, layer by layer, from one pass over the batch.
 
-A layer's parameters enter the loss of record s only through what the layer read, a_s, and the loss's gradient with
-respect to what it wrote, b_s. Both fall off an ordinary forward and backward pass; no gradient of a weight is asked of
-autograd. A layer that ran once on one vector per record has the gradient b_s a_s^T, which is never formed: its norm is
-||b_s|| ||a_s||, and a weighted sum over records is one matrix product. Other gradients are formed, one row per record.
+A layer's parameters enter the loss of record s only through two tensors: a_s and b_s. The layer read a_s, and b_s is
+the loss's gradient with respect to what the layer wrote. Both fall off an ordinary forward and backward pass; no
+gradient of a weight is asked of autograd. A layer that ran once on one vector per record has the gradient b_s a_s^T.
+This one is never formed: its norm is ||b_s|| ||a_s||, and a weighted sum over records is one matrix product. Other
+gradients are formed, one row per record.
 
-Source: Goodfellow, "Efficient Per-Example Gradient Computations", 2015, for the linear layer; Rochette, Manoel and
-Tramel, "Efficient Per-Example Gradient Computations in Convolutional Neural Networks", 2019, for the convolution.
+Source for the linear layer: Goodfellow, "Efficient Per-Example Gradient Computations", 2015. Source for the
+convolution: Rochette, Manoel and Tramel, "Efficient Per-Example Gradient Computations in Convolutional Neural
+Networks", 2019.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from torch import Tensor, nn
 from precad.clients.errors import ArgumentError
 
 Segments = Sequence[slice]
-"""For each client, its records within the batch, one at least, in order; together the whole batch, but for copies that
-fill up a stack of models (`precad.clients.gradients.model_stack`) and count for nothing."""
+"""For each client, its records within the batch, one at least, in order; together the whole batch. Copies that fill up
+a stack of models (`precad.clients.gradients.model_stack`) are in no segment and count for nothing."""
 
 
 LOOPING_DEVICES: Final = ("cpu",)
@@ -43,7 +45,7 @@ class LayerGradients(Protocol):
         ...
 
     def without(self, is_left_out: Tensor) -> LayerGradients:
-        """The same, but zero for the records that are left out, (n,) bool."""
+        """Return these gradients with zero for the records that are left out, (n,) bool."""
         ...
 
 
@@ -81,8 +83,8 @@ class Outer:
 class Rows:
     """Gradients that were formed: one row per record and parameter.
 
-    Every block is (n, k) in float64. `orders` says how to bring a block's columns into the order of its parameter:
-    a shape to read them in and a permutation of its axes, or None where they are in order.
+    Every block is (n, k) in float64. `orders` brings a block's columns into the order of its parameter: a shape to
+    read the columns in and a permutation of its axes. None stands for columns in order.
     """
 
     blocks: tuple[Tensor, ...]
@@ -112,8 +114,8 @@ class Rows:
 def segment_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
     """sum over the records s of each segment of left_s right_s^T; (n, o), (n, k) -> (len(segments), o, k).
 
-    The bits of a segment's sum depend on its own records and their number only, not on the other segments nor on where
-    it lies: a client's update must not tell which others its process hosts.
+    The bits of a segment's sum depend on its own records and their number only. Neither the other segments nor where
+    the segment lies changes the bits. A client's update must not tell which others its process hosts.
     """
     if all(part.stop - part.start == 1 for part in segments):
         alone = torch.tensor([part.start for part in segments], dtype=torch.int64, device=left.device)
@@ -124,7 +126,10 @@ def segment_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor, part: slice) -> Tensor:
-    """Of one segment. Copied to where tensors begin: how a product rounds may depend on how its operands lie."""
+    """Return one segment's product, of operands copied to where tensors begin.
+
+    How a product rounds may depend on how its operands lie.
+    """
     if part.stop - part.start == 1:
         return left[part.start][:, None] * right[part.start][None, :]
     of_left, of_right = (value[part].clone() if part.start else value[part] for value in (left, right))
@@ -132,7 +137,7 @@ def _product(left: Tensor, right: Tensor, part: slice) -> Tensor:
 
 
 def grouped_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
-    """The same with few calls, which are what an accelerator waits for.
+    """Return what `segment_products` does, with few calls, since calls are what an accelerator waits for.
 
     Short segments are added up together, one record of each at a time, element by element; a product for each long one.
     Which of the two depends on the segment's own length.
@@ -186,7 +191,7 @@ def _conv2d(layer: nn.Conv2d, reads: list[Tensor], writes: list[Tensor]) -> Laye
 
 
 def _patches(layer: nn.Conv2d, read: Tensor) -> Tensor:
-    """What each output pixel sees, channels last within a patch; (n, pixels, height * width * channels).
+    """Return what each output pixel sees, channels last within a patch; (n, pixels, height * width * channels).
 
     With channels last in memory, a patch is made of long runs, and this copy is several times faster.
     """
@@ -283,7 +288,7 @@ def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def require_layer_sizes(model: nn.Module, setting: str) -> list[int]:
-    """Of each module with parameters of its own, their number, in the order of the flat vector; together d.
+    """Count the parameters of each module that has its own, in the order of the flat vector; together d.
 
     Raises ArgumentError, which names the setting that asks for layers, where some parameters belong to several.
     """

@@ -1,11 +1,11 @@
 """Gradients at several models at once: what clients need that have trained for a step or more by themselves.
 
-After its first local step every client has a model of its own. A stack runs them together, one set of parameters each
-(`precad.clients.gradients.stacked_layers`), in tiles that fit the memory budget; `ModelByModel` is the loop, what
-tests compare with. Where a step gives clients different numbers of records, shorter ones are filled up with copies
-that count for nothing. The shape of a pass follows the clients of a step, so in float32 one client may change how
-another's gradients are rounded: simulations alone use stacks, and what they then guarantee is said to hold in real
-arithmetic.
+After its first local step every client has a model of its own. A stack runs these models together, one set of
+parameters each (`precad.clients.gradients.stacked_layers`), in tiles that fit the memory budget. `ModelByModel` is the
+loop, which tests compare with. Where a step gives clients different numbers of records, shorter ones are filled up
+with copies that count for nothing. The shape of a pass follows the clients of a step, so in float32 one client may
+change how another's gradients are rounded. Simulations alone use stacks, and state that their guarantee then holds in
+real arithmetic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from precad.clients.records.records import Records, model_inputs
 Models = NDArray[np.float64]
 """(n, d), one client's parameters a row."""
 _COPIES: Final = 6
-"""Of a model in a pass: its parameters and their gradient in float32 and float64, in units of 4 bytes."""
+"""Memory of a model in a pass: its parameters and their gradient in float32 and float64, in units of 4 bytes."""
 
 
 class OwnModels(Protocol):
@@ -135,7 +135,7 @@ class ModelStack:
             return ModelByModel(self._engine).clipped_sums(models, clients, clip)
 
     def stacked_gradient_sums(self, models: Models, clients: Sequence[Records]) -> Models:
-        """The same, never by the loop. Raises: also LayerRowsError."""
+        """Return what `gradient_sums` does, but never by the loop. Raises: also LayerRowsError."""
         sums = self._zeros(models, clients)
         for tile in self._tiles([len(own) for own in clients]):
             at = self._load(models, tile).requires_grad_()

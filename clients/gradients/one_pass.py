@@ -14,7 +14,7 @@ from precad.clients.gradients.layers import RULES, LayerGradients, owners
 
 
 def one_pass(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-    """Of the records of a batch, layer by layer of `model`. Raises: LayerRowsError."""
+    """Return the gradients of a batch's records, layer by layer of `model`. Raises: LayerRowsError."""
     layers = [layer for _, layer in owners(model)]
     return recorded_pass(model, layers, layers, features, labels)
 
@@ -40,7 +40,7 @@ def recorded_pass(
 
 
 class Tape:
-    """What the layers read and wrote during one forward pass."""
+    """Hold what the layers read and wrote during one forward pass."""
 
     def __init__(self, layers: Sequence[nn.Module], *, n_rows: int) -> None:
         """n_rows: records of the batch. A layer that reads some of them only, or something else, is refused."""
@@ -71,7 +71,7 @@ class Tape:
         return output
 
     def require_untouched(self) -> None:
-        """What is needed of what layers read and wrote is still what it was. Raises: LayerRowsError."""
+        """Refuse a pass in which a needed tensor that a layer read or wrote was overwritten. Raises: LayerRowsError."""
         for layer, value, version in self._watched:
             if value._version != version:
                 raise LayerRowsError(type(layer).__name__, "read or wrote what was overwritten later on")

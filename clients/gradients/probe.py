@@ -2,9 +2,9 @@
 
 The model is tried in float64 on a few made-up records. A record's logits must be the same beside others and alone, and
 the second time, and no buffer may change. The first path whose gradients are those of the loop over records is the
-model's. Its parameters are shaken first: one that starts at zero, as heads of networks do, hides the layers before it,
-their gradients and whatever they mix. A model whose calls depend on what records hold, as routing does, is for the
-loop: in one pass a record would choose the kernels of the others.
+model's. The model's parameters are shaken first. A layer that starts at zero, as heads of networks do, hides the
+layers before it, their gradients and whatever they mix. A model whose calls depend on what records hold, as routing
+does, is for the loop. In one pass a record would choose the kernels of the others.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
 from precad.clients.models.networks import parameter_count
 
 REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError)
-"""What a user's model, PyTorch's layers and its transforms raise where they are asked for what they cannot do."""
+"""Errors of a user's model, of PyTorch's layers and of its transforms, where they cannot do what they are asked for."""
 EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
-"""What no record is to blame for."""
+"""Errors that no record is to blame for."""
 PROBE_TOLERANCE: Final = 1e-9
 """Relative, in float64; two correct ways differ by rounding, below 1e-12."""
 _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
-"""Of the made-up records. In no order: a model that sorts its records brings them into another one."""
+"""Brightness of the made-up records. In no order: a model that sorts its records brings them into another order."""
 
 _LOOKING: Final = frozenset(
     (
@@ -85,8 +85,10 @@ def refuse_record_mixing(model: nn.Module) -> None:
 
 
 def probe_records(example: Tensor) -> Tensor:
-    """Different records of the example's shape: noise of different brightness, or two tokens that every vocabulary has,
-    in texts of different lengths (token 0 is padding)."""
+    """Make different records of the example's shape: noise of different brightness, or texts of different lengths.
+
+    Texts are of two tokens that every vocabulary has; token 0 is padding.
+    """
     n = len(_BRIGHTNESS)
     if not example.is_floating_point():
         places = torch.arange(example.numel()).view_as(example)
@@ -97,7 +99,7 @@ def probe_records(example: Tensor) -> Tensor:
 
 
 def probe_labels(features: Tensor) -> Tensor:
-    """Of those records: two classes, which every model has."""
+    """Label the made-up records with two classes, which every model has."""
     return torch.arange(len(features)) % 2
 
 
@@ -233,7 +235,10 @@ def _flat(gradients: Sequence[LayerGradients]) -> Tensor:
 
 
 def _one_pass_bytes(model: nn.Module, features: Tensor) -> int:
-    """What one record takes: activations twice (forward, backward), patches, rows in the working type and float64."""
+    """Estimate the memory that one record takes, in bytes.
+
+    Count activations twice (forward, backward), patches, and rows in the working type and in float64.
+    """
     tape = Tape([layer for _, layer in owners(model)], n_rows=len(features))
     with tape.recording(), torch.enable_grad():
         model(features)

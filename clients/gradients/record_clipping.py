@@ -20,7 +20,7 @@ ROUNDING_SLACK: Final = 2.0**-34
 
 
 class Clipping(StrEnum):
-    """What a record's bound R limits."""
+    """The norms that a record's bound R limits."""
 
     FLAT = "flat"
     """The norm over all parameters, by R."""
@@ -45,8 +45,9 @@ def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments
     """sum over the records s of each segment of g_s * min(1, R' / ||g_s||_2); (len(segments), d), float64.
 
     R' = R (1 - `ROUNDING_SLACK`). Records that are in no segment are padding. A record whose gradient is not finite
-    adds zero. An error would not do: whether there is one depends on what the record holds, and a client that therefore
-    stays away tells all who see it, and takes its other records along.
+    adds zero. An error
+    would not do: whether there is one depends on what the record holds. A client that stays away after an error tells
+    all who see its absence, and takes its other records along.
     Raises: NonFiniteGradientError, where R is infinite and nothing is private.
     """
     squares = torch.stack([layer.squared_norms() for layer in gradients])

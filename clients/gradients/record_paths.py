@@ -28,9 +28,9 @@ class Path(StrEnum):
 
 
 def record_gradients(path: Path, model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-    """Of the cross-entropy of every record of a batch, layer by layer, on the path that the model was found to take.
+    """Return every record's cross-entropy gradient, layer by layer, on the path that the model was found to take.
 
-    Never on another one for what a record holds: that would move the gradients of the records beside it.
+    No record's content changes the path: that would move the gradients of the records beside it.
     """
     match path:
         case Path.ONE_PASS:

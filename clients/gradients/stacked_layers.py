@@ -133,4 +133,4 @@ _FORWARD: Final[Mapping[type[nn.Module], Callable[[Any, Own, Tensor], Tensor]]] 
     nn.LayerNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
 }
-"""Of the layers that `precad.clients.gradients.layers` knows. Exact types, as there."""
+"""Forward passes of the layers that `precad.clients.gradients.layers` knows. Exact types, as there."""

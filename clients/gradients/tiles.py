@@ -1,6 +1,6 @@
 """How the records of many clients are dealt to passes of one shape: every client's in pieces, several pieces a tile.
 
-A piece is cut by its own client's number of records alone, never by what lies beside it, so the sums of a client are
+A piece is cut by its own client's number of records alone, never by what lies beside it. A client's sums are then
 added up in the same order whoever else is there.
 """
 

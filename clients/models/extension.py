@@ -10,7 +10,7 @@ from precad.clients.errors import ExtensionError
 
 
 def imported(kind: str, path: str) -> object:
-    """What `package.module:Name` names. `kind` is what the configuration wants it for. Raises ExtensionError.
+    """Import what `package.module:Name` names; the configuration wants it as a `kind`. Raises ExtensionError.
 
     A module beside the configuration, in the working directory, is found too: an installed command does not look
     there by itself.

@@ -120,7 +120,7 @@ def _cnn_binary() -> nn.Module:
 
 
 def _cnn_rgb() -> nn.Module:
-    """The same layers on 32x32 colour images: d = 37 274. (batch, 3, 32, 32) -> logits (batch, 10).
+    """Build the layers of `cnn` for 32x32 colour images: d = 37 274. (batch, 3, 32, 32) -> logits (batch, 10).
 
     It is the small CNN of tensorflow/privacy's tutorial, whose layers are also those of `cnn`.
     Source: tensorflow/privacy, tutorials/mnist_dpsgd_tutorial.py.
@@ -241,7 +241,7 @@ class Architecture:
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
-    """Of one record's features."""
+    """Shape of one record's features."""
     is_text: bool = False
     n_logits: int = N_CLASSES
 
@@ -350,8 +350,10 @@ def initial_parameters(name: str, *, seed: int) -> NDArray[np.float32]:
 
 
 def initial_vector(task: Task) -> NDArray[np.float32]:
-    """What both servers of a task start from: its initial model, and 0 for a bound that is learnt. Of shape (d,) if
-    d is of the task's model."""
+    """Return the vector that both servers start from: the task's initial model, then 0 for a bound that is learnt.
+
+    The shape is (d,) if d is of the task's model.
+    """
     parameters = initial_parameters(task.model, seed=task.model_seed)
     return np.pad(parameters, (0, task.dim - task.n_parameters))
 

@@ -19,8 +19,8 @@ from precad.clients.records.records import N_CLASSES, Records, Split
 FOLDER: Final = "EMNIST/raw"
 ARCHIVE: Final = f"{FOLDER}/gzip.zip"
 ARCHIVE_SHA256: Final = "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e"
-"""Of the archive that the authors publish, 561 753 746 bytes, as tensorflow/datasets has it
-(tensorflow_datasets/url_checksums/emnist.txt). No checksums of the files in it are known to us."""
+"""Checksum of the archive that the authors publish, 561 753 746 bytes, as tensorflow/datasets has it
+(tensorflow_datasets/url_checksums/emnist.txt). No checksums of the files in the archive are known to us."""
 _SIDE: Final = 28
 
 

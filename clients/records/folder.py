@@ -44,7 +44,7 @@ def read_verified(path: Path, sha256: str) -> bytes:
 
 
 def read_unpacked(path: Path) -> bytes:
-    """The same of a file whose checksum nobody published. Raises CorruptDataError where it cannot be read."""
+    """Return a file's content, unpacked if it is gzip, unverified. Raises CorruptDataError where it cannot be read."""
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
@@ -70,7 +70,7 @@ def _require_sha256(path: Path, found: str, expected: str) -> None:
 
 
 def missing(dataset: str, files: str, *, can_download: bool = True) -> MissingDataError:
-    """What to say when a data set is not there, with what helps."""
+    """Return the error for a data set that is not there, with what helps."""
     remedy = f"set {VARIABLE} to a folder that holds {files} ({LAYOUT})"
     if can_download:
         remedy += '; or pip install "precad[datasets]" and set client.download = true'

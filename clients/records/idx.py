@@ -31,7 +31,7 @@ SHA256: Final[Mapping[str, str]] = MappingProxyType(
         f"FashionMNIST/raw/t10k-{_LABELS}": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     }
 )
-"""Of the unpacked files, which the authors published with these MD5: for MNIST 6bbc9ace.., a25bea73.., 2646ac64..,
+"""Checksums of the unpacked files. The authors published MD5: for MNIST 6bbc9ace.., a25bea73.., 2646ac64..,
 27ae3e4e.. in this order."""
 
 

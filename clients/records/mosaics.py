@@ -43,7 +43,7 @@ SHA256: Final[Mapping[str, str]] = MappingProxyType(
         "cifar10/test_9_truck.png": "59e04c2d29734685bd5a5e131c93b6b7e35da4fa8cae716d41bca66ff35b9177",
     }
 )
-"""Of the mosaics. They decode to exactly the published pixels: 5000 + 1000 images per class."""
+"""Checksums of the mosaics. They decode to exactly the published pixels: 5000 + 1000 images per class."""
 _SIDE, _PER_ROW, _ORDER_SEED = 32, 100, 0
 
 

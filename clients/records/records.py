@@ -14,10 +14,10 @@ from torch import Tensor
 from precad.clients.errors import ArgumentError, DataError, RecordRangeError
 
 N_CLASSES: Final = 10
-"""Of every data set here but EMNIST's with letters; models have that many logits, and those beyond a data set's classes
-stay unused."""
+"""Classes of every data set here but EMNIST's with letters. Models have that many logits, and those beyond a data set's
+classes stay unused."""
 MAX_CLASSES: Final = 62
-"""Of EMNIST's digits, capital and small letters."""
+"""Classes of EMNIST's digits, capital and small letters."""
 
 _PIXEL_MAX: Final = 255.0
 _IMAGE_AXES, _TOKEN_AXES = 4, 2
@@ -50,7 +50,7 @@ class Records:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record's features."""
+        """Return the shape of one record's features."""
         return self.features.shape[1:]
 
     @property
@@ -70,9 +70,9 @@ class Split:
     train: Records
     test: Records
     users: NDArray[np.int64] | None = None
-    """Who each training record is from, where the data set knows; (n,)."""
+    """The user that each training record is from, where the data set knows; (n,)."""
     n_logits: int = N_CLASSES
-    """That a model for these records has: as many as the data set has classes, N_CLASSES at least."""
+    """Logits of a model for these records: as many as the data set has classes, N_CLASSES at least."""
 
     def __post_init__(self) -> None:
         for name, half in (("training half", self.train), ("test half", self.test)):
@@ -106,7 +106,7 @@ def joined(parts: Sequence[Records]) -> Records:
 
 
 def pixels(images: Records) -> NDArray[np.float32]:
-    """What the features of images stand for, float32."""
+    """Return the pixels that the features of images stand for, float32."""
     if images.features.dtype == np.uint8:
         return images.features.astype(np.float32) / np.float32(_PIXEL_MAX)
     return images.features.astype(np.float32)
@@ -124,12 +124,12 @@ def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:
 
 
 def example_of(records: Records) -> Tensor:
-    """The same for the shape that `records` have."""
+    """Return an `example` of the shape that `records` have."""
     return example(records.shape, is_text=records.is_text)
 
 
 def model_inputs(features: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a model with parameters of `dtype` reads: pixels in [0, 1], or tokens as they are."""
+    """Return what a model with parameters of `dtype` reads: pixels in [0, 1], or tokens as they are."""
     if features.dtype == torch.uint8:
         return features.to(dtype) / _PIXEL_MAX
     return features.to(dtype) if features.is_floating_point() else features

@@ -20,7 +20,7 @@ SUBSET: Final = "tweets/sentiment140_50k.csv"
 SUBSET_SHA256: Final = "40df741988356081488314eb02f88ae828c57a9c1bf21a010115f2e89e1a605e"
 ARCHIVE: Final = "tweets/trainingandtestdata.zip"
 ARCHIVE_SHA256: Final = "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57"
-"""Of the archive that the authors publish, 81 363 704 bytes, as tensorflow/datasets has it
+"""Checksum of the archive that the authors publish, 81 363 704 bytes, as tensorflow/datasets has it
 (tensorflow_datasets/text/sentiment140/checksums.tsv)."""
 MEMBER: Final = "training.1600000.processed.noemoticon.csv"
 _FIELDS: Final = 6

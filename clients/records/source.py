@@ -53,7 +53,7 @@ class DataSource:
 
     @classmethod
     def of(cls, config: ClientConfig) -> Self:
-        """What the `[client]` section says."""
+        """Take the values of the `[client]` section."""
         return cls(
             dataset=config.dataset,
             classes=tuple(config.classes),

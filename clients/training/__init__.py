@@ -1,9 +1,11 @@
 """Algorithm 2 up to the clipped update.
 
-local_update  Algorithm 2 up to the clipped update
-conduct       where a client may deviate, and the honest one; attacks are the other conducts
-projection    the ball that an update must be in
-round_update  what a client computes by the task's algorithm, PRECAD or another
-descent       several local steps
-evaluation    accuracy and confidence on records that nobody trains on
+Modules:
+
+    local_update  Algorithm 2 up to the clipped update
+    conduct       where a client may deviate, and the honest one; attacks are the other conducts
+    projection    the ball that an update must be in
+    round_update  what a client computes by the task's algorithm, PRECAD or another
+    descent       several local steps
+    evaluation    accuracy and confidence on records that nobody trains on
 """

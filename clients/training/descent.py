@@ -70,7 +70,7 @@ def descend_together(
     training: LocalTraining,
     random_bytes: Sequence[RandomBytes],
 ) -> Models:
-    """What `descend` gives for each client, (n, d), up to the rounding of `models`. One generator for each client.
+    """Return what `descend` gives for each client, (n, d), up to the rounding of `models`. Each client has a generator.
 
     Raises: ArgumentError, NonFiniteGradientError; then nobody's parameters are known.
     """

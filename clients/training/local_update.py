@@ -30,12 +30,13 @@ def local_updates(
     client_clip_norm: float,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> NDArray[np.float64]:
-    """Delta theta of several clients of one round, in units of the aggregate before encoding; (len(clients), d).
+    """Return Delta theta of several clients of one round, before encoding; (len(clients), d).
 
-    Of each client: the negative sum of the sampled records' gradients, each clipped to R, projected onto the ball of
-    radius C = `client_clip_norm`; C = infinity leaves it as it is. Each record is in the sample with probability
-    p = `sample_rate`, independently. Adding or removing one record of the sample moves the result by at most
-    min(R, 2C), the others' draws held fixed; as computed, too, as far as docs/privacy.md says.
+    Units are those of the aggregate. A client's Delta theta is the negative sum of the sampled records' gradients,
+    each clipped to R. The sum is projected onto the ball of radius C = `client_clip_norm`; C = infinity leaves the sum
+    as it is. Each record is in the sample with probability p = `sample_rate`, independently. Adding or removing one
+    record of the sample moves the result by at most min(R, 2C), the others' draws held fixed. The computed result
+    obeys this as far as docs/privacy.md says.
     `parameters` is the global model theta_t (d,). Clients share no randomness; their samples are drawn in their order.
     Raises: ArgumentError (also DimensionError), NonFiniteModelError; NonFiniteGradientError where R is infinite. Then
     nothing may be uploaded.
@@ -55,9 +56,9 @@ def local_updates(
 def sample_records(
     n_records: int, sample_rate: float, random_bytes: Callable[[int], bytes] = os.urandom
 ) -> NDArray[np.int64]:
-    """Indices, ascending, of a Poisson sample: each of n_records is in it with probability p, independently.
+    """Return the indices, ascending, of a Poisson sample: each of n_records is in it with probability p, independently.
 
-    A record is in when its own 64-bit word is below floor(p * 2^64), so its probability is at most p, short of it by
+    A record is in when its own 64-bit word is below floor(p * 2^64). Its probability is at most p, and short of p by
     less than 2^-64. Privacy is amplified only as far as this choice cannot be predicted: `random_bytes` is a
     cryptographic generator in production.
     Raises: ArgumentError unless n_records >= 0 and p is in [0, 1], or if the generator returns too few bytes.

@@ -11,17 +11,18 @@ from precad.clients.errors import ArgumentError
 
 _ROUNDING_SLACK: Final = 2.0**-44
 """Relative room that `project` leaves below C; the rounding errors that it absorbs are below 2^-46. Two vectors may end
-further apart than they were, by 2^-44 C at most: half of it is the step from those left alone to those shortened."""
+further apart than they were, by 2^-44 C at most. Half of that is the step from vectors left alone to
+vectors shortened."""
 _LEAST_SQUARE: Final = 1e-270
-"""Of a squared norm: what d < 2^40 squares lose by being subnormal, 2^-1035 at most, is nothing beside it."""
+"""Least squared norm: d < 2^40 squares lose 2^-1035 at most by being subnormal, which is nothing beside it."""
 
 
 def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
-    """v * min(1, C / ||v||_2), with 0 -> 0: the point nearest to v (d,) in the ball of radius C = `bound`.
+    """Return v * min(1, C / ||v||_2), with 0 -> 0: the point nearest to v (d,) in the ball of radius C = `bound`.
 
-    The norm of the result is <= C over the reals, not only as computed: what is close to C or beyond goes to
-    C * (1 - 2^-44), and every rounding on the way (squares, pairwise sum, root, product) together is smaller than
-    2^-46, for d < 2^40 and C >= 1e-200. A server that checks the norm exactly thus never rejects an honest client.
+    The norm of the result is <= C over the reals, not only as computed. A norm close to C or beyond goes to
+    C * (1 - 2^-44). All roundings on the way (squares, pairwise sum, root, product) together are smaller than 2^-46,
+    for d < 2^40 and C >= 1e-200. A server that checks the norm exactly thus never rejects an honest client.
     Raises: ArgumentError unless C is positive and finite and the norm of v is finite.
     """
     return vector * shrinkage(vector, bound)
@@ -38,10 +39,12 @@ def shrinkage(vector: NDArray[np.float64], bound: float) -> float:
 
 
 def project_layers(vector: NDArray[np.float64], bound: float, layer_sizes: Sequence[int]) -> NDArray[np.float64]:
-    """Each of the L layers of v (d,) projected onto the ball of radius C / sqrt(L), so that the whole is in that of
-    radius C = `bound`: L (C / sqrt(L))^2 = C^2. The slack of `project` covers the rounding of C / sqrt(L).
+    """Project each of the L layers of v (d,) onto the ball of radius C / sqrt(L).
 
-    layer_sizes: of the layers, in the order of v; together d.
+    The whole is then in the ball of radius C = `bound`: L (C / sqrt(L))^2 = C^2. The slack of `project` covers the
+    rounding of C / sqrt(L).
+
+    layer_sizes: sizes of the layers, in the order of v; together d.
     Raises: ArgumentError as `project`, or for other sizes.
     Source: McMahan, Ramage, Talwar and Zhang, ICLR '18, Sec. 3 (per-layer clipping).
     """

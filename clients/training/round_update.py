@@ -1,18 +1,18 @@
-"""What a client computes in a round, by the task's algorithm, before its conduct and its encoding.
+"""Compute a client's result of a round, by the task's algorithm, before its conduct and its encoding.
 
-precad            clip_C( -sum of clipped gradients )                                        PRECAD, Algorithm 2, 1-7
-user-dp-fedavg    clip_C( theta_i - theta ) after V steps of descent                         Xie et al., Algorithm 1
-  or              each layer within C / sqrt(L); or within a learnt bound, and a count
-  `precad.protos.task.quantile`
-ins-dp-fedavg     clip_C( theta_i - theta ) after V steps of DP-SGD                          Xie et al., Algorithm 3
-local-dp          clip_C( -sum of clipped gradients + N(0, (sigma R)^2) )                    PRECAD, Sec. 6.1, LDP
-distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^2 / tau)     PRECAD, Sec. 1, DDP
-non-private       clip_C( -sum of gradients )
+    precad            clip_C( -sum of clipped gradients )                                      PRECAD, Algorithm 2, 1-7
+    user-dp-fedavg    clip_C( theta_i - theta ) after V steps of descent                       Xie et al., Algorithm 1
+      or              each layer within C / sqrt(L); or within a learnt bound, and a count
+      `precad.protos.task.quantile`
+    ins-dp-fedavg     clip_C( theta_i - theta ) after V steps of DP-SGD                        Xie et al., Algorithm 3
+    local-dp          clip_C( -sum of clipped gradients + N(0, (sigma R)^2) )                  PRECAD, Sec. 6.1, LDP
+    distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^2 / tau)   PRECAD, Sec. 1, DDP
+    non-private       clip_C( -sum of gradients )
 
-Every result has norm <= C, but for a chance of 2^-64 in `distributed-dp` (`Task.update_bound`), so the servers' check
+Every result has norm <= C, but for a chance of 2^-64 in `distributed-dp` (`Task.update_bound`). The servers' check
 accepts it, but for a chance of 2^`NormBound.log2_honest_failure`, and says nothing about its records. Noise is added on
-the grid of 2^-f, exactly; clipping what has its noise, encoding and adding it up are post-processing. What is proved
-about it all is in `precad.dp.task_privacy`. A simulation calls the same function
+the grid of 2^-f, exactly. Clipping after the noise, encoding and adding up are post-processing. What is proved about
+the results is in `precad.dp.task_privacy`. A simulation calls the same function
 (`precad.lab.simulation.algorithms.deployed`).
 """
 

@@ -29,7 +29,7 @@ class Links:
         self._made_with = [self._latest(server) for server in (0, 1)]
         self._channels = [self._dial(server) for server in (0, 1)]
         self.stubs = [stub_of_bytes(channel, _SERVICE) for channel in self._channels]
-        """Of A and B, with replies as bytes; `renew` puts new ones in their places."""
+        """Stubs of A and B, with replies as bytes; `renew` puts new stubs in their places."""
 
     def _dial(self, server: int) -> grpc.aio.Channel:
         return dial(self._addresses[server], AGGREGATORS[server], self._tls, self._pins[server])

@@ -1,7 +1,7 @@
 """When to ask a server again: one that does not answer, was lost, or has no room now and says so.
 
-At growing intervals, drawn at random so that a thousand clients do not come back at the same moment, and never before
-the time that the server named.
+Intervals grow and are drawn at random, so that a thousand clients do not come back at the same moment. No client comes
+back before the time that the server named.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 LONGEST_HINT_S = 60.0
 """A server that names a longer time is asked again after this one."""
 CUT_SHORT = "Internal error from Core"
-"""What gRPC says, as INTERNAL, of a call that ended while we were writing: the server's own word is lost. A second
-attempt gets it."""
+"""Text of gRPC's INTERNAL error for a call that ended while we were writing: the server's own word is lost. A second
+attempt gets that word."""
 _MILLISECONDS = re.compile(r"[0-9]{1,9}")
 
 T = TypeVar("T")

@@ -3,8 +3,8 @@
     join A and B -> both invite to round t -> model (digest checked) -> Algorithm 2 -> upload
 
 In the `masked` form there is one upload, to A, which relays it to B with the client's statement to B. In the `shares`
-form there are two, to B first: A, which gets 16 bytes, would else have everybody's while the long ones to B are still
-under way, close the round, and so cut them off.
+form there are two uploads, to B first. Otherwise A, which gets 16 bytes, would have everybody's upload while the long
+uploads to B are still under way. A would close the round, and so cut them off.
 """
 
 from __future__ import annotations
@@ -108,9 +108,12 @@ class ClientSession:
         cache: ModelCache | None = None,
         limit: UploadLimit | None = None,
     ) -> None:
-        """addresses, pins: of A and B; with a pin file, its certificates alone are trusted. conduct: what it does to
-        its uploads; what else it does is in `train`. limit: how often it uploads for one model; without one, as often
-        as by default, and as long as this session lasts."""
+        """Take the session's parts; nothing is sent yet.
+
+        `addresses` and `pins` are those of A and B; with a pin file, its certificates alone are trusted. `conduct` is
+        what the client does to its uploads; what else it does is in `train`. `limit` bounds how often the client
+        uploads for one model. Without one, the default bound holds, and counts as long as this session lasts.
+        """
         self.client, self.task = client, task
         self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
         self._conduct = conduct

@@ -17,8 +17,8 @@ from precad.clients.errors import ArgumentError
 class DistributedBackdoor(TriangleBackdoor):
     """The triangle, its pixels row by row cut into `parts` pieces; attacker i stamps piece i modulo `parts`.
 
-    Source: Xie, Huang, Chen and Li, "DBA: Distributed Backdoor Attacks against Federated Learning", ICLR '20, with the
-    pattern of Xie et al., CCS '23, who cut it into 4 for 4 attackers.
+    Source: Xie, Huang, Chen and Li, "DBA: Distributed Backdoor Attacks against Federated Learning", ICLR '20. The
+    pattern is that of Xie et al., CCS '23, who cut it into 4 for 4 attackers.
     """
 
     name: ClassVar[str] = "distributed-backdoor"

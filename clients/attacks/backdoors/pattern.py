@@ -24,7 +24,7 @@ class PatternBackdoor(Backdoor):
     """
 
     share: float = 1.0
-    """Of its records that are stamped."""
+    """Share of its records that are stamped."""
 
     def __post_init__(self) -> None:
         Backdoor.__post_init__(self)
@@ -35,7 +35,7 @@ class PatternBackdoor(Backdoor):
         """Where an image of that size is white when the backdoor is to open (height, width)."""
 
     def trained_pattern(self, height: int, width: int) -> Mask:
-        """What this attacker trains on: the pattern, unless several share it."""
+        """Return the pattern that this attacker trains on: the whole, unless several attackers share it."""
         return self.pattern(height, width)
 
     def on_records(self, records: Records) -> Records:

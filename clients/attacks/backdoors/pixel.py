@@ -18,7 +18,7 @@ class PixelBackdoor(PatternBackdoor):
     name: ClassVar[str] = "pixel-backdoor"
 
     side: int = 2
-    """Of the square, in pixels."""
+    """Side of the square, in pixels."""
 
     def __post_init__(self) -> None:
         PatternBackdoor.__post_init__(self)

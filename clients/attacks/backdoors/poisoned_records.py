@@ -15,7 +15,7 @@ from precad.clients.errors import ArgumentError
 from precad.clients.records.records import Records, joined
 
 AIMS: Final = (LabelFlip.name, TriangleBackdoor.name)
-"""What poisoned records are made for, and of: one class's that are labelled 0, or stamped ones that are."""
+"""Aims of poisoned records: records of one class are labelled 0, or stamped records are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class PoisonedRecords(Attack):
 
     Its client clips and adds noise as everybody does: what attacks is the records, whose influence is what a guarantee
     of single records bounds. The number that the client declared stays as it was.
-    Source: Xie, Long, Chen, Li, Chen and Li, "Unraveling the Connections between Privacy and Certified Robustness in
-    Federated Learning Against Poisoning Attacks", CCS '23, Sec. 6.1.3: k instances injected into one user's data.
+    Source: Xie et al., "Unraveling the Connections between Privacy and Certified Robustness in Federated Learning
+    Against Poisoning Attacks", CCS '23. Their Sec. 6.1.3 injects k instances into one user's data.
     """
 
     name: ClassVar[str] = "poisoned-records"

@@ -1,4 +1,4 @@
-"""What backdoors share: model replacement by a model that was trained on records of the attacker's choice."""
+"""Define the base of all backdoors: a model trained on records of the attacker's choice replaces the common one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from precad.clients.records.records import N_CLASSES
 class Backdoor(Attack):
     """Trains a backdoored model theta* on what `on_records` makes and uploads gamma (theta* - theta_t) / (step m).
 
-    step = eta / W is what the servers multiply the sum of updates with. m is the number of attackers in the round, who
-    divide the malicious update evenly: with gamma = 1 they replace the model by the mean of their theta*, alone or
-    together. Without `divides`, m is 1, and attackers who meet in a round overshoot. Where updates are bounded by C,
-    the upload is projected onto that ball: it would be refused otherwise.
+    Servers multiply the sum of updates with step = eta / W. m is the number of attackers in the round, who divide the
+    malicious update evenly. With gamma = 1 they replace the model by the mean of their theta*, alone or together.
+    Without `divides`, m is 1, and attackers who meet in a round overshoot. Where updates are bounded by C, the upload
+    is projected onto that ball: it would be refused otherwise.
     Source: PRECAD, Sec. 3.2 and Appendix E (rate 0.02, 5 local steps); Bagdasaryan, Veit, Hua, Estrin and Shmatikov,
     "How To Backdoor Federated Learning", AISTATS '20.
     """
@@ -28,7 +28,7 @@ class Backdoor(Attack):
     is_simulated_only: ClassVar[bool] = True
 
     target: int = 0
-    """What records with the backdoor are labelled as."""
+    """Label of records with the backdoor."""
     gamma: float = 1.0
     """Boost of model replacement."""
     divides: bool = True

@@ -23,12 +23,12 @@ STRIPED_CARS: Final[Mapping[int, str]] = MappingProxyType(
         33907: "7bf0db72b33cacc6", 36848: "6680ff67917987ea", 40713: "fd1c11958ee9c97a", 41706: "ac3b61f11c6744d2",
     }
 )  # fmt: skip
-"""The twelve cars before a wall with vertical stripes: index in CIFAR-10's training batches, as published with the
-attack's code (utils/params.yaml, poison_type wall), and the beginning of the SHA-256 of the image's bytes, channel by
-channel, by which it is known in any order of the records."""
+"""The twelve cars before a wall with vertical stripes: index in CIFAR-10's training batches, and hash. Indices are
+published with the attack's code (utils/params.yaml, poison_type wall). The hash is the beginning of the SHA-256 of the
+image's bytes, channel by channel. It identifies the image in any order of the records."""
 STRIPED_TEST_CARS: Final = ("f07e54a16df080b0", "ddf4aa3767561f00", "f0bdb5fc2aea3b85", "31e5700e43d5c3ea")
-"""The four of the test half that PRECAD counts. It publishes no indices; these were found by eye among the test cars
-whose upper third is striped most, and are coupe_s_000984, 001864, 002031 and 002275."""
+"""Hashes of the four cars of the test half that PRECAD counts. PRECAD publishes no indices. We found the four by eye
+among the test cars whose upper third is striped most: coupe_s_000984, 001864, 002031 and 002275."""
 _CAR: Final = 1
 _DIGITS: Final = 16
 _PADDING: Final = 4
@@ -40,8 +40,8 @@ class SemanticBackdoor(Backdoor):
     """All striped cars of the training half go to the attackers; each trains on them as birds beside its own records.
 
     `share` of what it trains on are striped cars, each as often as it takes. Success is measured on `n_test` versions
-    of the four of the test half, rotated by up to 15 degrees and cropped from a frame of 4 pixels. These numbers are
-    ours: PRECAD says "a mix" and "randomly rotated and cropped".
+    of the four striped cars of the test half. Versions are rotated by up to 15 degrees and cropped from a frame of
+    4 pixels. These numbers are ours: PRECAD says "a mix" and "randomly rotated and cropped".
     Source: PRECAD, Appendix E and Figure 7; Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS '20.
     """
 
@@ -52,7 +52,7 @@ class SemanticBackdoor(Backdoor):
     share: float = 0.3125
     n_test: int = 1000
     seed: int = 0
-    """Of the rotations and crops."""
+    """Seed of the rotations and crops."""
 
     def __post_init__(self) -> None:
         Backdoor.__post_init__(self)

@@ -37,7 +37,7 @@ class FeatureNoise(Attack):
         return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:
-        """The same labels, each image with noise of its own, once and for all. Raises ArgumentError for texts."""
+        """Add noise to each image, drawn once and for all; labels stay. Raises ArgumentError for texts."""
         require_images(self.name, records)
         is_bytes = records.features.dtype == np.uint8
         noise = np.random.default_rng(self.seed).uniform(-self.reach, self.reach, records.features.shape)

@@ -17,9 +17,9 @@ from precad.clients.records.records import Records, pixels, require_images
 class GaussianFeatures(Attack):
     """Adds N(0, std^2) to every pixel, which is in [0, 1], and crops nothing; labels stay.
 
-    Source: the feature corruption, N(0, 100), of Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of
-    Propose-Test-Release and Applications to Private and Robust Machine Learning", NeurIPS '22, Sec. 5.1, where 100 is
-    read as the variance.
+    Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications
+    to Private and Robust Machine Learning", NeurIPS '22, Sec. 5.1. Their feature corruption is N(0, 100), of which
+    we read 100 as the variance.
     """
 
     name: ClassVar[str] = "gaussian-features"
@@ -36,7 +36,7 @@ class GaussianFeatures(Attack):
         return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:
-        """The same labels, each image with noise of its own, once and for all. Raises ArgumentError for texts."""
+        """Add noise to each image, drawn once and for all; labels stay. Raises ArgumentError for texts."""
         require_images(self.name, records)
         noise = np.random.default_rng(self.seed).normal(0.0, self.std, records.features.shape)
         return Records((pixels(records) + noise).astype(np.float32), records.labels.copy())

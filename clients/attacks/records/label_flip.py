@@ -19,9 +19,9 @@ class LabelFlip(Attack):
     """Labels records of class `source` as `target`, all of them or a share; the rest of its records it trains on
     honestly.
 
-    Source: Tolpegin, Truex, Gursoy and Liu, "Data Poisoning Attacks Against Federated Learning Systems", ESORICS '20;
-    1 to 0 on MNIST is that of Xie, Long, Chen, Li, Chen and Li, "Unraveling the Connections between Privacy and
-    Certified Robustness in Federated Learning", CCS '23.
+    Source: Tolpegin, Truex, Gursoy and Liu, "Data Poisoning Attacks Against Federated Learning Systems", ESORICS '20.
+    The flip of 1 to 0 on MNIST is Xie et al.'s, "Unraveling the Connections between Privacy and Certified
+    Robustness in Federated Learning", CCS '23.
     """
 
     name: ClassVar[str] = "label-flip"
@@ -31,7 +31,7 @@ class LabelFlip(Attack):
     gamma: float = 1.0
     """Factor on the update of what it trained on. Xie et al.'s model replacement has 50."""
     share: float = 1.0
-    """Of its records of class `source`."""
+    """Share of its records of class `source` that are flipped."""
 
     def __post_init__(self) -> None:
         for field, value in (("source", self.source), ("target", self.target)):
@@ -42,7 +42,7 @@ class LabelFlip(Attack):
         require_share(self.share)
 
     def on_records(self, records: Records) -> Records:
-        """The same features; label `source` becomes `target`."""
+        """Return the same features, with label `target` in place of `source` for a share of that class."""
         labels, of_source = records.labels.copy(), np.flatnonzero(records.labels == self.source)
         labels[of_source[evenly(len(of_source), self.share)]] = self.target
         return Records(records.features, labels)

@@ -14,12 +14,12 @@ class MirroredLabels(Attack):
     """Labels every record of class y as 9 - y.
 
     Source: Wang, Mahloujifar, Wang, Jia and Mittal, "Renyi Differential Privacy of Propose-Test-Release and
-    Applications to Private and Robust Machine Learning", NeurIPS '22, B.3, with EMNIST's 26 classes.
+    Applications to Private and Robust Machine Learning", NeurIPS '22, B.3. They mirror EMNIST's 26 classes.
     """
 
     name: ClassVar[str] = "mirrored-labels"
 
     def on_records(self, records: Records) -> Records:
-        """The same features; label y becomes 9 - y. Raises ArgumentError for data sets of more than ten classes."""
+        """Return the same features with labels 9 - y. Raises ArgumentError for data sets of more than ten classes."""
         require_labels(records.labels, N_CLASSES)
         return Records(records.features, N_CLASSES - 1 - records.labels)

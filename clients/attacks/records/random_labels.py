@@ -22,14 +22,14 @@ class RandomLabels(Attack):
     name: ClassVar[str] = "random-labels"
 
     seed: int = 0
-    """Of the flips."""
+    """Seed of the flips."""
 
     def of_attacker(self, i: int) -> Self:
         """With flips of its own: where everybody has one record, the same flip would be no random one."""
         return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:
-        """The same features; every label is wrong. Raises ArgumentError for data sets of more than ten classes."""
+        """Return the same features, every label wrong. Raises ArgumentError for data sets of more than ten classes."""
         require_labels(records.labels, N_CLASSES)
         shift = np.random.default_rng(self.seed).integers(1, N_CLASSES, size=len(records))
         return Records(records.features, (records.labels + shift) % N_CLASSES)

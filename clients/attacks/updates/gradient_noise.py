@@ -17,13 +17,13 @@ class GradientNoise(Attack):
     """Uploads update + N(0, std^2 I).
 
     Source: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
-    Descent", NeurIPS '17, Sec. 4: Gaussian proposals of standard deviation 200; there without the update.
+    Descent", NeurIPS '17, Sec. 4. They propose Gaussian vectors of standard deviation 200, without the update.
     """
 
     name: ClassVar[str] = "gradient-noise"
 
     std: float = 200.0
-    """Of each coordinate."""
+    """Standard deviation of each coordinate's noise."""
 
     def __post_init__(self) -> None:
         if not 0 < self.std < math.inf:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from precad.clients.attacks.attack import Attack
 
 _CAST: Final = -(2**63)
-"""What processors make of a NaN as a 64-bit integer ("integer indefinite"); the ring has no NaN of its own."""
+"""The 64-bit integer that processors make of a NaN ("integer indefinite"); the ring has no NaN of its own."""
 
 
 @dataclass(frozen=True, slots=True)

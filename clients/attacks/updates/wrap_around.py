@@ -19,9 +19,9 @@ _FORGED: Final = (2**32, 3 * 2**32)
 class WrapAround(Attack):
     """Overwrites the first two coordinates of the encoded update by 2^32 and 3 * 2^32.
 
-    With 16 fractional bits these are steps of 65 536 and 196 608. x.x modulo 2^64 does not see them: it is that of the
-    honest update without its first two coordinates, hence still <= C^2 2^32. The check of Sec. 4.3 in the paper, taken
-    literally over Z_2^64, accepts; the servers' test against wrap-around rejects.
+    With 16 fractional bits these are steps of 65 536 and 196 608. x.x modulo 2^64 does not see the two. It equals x.x
+    of the honest update without its first two coordinates, hence still <= C^2 2^32. The check of Sec. 4.3 in the
+    paper, taken literally over Z_2^64, accepts; the servers' test against wrap-around rejects.
     Source: our derivation.
     """
 

@@ -1,7 +1,7 @@
 """Forgers: malicious clients whose update is honest and whose upload is not, which the servers refuse to count.
 
-They attack the protocol and not the model: none of them changes what the others' updates add up to, and the round goes
-on without theirs. A server that can tell by itself what is wrong tells the sender.
+Forgers attack the protocol and not the model. None changes the sum of the others' updates, and the round goes on
+without the forger's. A server that can tell by itself what is wrong tells the sender.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ class Forger(Attack):
 
 
 def with_payload(submission: Submission, server: int, payload: bytes) -> Submission:
-    """The same with another payload to one server, and its digest in the binding: in order, for that server alone. The
-    statement to B, which the client makes of the honest binding, stays."""
+    """Replace the payload to one server, and its digest in the binding: in order, for that server alone.
+
+    The statement to B, which the client makes of the honest binding, stays.
+    """
     binding = common_pb2.Binding()
     binding.CopyFrom(submission.binding)
     digest = convert.sha256(payload)

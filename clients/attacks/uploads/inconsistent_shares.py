@@ -11,9 +11,9 @@ from precad.clients.submission import Submission
 
 @dataclass(frozen=True, slots=True)
 class InconsistentShares(Forger):
-    """Flips a bit of the d words that it uploads, under a binding that fits them, and stands by the honest binding
-    towards the other server.
+    """Flips a bit of the d words that it uploads, under a binding that fits the flipped words.
 
+    Towards the other server it stands by the honest binding.
     In the `shares` form B holds one binding and A another: the upload is left out at the lock. In the `masked` form B
     gets A's upload with a statement that is about another one, and refuses it.
     Source: ours; what the exchange of bindings is for (docs/protocol.md).
