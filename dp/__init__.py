@@ -5,8 +5,8 @@
     ledger_lines   the lines of its file
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share
-    accountants/   what a training costs: accountants, and what they are made of
-    certificates/  what predictions and losses withstand when clients attack
+    accountants/   privacy accountants: the cost of a training, and how it is computed
+    certificates/  certificates that predictions and losses withstand attacks by clients
     noise/         exact noise on the integers, and what the grid does to sensitivities
     published/     formulas as printed in the papers, for comparison alone
     trimmed/       trimmed sums, and propose-test-release on them
@@ -14,5 +14,5 @@
 The package knows nothing of shares, rings or messages. Logarithms are natural and epsilon is in nats. A noise
 multiplier is a standard deviation divided by the l2 sensitivity of what is released; a standard deviation by
 itself is called `std`. Two inputs are neighbours when one has one record more than the other. Every figure is a bound,
-an approximation or a published reproduction, and only a bound is a guarantee: see `accounting.Label`.
+an approximation or a published reproduction, and only a bound is a guarantee: see `precad.dp.accountants.pld.Label`.
 """

@@ -1,11 +1,13 @@
 """Errors of the dp package. A wrong argument is a ValueError naming the argument, the condition and the value.
 
-DpError
-├── BudgetExceededError    the coming round would spend more than a view allows
-├── UnsupportedEventError  an accountant was asked about a round it has no formula for
-├── LedgerCorruptedError   a ledger file is not one this ledger could have written
-├── LedgerInUseError       another process holds the ledger file
-└── LedgerClosedError      the ledger was closed, by its owner or after a failed write
+Classes:
+
+    DpError
+    ├── BudgetExceededError    the coming round would spend more than a view allows
+    ├── UnsupportedEventError  an accountant was asked about a round it has no formula for
+    ├── LedgerCorruptedError   a ledger file is not one this ledger could have written
+    ├── LedgerInUseError       another process holds the ledger file
+    └── LedgerClosedError      the ledger was closed, by its owner or after a failed write
 """
 
 from pathlib import Path

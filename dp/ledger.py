@@ -5,14 +5,14 @@ Format. One JSON object per line, appended only. The first line holds the parame
     {"format":1,"delta":1e-05,"events":{"one_server":{...},"clients_only":{...}},"every_round":{...},"chain":"..."}
     {"round":0,"clients":["alice","bob"],"chain":"..."}
 
-A charge counts twice: for the clients it names, whose records meet one of `events`; and as a round of the task, in
-which every enrolled client is drawn or not and meets each of `every_round`, whichever it was. The header has the latter
-if there are any. It has `"unit":"client"` where `events` are about whole clients, not records, and `steps_per_round`
-where an event happens more than once in a round; an event that is null leaves nothing protected.
+A charge counts twice. It counts for the clients it names, whose records meet one of `events`. It counts also as a round
+of the task, in which every enrolled client, drawn or not, meets each of `every_round`. The header has `every_round` if
+there is any such event. The header has `"unit":"client"` where `events` are about whole clients, not records. It has
+`steps_per_round` where an event happens more than once in a round. An event that is null leaves nothing protected.
 
-`chain` is a SHA-256 over the previous line's chain and this line's other fields. It finds a damaged or edited
-line; it is not keyed, so it does not stop somebody who may write the file and rewrites all of it, or who cuts it
-at the end of a line.
+`chain` is a SHA-256 over the previous line's chain and this line's other fields. It finds a damaged or edited line.
+`chain` is not keyed. It does not stop somebody who may write the file from rewriting all of it, or cutting it at the
+end of a line.
 
 Crashes. `charge` returns after fsync, and the caller releases the round only after `charge` returns. So
 
@@ -62,16 +62,16 @@ class Ledger:
     A statement says against whom it holds. Against an adversary that may discard draws it counts the most rounds that
     there can be, else the rounds that were charged (`precad.dp.accountants.task_cost`).
 
-    path      the file, created if missing; None keeps the ledger in memory, for simulations and tests.
-    events    what one round is to each view, see `precad.dp.task_privacy`; None: epsilon is infinite after it. Fixed
-    for the
-              life of the file.
-    delta     of every statement. Fixed for the life of the file.
-    budgets   the largest epsilon any client may reach, by view or level; one without is accounted, not limited.
-    every_round   what one round of the task is, by level. Fixed for the life of the file.
-    unit      what `events` are about. Fixed for the life of the file.
-    steps_per_round   how often an event of `events` happens in a round. Fixed for the life of the file.
-    most_rounds   how many rounds can be charged at most, fixed before the task; None: nothing limits them.
+    - `path`: the file, created if missing; None keeps the ledger in memory, for simulations and tests.
+    - `events`: what one round is to each view, see `precad.dp.task_privacy`; None: epsilon is infinite after it.
+    - `delta`: the delta of every statement.
+    - `budgets`: the largest epsilon any client may reach, by view or level; one without is accounted, not limited.
+    - `every_round`: what one round of the task is, by level.
+    - `unit`: what `events` are about.
+    - `steps_per_round`: how often an event of `events` happens in a round.
+    - `most_rounds`: how many rounds can be charged at most, fixed before the task; None: nothing limits them.
+
+    For the life of the file, `events`, `delta`, `every_round`, `unit` and `steps_per_round` are fixed.
 
     With a budget for a view, when the task ends depends on who was drawn. Hiding in the draw is then over: the levels
     are accounted as if everybody were drawn in every round.
@@ -158,13 +158,13 @@ class Ledger:
 
     @property
     def most_rounds_of_a_client(self) -> int | None:
-        """What the statements against whoever may discard draws count."""
+        """Return the rounds that statements count against an adversary that may discard draws; None without a limit."""
         most = self._cost.most_of_a_client
         return None if most is None else max(most, *self._participation.values(), 0)
 
     @property
     def chain(self) -> str:
-        """Of the last line; whoever keeps it notices every later change of the lines so far."""
+        """Return the last line's chain; whoever keeps it notices every later change of the lines so far."""
         return self._chain
 
     @property
@@ -177,9 +177,10 @@ class Ledger:
 
         A round that then fails stays charged, which can only overstate epsilon. An empty round is charged too.
 
-        Raises: ValueError if the round was charged before, or a client is named twice; BudgetExceededError if
-            a client would end the round over a budget; OSError if the write failed, which closes the ledger, since
-            what reached the disk is then unknown. In each case the round must not be released.
+        Raises: ValueError if the round was charged before, or a client is named twice.
+            BudgetExceededError if a client would end the round over a budget.
+            OSError if the write failed, which closes the ledger, since what reached the disk is then unknown.
+            LedgerClosedError if the ledger is closed. In each case the round must not be released.
         """
         if self._is_closed:
             raise LedgerClosedError
@@ -194,13 +195,13 @@ class Ledger:
         self._participation.update(chosen)
 
     def would_exceed(self, clients: Collection[str], next_round: int | None = None) -> bool:
-        """Whether the coming round would take any of `clients` over a budget, if that client were chosen.
+        """Tell whether the coming round would take any of `clients` over a budget, if that client were chosen.
 
-        Ask before selection, naming every client that could be chosen: then no selection is ever discarded for
-        whom it drew, which would leave the accepted rounds with another law than Poisson selection has.
+        Ask before selection, naming every client that could be chosen. Then no selection is ever discarded for whom it
+        drew. Discarding would leave the accepted rounds with another law than Poisson selection has.
 
-        next_round: the coming round's number, where rounds were given up. Budgets of levels count them: their clients
-        were drawn as well.
+        `next_round` is the coming round's number, where rounds were given up. Budgets of levels count the rounds given
+        up: their clients were drawn as well.
         """
         return self._exceeded_by(sorted_ids(clients), next_round or 0) is not None
 
@@ -216,8 +217,9 @@ class Ledger:
         )
 
     def task_statement(self, level: Level, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
-        """The bound on what a unit of any enrolled client loses, after as many rounds as were charged; or if draws may
-        be discarded, after as many as can be drawn.
+        """Bound what a unit of any enrolled client loses, after as many rounds as were charged.
+
+        If draws may be discarded, the bound is that after as many rounds as can be drawn.
 
         Raises: ValueError for a level that the ledger was not given.
         """
@@ -245,8 +247,11 @@ class Ledger:
         self.close()
 
     def _exceeded_by(self, clients: Collection[str], next_round: int) -> BudgetExceededError | None:
-        """The first budget the coming round would break. The client with most rounds decides for all in a view; in a
-        level every draw counts alike, also one that drew nobody, and one whose round was given up."""
+        """Return an error for the first budget that the coming round would break; None if it would break none.
+
+        In a view the client with most rounds decides for all. In a level every draw counts alike, also one that drew
+        nobody, and one whose round was given up.
+        """
         worst = max(clients, key=lambda client: self._participation[client], default=None)
         for key, budget in self._budgets.items():
             if isinstance(key, Level):

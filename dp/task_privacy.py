@@ -1,20 +1,20 @@
-"""What one round of a task is to those whom it protects, by the task's algorithm: what ledgers are opened with.
+"""Describe one round of a task, by its algorithm, for those whom it protects: ledgers are opened with the result.
 
-precad            servers add N(0, (sigma R)^2) each           a record       Poisson(p), sigma and sqrt(2) sigma
-user-dp-fedavg    servers add N(0, (sigma C)^2) each           a whole client no sampling, sigma and sqrt(2) sigma
-ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
-local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
-distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
-non-private       nobody adds anything                         a record       nothing is proved
+    precad            servers add N(0, (sigma R)^2) each           a record       Poisson(p), sigma and sqrt(2) sigma
+    user-dp-fedavg    servers add N(0, (sigma C)^2) each           a whole client no sampling, sigma and sqrt(2) sigma
+    ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
+    local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
+    distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
+    non-private       nobody adds anything                         a record       nothing is proved
 
 The first multiplier is against one server with any clients, the second against clients only; one alone holds for both.
-Each is of a round that the client takes part in, and a record's counts what rounding adds to its sensitivity
-(`precad.dp.accountants.pld.effective_noise_multiplier`); a whole client's update is rounded toward zero and then
+Each is of a round that the client takes part in. A record's multiplier counts what rounding adds to its sensitivity
+(`precad.dp.accountants.pld.effective_noise_multiplier`). A whole client's update is rounded toward zero and then
 checked, so C bounds it as it is.
 
 For a whole client no round is amplified by the draw of clients, in `user-dp-fedavg` as in the level that `precad` has
-beside its records. Servers know who was drawn. So may clients: an invitation names the place of its client among those
-drawn, in the order of ids, so two clients that collude can count who is between them. Adding or removing a client
+beside its records. Servers know who was drawn. So may clients. An invitation names the place of its client among those
+drawn, in the order of ids. Two clients that collude can count who is between them. Adding or removing a client
 means that its updates are there or are zero; that it was drawn is hidden from nobody. Our derivation, from the wire
 format (docs/protocol.md, sections 7 and 9).
 """
@@ -41,7 +41,7 @@ from precad.dp.accountants.task_cost import Level, TaskCost
 
 
 class PublicParameters(Protocol):
-    """What of a task its privacy depends on; `precad.protos.task.task.Task` is one."""
+    """Hold the parameters of a task that its privacy depends on; `precad.protos.task.task.Task` is one."""
 
     @property
     def algorithm(self) -> str: ...
@@ -82,9 +82,9 @@ class TaskPrivacy:
     """One algorithm's rounds, as adversaries see them."""
 
     unit: Unit
-    """What `events` are about."""
+    """The unit that `events` are about."""
     events: Mapping[View, SampledGaussian | None]
-    """What a step costs one unit of a client that takes part; None: everything."""
+    """A step as one unit of a client that takes part meets it; None: a step costs everything."""
     rests_on: Mapping[View, str]
     """Under which condition, in words that follow a semicolon."""
     is_local: bool = False
@@ -92,7 +92,7 @@ class TaskPrivacy:
     steps_per_round: int = 1
     """How often `events` happens in a round."""
     every_round: Mapping[Level, Event] = field(default_factory=dict)
-    """What a round costs units of any enrolled client, drawn or not, against clients only."""
+    """A round as units of any enrolled client, drawn or not, meet it, against clients only."""
 
     def epsilon(self, view: View, rounds: int, delta: float) -> float:
         """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved."""
@@ -122,7 +122,7 @@ def task_privacy(task: PublicParameters) -> TaskPrivacy:
 
 
 def task_cost(task: PublicParameters) -> TaskCost:
-    """What the task costs by its rounds, budgets, and the rounds that it may lose. Raises ValueError, as above.
+    """Return the task's cost by its rounds, budgets, and the rounds that it may lose. Raises ValueError, as above.
 
     A deployment draws at most `most_draws` times: its T rounds, and those that may be lost.
     """
@@ -207,7 +207,8 @@ def _distributed_dp(task: PublicParameters) -> TaskPrivacy:
     """The draws of tau clients add up to N(0, (sigma R)^2); servers hold shares and open the sum alone.
 
     tau draws rounded to the grid add up to what one rounded draw is, up to terms of order tau exp(-(pi std)^2) in its
-    law with std >= 8 steps: below 1e-260. Our derivation, as in `precad.dp.accountants.pld.round_event`.
+    law. With std >= 8 steps these terms are below 1e-260. Our derivation, as in
+    `precad.dp.accountants.pld.round_event`.
     """
     note = (
         f"if of the uploads of every released round at least {task.non_colluding} are of clients that follow the "

@@ -68,9 +68,13 @@ ROOMS = (
     ),
     Room("dp", "", "Differential privacy of a PRECAD round: noise, accounting and the record of what was spent."),
     Room("dp/noise", "| .", "Exact noise on the integers, and what the grid does to sensitivities."),
-    Room("dp/accountants", "| .", "What a training costs: accountants, and what they are made of."),
+    Room("dp/accountants", "| .", "Privacy accountants: the cost of a training, and how it is computed."),
     Room("dp/trimmed", "| . noise accountants", "Trimmed sums, and propose-test-release on them."),
-    Room("dp/certificates", "| . accountants", "What predictions and losses withstand when clients attack."),
+    Room(
+        "dp/certificates",
+        "| . accountants",
+        "Certificates that predictions and losses withstand attacks by clients.",
+    ),
     Room("dp/published", "| . accountants", "Formulas as printed in the papers, for comparison alone."),
     Room(
         "dp^",

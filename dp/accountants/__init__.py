@@ -1,17 +1,19 @@
-"""What a training costs: accountants, and what they are made of.
+"""Privacy accountants: the cost of a training, and how it is computed.
 
-pld                  what a round costs a record, for each adversary; the labels every figure carries
-side_by_side         all accountants side by side
-calibration          smallest noise, or most rounds, for a target epsilon
-gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)
-privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated
-group_mixture        exact privacy of K sampled units
-group_privacy        privacy of k units from one (epsilon, delta) point
-precad_client        the noise that one client's update sees
-levels               users and instances of other trainings
-renyi                Renyi divergences of the basic mechanisms
-renyi_amplification  sampling of mechanisms known by their divergence alone
-renyi_conversion     from Renyi to (epsilon, delta)
-renyi_accounting     the best of many orders
-task_cost            what a task costs by its rounds, against who watches and against who may discard draws
+Modules:
+
+    pld                  what a round costs a record, for each adversary; the labels every figure carries
+    side_by_side         all accountants side by side
+    calibration          smallest noise, or most rounds, for a target epsilon
+    gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)
+    privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated
+    group_mixture        exact privacy of K sampled units
+    group_privacy        privacy of k units from one (epsilon, delta) point
+    precad_client        the noise that one client's update sees
+    levels               users and instances of other trainings
+    renyi                Renyi divergences of the basic mechanisms
+    renyi_amplification  sampling of mechanisms known by their divergence alone
+    renyi_conversion     from Renyi to (epsilon, delta)
+    renyi_accounting     the best of many orders
+    task_cost            what a task costs by its rounds, against who watches and against who may discard draws
 """

@@ -1,4 +1,4 @@
-"""What a budget buys: the smallest noise, or the most rounds, whose epsilon an accountant puts within the target.
+"""Calibrate to a budget: the smallest noise, or the most rounds, whose epsilon an accountant puts within the target.
 
 Each result is checked with the accountant itself before it is returned, so a bound stays a bound.
 """

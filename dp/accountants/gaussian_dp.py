@@ -1,7 +1,8 @@
 """Gaussian differential privacy: the (epsilon, delta) curve of telling N(0, 1) from N(mu, 1), and its inverses.
 
-A mechanism is mu-GDP if no test of neighbouring inputs does better than the best test between these two (Dong, Roth,
-Su, "Gaussian Differential Privacy", JRSS-B '22). Then it is (epsilon, delta(epsilon; mu))-DP for every epsilon:
+A mechanism is mu-GDP if no test of neighbouring inputs does better than the best test between these two. Source: Dong,
+Roth, Su, "Gaussian Differential Privacy", JRSS-B '22. A mu-GDP mechanism is (epsilon, delta(epsilon; mu))-DP for every
+epsilon:
 
     delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
 

@@ -1,19 +1,23 @@
 """Exact privacy of K units under the sampled Gaussian: what K added clients can do together.
 
-In a round each of the K units is drawn independently with probability q and contributes a vector of norm at most one,
-and the sum is released with noise N(0, sigma^2 I). Without and with the K units the release is dominated by
+In a round each of the K units is drawn independently with probability q and contributes a vector of norm at most one.
+The sum is released with noise N(0, sigma^2 I). Without and with the K units the release is dominated by
 
     Q = N(0, sigma^2)      and      P = sum_k Bin(K, q)(k) N(k, sigma^2):
 
-the worst case is K times one vector of norm one. For let the drawn set S add v_S. The likelihood ratio is
-sum_S p_S exp(<v_S, x>/sigma^2 - |v_S|^2/(2 sigma^2)) with x ~ N(0, sigma^2 I), a sum of exponentials of Gaussians of
-covariance <v_S, v_S'>/sigma^2 <= |S| |S'|/sigma^2, and by Kahane's inequality ("Sur le chaos multiplicatif", Ann. Sci.
-Math. Quebec '85) the mean of a convex function of such a sum only grows with the covariances. Hockey-stick divergences
-in both directions are such means. T rounds are T-fold products, also when each may look at the ones before. Both
-directions are needed, P from Q (`attacked_vs_benign`) and Q from P (`benign_vs_attacked`).
+the worst case is K times one vector of norm one. For let the drawn set S add v_S. The likelihood ratio is,
+with x ~ N(0, sigma^2 I),
 
-Group privacy from one (epsilon, delta) point, `precad.dp.accountants.group_privacy`, pays e^{k epsilon} for what is
-here a mixture most of whose mass sits near qK drawn units. Values are bounds, for K ADDED units;
+    sum_S p_S exp(<v_S, x>/sigma^2 - |v_S|^2/(2 sigma^2)).
+
+This is a sum of exponentials of Gaussians of covariance <v_S, v_S'>/sigma^2 <= |S| |S'|/sigma^2. By Kahane's
+inequality the mean of a convex function of such a sum only grows with the covariances. Source: Kahane, "Sur le chaos
+multiplicatif", Ann. Sci. Math. Quebec '85. Hockey-stick divergences in both directions are such means. T rounds are
+T-fold products, also when each may look at the ones before. Both directions are needed, P from Q
+(`attacked_vs_benign`) and Q from P (`benign_vs_attacked`).
+
+Group privacy from one (epsilon, delta) point, `precad.dp.accountants.group_privacy`, pays e^{k epsilon}. Here the same
+units are a mixture, most of whose mass sits near qK drawn units. Values are bounds, for K ADDED units;
 `precad.dp.certificates.prediction` says how replaced ones are counted.
 """
 
@@ -183,10 +187,10 @@ class _Mixture:
         return top + np.log(total), (self.k @ terms) / total / self.sigma**2
 
     def inverse(self, losses: Array) -> Array:
-        """The x of each loss, -inf at and below its infimum ln w_0.
+        """Return the x of each loss, -inf at and below its infimum ln w_0.
 
         Newton's method on a convex increasing function, from a table, until nothing moves. P and Q are cut at the same
-        x in any case; an x off by 1e-12 puts that much of the mass between neighbouring points of the grid wrongly.
+        x in any case. An x off by 1e-12 puts that much of the mass between neighbouring grid points wrongly.
         """
         low, high = -40 * self.sigma, self.k[-1] + 40 * self.sigma
         table = np.linspace(low, high, 4001)

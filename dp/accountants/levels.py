@@ -1,12 +1,14 @@
 """Whole users, and instances within them: how the units of other trainings become sampled Gaussian rounds.
 
-User level     N users, each in a round with probability q; updates clipped to S, averaged over the constant q N, noise
-               z S/(q N) on the average: SampledGaussian(q, z) for a user. Source: Naseri, Hayes, De Cristofaro, "Local
-               and Central Differential Privacy for Robustness and Privacy in Federated Learning", NDSS '22, with the
-               noise scale repaired: the printed one is N times too large.
-Instance level Each user runs its own accountant over its own records. A record lives in one user's set, so all records
-               together have the largest of the users' epsilons at one common delta (parallel composition).
-Budget         A round is tested before it runs, on the budget after it.
+User level. Each of N users is in a round with probability q. Updates are clipped to S and averaged over the constant
+q N, with noise z S/(q N) on the average: SampledGaussian(q, z) for a user. Source: Naseri, Hayes, De Cristofaro, "Local
+and Central Differential Privacy for Robustness and Privacy in Federated Learning", NDSS '22. The printed noise scale
+is N times too large, and is repaired here.
+
+Instance level. Each user runs its own accountant over its own records. A record lives in one user's set, so all records
+together have the largest of the users' epsilons at one common delta (parallel composition).
+
+Budget. A round is tested before it runs, on the budget after it.
 """
 
 import math

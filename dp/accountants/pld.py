@@ -1,14 +1,14 @@
-"""What PRECAD's rounds cost one record, for each adversary, as a proved bound.
+"""Bound what PRECAD's rounds cost one record, for each adversary, with proof.
 
-A round for a record of a selected client is a Poisson-sampled Gaussian release: the record is in the batch with
+A round for a record of a selected client is a Poisson-sampled Gaussian release. The record is in the batch with
 probability p, and every gradient sum is released with noise of a known multiple of the record's sensitivity.
-Rounds of one client compose. The selection of clients is taken to be known to the adversary, so what counts is
-the realised number of rounds a client took part in, and the client sampling rate q does not lower epsilon: a
-client's other records can show that it was selected, and sampling by clusters does not amplify (Bun, Drechsler,
-Gaboardi, McMillan, Sarathy, "Controlling Privacy Loss in Sampling Schemes", arXiv 2007.12674).
+Rounds of one client compose. The selection of clients is taken to be known to the adversary. What counts is therefore
+the realised number of rounds a client took part in, and the client sampling rate q does not lower epsilon. A client's
+other records can show that it was selected, and sampling by clusters does not amplify. Source: Bun, Drechsler,
+Gaboardi, McMillan, Sarathy, "Controlling Privacy Loss in Sampling Schemes", arXiv 2007.12674.
 
-PRECAD's own Theorem 1 composes by a central limit, mu = p sqrt(T (e^{1/sigma^2} - 1)). At finite T that is no
-bound (at p = 0.05, sigma = 1, T = 500, delta = 1e-5 it gives 6.86, the true value being 7.52), so it is not here:
+PRECAD's own Theorem 1 composes by a central limit, mu = p sqrt(T (e^{1/sigma^2} - 1)). At finite T the limit is no
+bound. At p = 0.05, sigma = 1, T = 500, delta = 1e-5 it gives 6.86, the true value being 7.52. So it is not here:
 `precad.dp.accountants.side_by_side` has it, and others, each under its label.
 """
 
@@ -31,13 +31,13 @@ from precad.dp.checks import require_count, require_delta, require_positive, req
 
 
 class View(enum.StrEnum):
-    """Whose eyes a privacy statement is about. Everything the adversary does not corrupt follows the protocol."""
+    """The adversary of a privacy statement. Everything the adversary does not corrupt follows the protocol."""
 
     ONE_SERVER = "one_server"
     """One server and any number of clients other than the record's own.
 
-    The server knows its own noise and can subtract it or leave it out, so the other server's noise, of standard
-    deviation sigma * R, protects alone. It also knows in which rounds the client took part.
+    The server knows its own noise and can subtract it or leave it out. The other server's noise, of standard
+    deviation sigma * R, protects alone. The server also knows in which rounds the client took part.
     """
     CLIENTS_ONLY = "clients_only"
     """Any number of clients other than the record's own, and no server.
@@ -48,7 +48,7 @@ class View(enum.StrEnum):
 
 
 class Conduct(enum.StrEnum):
-    """What an adversary may do to the draws of clients, beside what it sees."""
+    """The influence of an adversary on the draws of clients, beside what it sees."""
 
     MAY_DISCARD = "may_discard"
     """Rounds may fail and be drawn anew, and the task may end, for what was drawn or released. Assumes less."""
@@ -57,7 +57,7 @@ class Conduct(enum.StrEnum):
 
 
 class Unit(enum.StrEnum):
-    """What two neighbouring inputs differ by."""
+    """The unit by which two neighbouring inputs differ."""
 
     RECORD = "record"
     CLIENT = "client"
@@ -154,7 +154,7 @@ class TwoStageSampledGaussian:
 
 
 Event = SampledGaussian | TwoStageSampledGaussian
-"""What a round is to one unit. Events are never removed and their meanings never change: ledgers hold them."""
+"""A round as one unit meets it. Events are never removed and their meanings never change: ledgers hold them."""
 
 
 class PrivacyAccountant(Protocol):
@@ -178,21 +178,21 @@ class PrivacyAccountant(Protocol):
 class PldAccountant:
     """Accountant by privacy loss distributions, pessimistic throughout.
 
-    The dominating pair of a round is ((1-p) N(0, sigma^2) + p N(1, sigma^2), N(0, sigma^2)) and its reverse (Zhu,
-    Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", AISTATS '22). dp_accounting
-    discretises both directions upwards (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots", PETS '22),
-    composes them apart and returns the larger epsilon. At p = 1 the composition is exactly Gaussian with multiplier
-    sigma / sqrt(rounds), and is solved in closed form.
+    The dominating pair of a round is ((1-p) N(0, sigma^2) + p N(1, sigma^2), N(0, sigma^2)) and its reverse.
+    Source: Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", AISTATS '22.
+    The library dp_accounting discretises both directions upwards, composes them apart and returns the larger epsilon.
+    Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots", PETS '22. At p = 1 the composition is
+    exactly Gaussian with multiplier sigma / sqrt(rounds), and is solved in closed form.
 
     T rounds are composed from one round each time, in one FFT. That costs little more than adding a round to the
-    last result, and a server restarted at round 200 gets the same bits as one that ran through.
+    last result. A server restarted at round 200 gets the same bits as one that ran through.
 
     A two-stage round is the one-stage round with probability `selection_rate`, and no loss otherwise; it is composed
     by `precad.dp.accountants.privacy_loss`, likewise pessimistic. Below a multiplier of 0.1 sampling is taken to help
     nobody.
 
-    The transform of T rounds loses up to 1e-13 T of delta to rounding. Where that is more than half of delta, Renyi
-    divergences bound epsilon as well, without such a loss, and the smaller of both bounds is taken.
+    The transform of T rounds loses up to 1e-13 T of delta to rounding. Where that is more than half of delta,
+    Renyi divergences bound epsilon as well, without such a loss. The smaller of both bounds is taken.
     """
 
     label: Final = Label.BOUND
@@ -284,10 +284,10 @@ def _one_round(event: SampledGaussian) -> privacy_loss_distribution.PrivacyLossD
 
 
 def _grid_step(event: SampledGaussian) -> float:
-    """Step of the privacy loss grid: 0.03 of the standard deviation of one round's loss, 1e-3 at most.
+    """Return the step of the privacy loss grid: 0.03 of the standard deviation of one round's loss, 1e-3 at most.
 
     The loss of a round spreads by about p sqrt(e^{1/sigma^2} - 1). Rounding up by much less than that keeps
-    epsilon within 2e-3 of the exact value; 1e-9 keeps the grid above the rounding error of the losses.
+    epsilon within 2e-3 of the exact value. A step of 1e-9 or more stays above the rounding error of the losses.
     """
     spread = event.sampling_rate * math.sqrt(math.expm1(event.noise_multiplier**-2))
     return max(min(0.03 * spread, 1e-3), 1e-9)
@@ -305,10 +305,10 @@ def _gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def effective_noise_multiplier(noise_multiplier: float, record_clip: float, dim: int, frac_bits: int) -> float:
-    """sigma * R / (R + sqrt(d) 2^-f): the multiplier left after updates are rounded towards zero to f bits.
+    """Return sigma * R / (R + sqrt(d) 2^-f): the multiplier left after updates are rounded towards zero to f bits.
 
     Rounding moves each coordinate of the difference of two neighbouring updates by at most 2^-f more than the
-    record itself does, so a record's l2 sensitivity is R + sqrt(d) 2^-f rather than R. Our derivation.
+    record itself does. A record's l2 sensitivity is therefore R + sqrt(d) 2^-f rather than R. Our derivation.
     """
     require_positive("noise_multiplier", noise_multiplier)
     require_positive("record_clip", record_clip)
@@ -326,12 +326,12 @@ def round_event(
     dim: int,
     frac_bits: int,
 ) -> SampledGaussian:
-    """One PRECAD round as `view` sees it, for a record of a client that takes part.
+    """Return one PRECAD round as `view` sees it, for a record of a client that takes part.
 
     noise_multiplier is sigma, each server's noise over the record clip R before encoding. One honest server's
-    noise is round(sigma R 2^f Z) on integers, which is post-processing of the Gaussian release. The sum of two
-    rounded draws is that only up to terms of order exp(-(pi * std)^2) in its law, std = sigma R 2^f (our
-    derivation): so CLIENTS_ONLY asks for std >= 8, where they are below 1e-270.
+    noise is round(sigma R 2^f Z) on integers, which is post-processing of the Gaussian release. The sum of
+    two rounded draws is such post-processing only up to terms in its law of order exp(-(pi * std)^2), std = sigma R
+    2^f. Our derivation. CLIENTS_ONLY therefore asks for std >= 8, where these terms are below 1e-270.
     """
     sigma = effective_noise_multiplier(noise_multiplier, record_clip, dim, frac_bits)
     if View(view) is View.ONE_SERVER:

@@ -5,9 +5,9 @@ For a pair (P, Q) the loss is L = ln dP/dQ, and its law under P decides every (e
     delta(epsilon) = P(L = inf) + E_P[ (1 - e^{epsilon - L})_+ ],
 
 the hockey-stick divergence of P from Q. The mass between two grid points is moved to both of them so that P and Q
-keep the mass they have there; on the curve of delta against e^epsilon this joins neighbouring points by a straight
-line, which lies above a convex curve (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots: Tighter
-Discrete Approximations of Privacy Loss Distributions", PETS '22). Rounds compose by convolution, in one FFT.
+keep the mass they have there. On the curve of delta against e^epsilon this joins neighbouring points by a straight
+line, which lies above a convex curve. Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots: Tighter
+Discrete Approximations of Privacy Loss Distributions", PETS '22. Rounds compose by convolution, in one FFT.
 
 dp_accounting has the same construction. Ours stands beside it for pairs that it discretises in seconds rather than
 milliseconds, and tests/dp/accountants/test_group_mixture.py holds the one against the other.
@@ -59,11 +59,11 @@ class LossDistribution:
 
     @classmethod
     def connect_dots(cls, step: float, lowest: int, p: Array, q: Array, p_below: float) -> "LossDistribution":
-        """From the masses of P and Q in each interval.
+        """Make the distribution from the masses of P and Q in each interval.
 
-        p[i], q[i]  masses where the loss is between the grid points lowest + i and lowest + i + 1; the last entry
-                    has all above the last point. Shapes (n,).
-        p_below     mass of P below the lowest point, which is raised to it.
+        p[i] and q[i], shapes (n,), are masses where the loss is between the grid points lowest + i and lowest + i + 1.
+        The last entry has all the mass above the last point. `p_below` is the mass of P below the lowest point, which
+        is raised to that point.
         """
         losses = step * (lowest + np.arange(len(p)))
         with np.errstate(divide="ignore", over="ignore"):

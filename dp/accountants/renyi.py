@@ -8,10 +8,11 @@ Numerics of the sampled Gaussian. With u(x) = e^{(2x-1)/(2 sigma^2)} - 1, whose 
     A - 1 = E[(1 + q u)^alpha] - 1 = E[g(q u)],     g(y) = (1 + y)^alpha - 1 - alpha y >= 0.
 
 Every term is nonnegative, so nothing cancels, and rho = ln(1 + (A - 1))/(alpha - 1) keeps its relative precision
-where A is 1 + 10^-12. Integer orders have a finite sum of such terms. For fractional ones the integrand is analytic
-but at distance pi sigma^2 from the real line, and falls off as a Gaussian, so the trapezoidal rule with step
-min(sigma/8, sigma^2/4) errs by less than e^-70 (Trefethen and Weideman, "The Exponentially Convergent Trapezoidal
-Rule", SIAM Review '14). dp_accounting 0.6.0 is up to 9e-4 too large at fractional orders, and gives none for some.
+where A is 1 + 10^-12. Integer orders have a finite sum of such terms. For fractional orders the integrand is analytic
+but at distance pi sigma^2 from the real line, and falls off as a Gaussian. The trapezoidal rule with step
+min(sigma/8, sigma^2/4) therefore errs by less than e^-70. Source: Trefethen and Weideman, "The Exponentially Convergent
+Trapezoidal Rule", SIAM Review '14. The library dp_accounting 0.6.0 is up to 9e-4 too large at fractional orders, and
+gives none for some.
 """
 
 import functools
@@ -150,10 +151,10 @@ def _log_g(alpha: float, q: float, v: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def rdp_sgm_two_stage(alpha: float, q: float, p: float, sigma: float) -> float:
-    """ln(1 - q + q e^{(alpha-1) eps_p(alpha)}) / (alpha - 1): client drawn with q, seen to be; record with p.
+    """Return ln(1 - q + q e^{(alpha-1) eps_p(alpha)}) / (alpha - 1): client drawn with q, seen to be; record with p.
 
     eps_p = rdp_sgm_poisson(alpha, p, sigma). Releasing the selection, which depends on no data, and processing it
-    away again only loses privacy; given it, the round is the rate-p mechanism or nothing. Our derivation.
+    away again only loses privacy. Given the selection, the round is the rate-p mechanism or nothing. Our derivation.
     """
     require_order(alpha)
     require_probability("q", q)

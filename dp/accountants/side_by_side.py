@@ -132,7 +132,7 @@ ACCOUNTANTS: Final[dict[str, PrivacyAccountant]] = {
 def statement(
     accountant: PrivacyAccountant, event: Event, rounds: int, *, delta: float, view: View
 ) -> PrivacyStatement:
-    """What the accountant says of these rounds, under the accountant's label."""
+    """State the accountant's epsilon of these rounds, under the accountant's label."""
     return PrivacyStatement(accountant.epsilon(event, rounds, delta), delta, view, accountant.label)
 
 

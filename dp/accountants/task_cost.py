@@ -1,15 +1,15 @@
-"""What rounds of a task cost one unit, what budgets allow, and how many rounds that makes at most.
+"""Account for a task: what its rounds cost one unit, what budgets allow, and how many rounds that makes at most.
 
 A figure names what its adversary may do to the draws of clients (`precad.dp.accountants.pld.Conduct`):
 
-watches        No draw is discarded. The figure counts the rounds that were charged, in which the client really was.
-may discard    Draws can be discarded and the task can be ended for what has been released. The number of rounds is
-               then a stopping time, and "(epsilon of it, delta)" does not hold: stopping at the right moment raises
-               delta tenfold (tests/dp/accountants/test_odometer.py). The figure counts the most rounds that there can
-               be, a number that was fixed before: T, the rounds that may be lost, and the rounds that a budget allows.
+- `watches`: No draw is discarded. The figure counts the rounds that were charged, in which the client really was.
+- `may_discard`: Draws can be discarded and the task can be ended for what has been released. The number of rounds is
+  then a stopping time, and "(epsilon of it, delta)" does not hold. Stopping at the right moment raises delta tenfold
+  (tests/dp/accountants/test_odometer.py). The figure counts the most rounds that there can be, a number that was fixed
+  before. It follows from T, the rounds that may be lost, and the rounds that a budget allows.
 
-The second figure is sound for every stopping rule. A training that stops early is a function of one that runs on, and
-one that runs on is the composition of a fixed number of rounds, each chosen by what came before.
+The second figure is sound for every stopping rule. A training that stops early is a function of one that runs on.
+A training that runs on is the composition of a fixed number of rounds, each chosen by what came before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEARCH_END: Final = 1_000_000
 
 
 class Level(enum.StrEnum):
-    """What a round of the task costs a unit of any enrolled client, drawn or not, against clients only."""
+    """The unit, of any enrolled client, drawn or not, whose cost of a round is bounded against clients only."""
 
     CLIENT = "client"
     """A whole client: drawn with probability q, for all to see, its update at most C long."""
@@ -49,10 +49,10 @@ class TaskCost:
     """Epsilons of a task at its delta."""
 
     events: Mapping[View, SampledGaussian | None]
-    """What a step costs a unit of a client that takes part; None: everything."""
+    """A step as a unit of a client that takes part meets it; None: a step costs everything."""
     delta: float
     every_round: Mapping[Level, Event] = field(default_factory=dict)
-    """What one round of the task costs, by level."""
+    """One round of the task as a unit meets it, by level."""
     budgets: Mapping[View | Level, float] = field(default_factory=dict)
     """The largest epsilon that any client may reach."""
     steps_per_round: int = 1

@@ -4,8 +4,8 @@ J is the expectation of a cost C over training, J' the same after the attack. C_
 vector: clip an unbounded loss, C = min(loss, C_bar), in J as well. The largest cost seen is not a bound.
 
 Source: Xie et al., "Unraveling the Connections between Privacy and Certified Robustness in Federated Learning Against
-Poisoning Attacks", CCS '23; re-derived. k is a group distance: attackers that join, or
-twice those that replace. Bounds, where (epsilon, delta) is.
+Poisoning Attacks", CCS '23. We re-derived the formulas. k is a group distance: attackers that join, or twice those
+that replace. Results are bounds where (epsilon, delta) is a bound.
 """
 
 import math
@@ -32,12 +32,13 @@ SIGNS = ("nonneg", "nonpos", "mixed")
 def xie_attack_inefficacy_bounds(
     J: float, k: float, epsilon: float, delta: float, Cbar: float, sign: str
 ) -> tuple[float, float]:
-    """(lowest, highest) J' after k attackers.
+    """Return (lowest, highest) J' after k attackers, by the sign of the cost.
 
-    nonneg   max(0, e^{-k eps} (J - g delta C_bar)) <= J' <= min(C_bar, e^{k eps} J + g delta C_bar),
-             g = (e^{k eps} - 1)/(e^eps - 1), k at eps = 0
-    nonpos   the same of -J, swapped and negated
-    mixed    the same of J + C_bar with 2 C_bar, less C_bar
+    With g = (e^{k eps} - 1)/(e^eps - 1), k at eps = 0:
+
+        nonneg   max(0, e^{-k eps} (J - g delta C_bar)) <= J' <= min(C_bar, e^{k eps} J + g delta C_bar)
+        nonpos   the same of -J, swapped and negated
+        mixed    the same of J + C_bar with 2 C_bar, less C_bar
     """
     require_positive("Cbar", Cbar)
     require_one_of("sign", sign, SIGNS)
@@ -59,11 +60,11 @@ def _nonnegative(J: float, k: float, epsilon: float, delta: float, Cbar: float) 
 
 
 def inefficacy_bounds_over_curve(J: float, k: int, curve: DeltaCurve, Cbar: float) -> tuple[float, float]:
-    """(lowest, highest) J' in [0, C_bar] after k attackers: the best over all points of one unit's curve.
+    """Return (lowest, highest) J' in [0, C_bar] after k attackers: the best over all points of one unit's curve.
 
-    Each point's group privacy (k eps, g delta) is a point of the curve of k units;
-    `precad.dp.certificates.expected_loss` takes the best, of the cost and of C_bar less the cost. A bound, where the
-    curve is.
+    Each point's group privacy (k eps, g delta) is a point of the curve of k units.
+    `precad.dp.certificates.expected_loss` takes the best, of the cost and of C_bar less the cost. The result is a bound
+    where the curve is.
     """
     require_count("k", k)
     if k == 0:
@@ -81,13 +82,16 @@ _NOTHING: Final = DeltaCurve(np.zeros(1), np.zeros(1))
 
 
 def xie_corollary_k(J: float, tau: float, epsilon: float, delta: float, Cbar: float, sign: str) -> float:
-    """Attackers needed, at least, to change the cost by the factor tau >= 1; its ceiling, as an integer.
+    """Return the least real number of attackers that change the cost by the factor tau >= 1.
 
-    nonneg   to lower J in [0, C_bar] to J / tau:      ln(tau (aJ + C_bar delta)/(aJ + C_bar delta tau)) / eps
-    nonpos   to lower J in [-C_bar, 0) to tau J, tau <= -C_bar/J:
-                                                       ln((aJ tau - C_bar delta)/(aJ - C_bar delta)) / eps
+    With a = e^eps - 1, eps > 0:
 
-    with a = e^eps - 1, eps > 0. 0 if J = 0.
+        nonneg   to lower J in [0, C_bar] to J / tau:   ln(tau (aJ + C_bar delta)/(aJ + C_bar delta tau)) / eps
+        nonpos   to lower J in [-C_bar, 0) to tau J, tau <= -C_bar/J:
+                                                        ln((aJ tau - C_bar delta)/(aJ - C_bar delta)) / eps
+
+    The number of attackers is the ceiling of the result. For nonneg costs the result is 0 if J = 0; a nonpos J must
+    be < 0.
     """
     require_positive("epsilon", epsilon)
     require_delta_or_zero(delta)

@@ -1,10 +1,11 @@
 """The worst attack on one prediction, simulated: what no certificate may be beaten by, and none can be better than.
 
 Attackers push by +1 whenever they are drawn; benign units that they replace pushed by -1. A training is its released
-values, each round's sum of the drawn pushes with noise of standard deviation sigma. The predictor says A unless the
-training looks attacked: unless a statistic exceeds a threshold, which is set so that A is said in a share F_A of the
-benign trainings. By Neyman and Pearson no predictor with that F_A gives way to these attackers sooner than the one
-whose statistic is the log likelihood ratio; with many rounds the sum of all releases, nearly as good, is drawn at once.
+values, each round's sum of the drawn pushes with noise of standard deviation sigma. The predictor says A unless a
+statistic exceeds a threshold, which is when the training looks attacked. The threshold is set so that A is said in a
+share F_A of the benign trainings. By Neyman and Pearson, the log likelihood ratio is the statistic whose predictor
+gives way to these attackers soonest, at that F_A. With many rounds the sum of all releases, nearly as good a statistic,
+is drawn at once.
 
 Experiments only, hence the plain generator. Rates are of `n_draws` trainings, drawn anew for each of them, and within
 `radius` of the truth but for probability `failure` each (Hoeffding).
@@ -30,13 +31,13 @@ _TABLE: Final = 4001
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAttack:
-    """What k attackers did to a prediction. Shares of trainings, each to `radius`."""
+    """Hold what k attackers did to a prediction: shares of trainings, each to `radius`."""
 
     k: int
     benign: float
     """Share of the benign trainings that predict A. The threshold makes the truth at least F_A, but for `failure`."""
     attacked: float
-    """The same of the attacked ones. The attack succeeded if this is below one half."""
+    """Share of the attacked trainings that predict A. The attack succeeded if this share is below one half."""
     radius: float
     failure: float
 
@@ -101,7 +102,7 @@ def attackers_that_succeed(
 def _statistic(
     k: int, training: Training, threat: Threat, n: int, rng: np.random.Generator, *, is_attacked: bool
 ) -> Array:
-    """Of n trainings, shape (n,)."""
+    """Draw the statistic of n trainings, shape (n,)."""
     q, sigma, T = training.event.sampling_rate, training.event.noise_multiplier, training.rounds
     sign = 1 if is_attacked else (-1 if threat is Threat.REPLACE else 0)
     if T > _MOST_ROUNDS_APART:

@@ -1,13 +1,13 @@
-"""What an attack can do to an expected loss, from the privacy of the attackers' influence.
+"""Bound what an attack can do to an expected loss, from the privacy of the attackers' influence.
 
-L in [0, B] is the expectation, over training, of a quantity that is in [0, B] for every model; L' is the same after
-the attack. For the curves d1 of attacked from benign and d2 of benign from attacked, any epsilon >= 0 gives
+L in [0, B] is the expectation, over training, of a quantity that is in [0, B] for every model. L' is that expectation
+after the attack. For the curves d1 of attacked from benign and d2 of benign from attacked, any epsilon >= 0 gives
 
     L' <= e^eps L + B d1(eps),           L' <= B - e^-eps (B - L - B d2(eps)),
     L' >= e^-eps (L - B d2(eps)),        L' >= B - e^eps (B - L) - B d1(eps):
 
 PRECAD's Theorem 2 on the loss, and the same on B minus the loss, which the paper leaves out. The best over any finite
-set of epsilons is sound. Bounds, where the curves are.
+set of epsilons is sound. Results are bounds where the curves are.
 """
 
 import numpy as np

@@ -1,9 +1,8 @@
 """Estimates of expected confidences and costs from independent trainings, with their confidence.
 
 O = n_trainings trainings use fresh noise and fresh sampling from the same public start. Every radius is Hoeffding's
-("Probability Inequalities for Sums of Bounded Random Variables", JASA '63), so a certificate made of these bounds
-holds with probability 1 - psi over the trainings, in all the statements counted together. Label: bound at that
-confidence.
+("Probability Inequalities for Sums of Bounded Random Variables", JASA '63). A certificate made of these bounds holds
+with probability 1 - psi over the trainings, in all the statements counted together. Label: bound at that confidence.
 
 The O models have seen the same data: if all are released, the privacy to report is that of O * T rounds.
 """
@@ -40,12 +39,12 @@ def hoeffding_class_bounds(
     scheme: str = "union",
     n_tests: float = 1,
 ) -> tuple[int, float, float]:
-    """(A, lower bound on F_A, upper bound on every other class) from mean confidences of O trainings.
+    """Return (A, lower bound on F_A, upper bound on every other class) from mean confidences of O trainings.
 
-    union   all 2 * classes * n_tests one-sided bounds hold together with probability 1 - psi; a bound, whichever
-            classes the same data then picked out
-    paper   each of the two bounds alone, as published: together they hold with probability 1 - 2 psi at best, and say
-            nothing of another runner-up. A published reproduction.
+    - `union`: All 2 * classes * n_tests one-sided bounds hold together with probability 1 - psi. The result is a
+      bound, whichever classes the same data then picked out.
+    - `paper`: Each of the two bounds holds alone, as published. Together they hold with probability 1 - 2 psi at best,
+      and say nothing of another runner-up. A published reproduction.
     """
     require_one_of("scheme", scheme, ("union", "paper"))
     if len(fhat) < 2:

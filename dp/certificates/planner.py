@@ -1,13 +1,13 @@
 """Which noise, clip and number of rounds reach a wish: k attackers tolerated, at epsilon <= e, in a given training.
 
-More noise helps both parts of a wish, so for given rounds and clips there is a least sigma for each, and the larger of
-the two reaches the wish. What noise costs is accuracy. `noise_to_signal` says how much of it must be lost, before
-anybody trains: the noise of all rounds together, along one direction, over the largest signal that the clips let
-through. Real gradients point less one way and are clipped more, so the truth is above it, and a wish for which it
-exceeds a limit is out of reach. Fewer rounds and tighter clips are tried too.
+More noise helps both parts of a wish. For given rounds and clips there is a least sigma for each part, and the larger
+of the two reaches the wish. Noise costs accuracy. Before anybody trains, `noise_to_signal` says how much accuracy must
+be lost. It is the noise of all rounds together, along one direction, over the largest signal that the clips let
+through. Real gradients point less one way and are clipped more, so the true ratio is larger. A wish for which
+`noise_to_signal` exceeds a limit is out of reach. Fewer rounds and tighter clips are tried too.
 
-The confidences F_A and F_B are taken to stay as they are, which other noise will not leave them: what is planned must
-be certified anew once it is trained.
+The confidences F_A and F_B are taken to stay as they are, though other noise changes them. A planned training must be
+certified anew once it is trained.
 """
 
 import functools
@@ -44,7 +44,7 @@ class Task(Protocol):
 
     @property
     def delta(self) -> float:
-        """Of epsilon."""
+        """Return the delta that belongs to epsilon."""
 
     @property
     def client_clip(self) -> float | None:
@@ -73,7 +73,7 @@ class PrecadTask:
     rounds: int
     n_clients: int
     n_records: int
-    """Of all clients together, as declared."""
+    """Records of all clients together, as declared."""
     record_clip: float
     client_clip: float
     delta: float
@@ -134,7 +134,7 @@ class CentralTask:
         return self.q, self.rounds
 
     def sigma_of(self, attacker_multiplier: float) -> float:
-        """The same: an attacker is a user."""
+        """Return the attacker's multiplier itself: an attacker is a user."""
         return attacker_multiplier
 
     def noise_to_signal(self, sigma: float) -> float:

@@ -2,7 +2,7 @@
 
 The predictor is the argmax over classes of F_c = E[f_c], the expectation, over training, of the confidence in class c
 at one test sample. A is its prediction, B the runner-up. What k attackers can do to each F_c is bounded by the privacy
-of their influence; while the lower bound for A stays above the upper bound for every other class, the prediction
+of their influence. While the lower bound for A stays above the upper bound for every other class, the prediction
 stands. Three methods, weakest first, all with respect to the same mechanism:
 
     published   group privacy of one (epsilon, delta) point, epsilon by the accountant of the paper's own tables
@@ -14,8 +14,8 @@ stands. Three methods, weakest first, all with respect to the same mechanism:
 
 Threats. `add`: k attackers join the benign clients. `replace`: k benign clients are attackers instead, which is k
 removals and then k additions. For (epsilon, delta) formulas that is group distance 2k. The exact pair is not symmetric,
-and its 2k-fold version is about additions only, for which a prediction can only become so much rarer; so the exact
-method bounds the removal and the addition one after the other, each in its own direction.
+and its 2k-fold version is about additions only, for which a prediction can only become so much rarer. The exact method
+therefore bounds the removal and the addition one after the other, each in its own direction.
 """
 
 import enum
@@ -44,7 +44,7 @@ from precad.dp.checks import (
 
 
 class Threat(enum.StrEnum):
-    """What k attackers are to the training."""
+    """The way in which k attackers enter a training."""
 
     ADD = "add"
     """They join the benign clients, all of whom stay."""
@@ -189,10 +189,12 @@ def certify(
     delta: float | None = None,
     at_most: int = 128,
 ) -> Certificate:
-    """Attackers that a prediction survives. F_A: at most its true confidence; F_B: at least any other class's.
+    """Count the attackers that a prediction survives.
 
-    delta    of the published method, which looks at one point; the others take no delta.
-    at_most  where the search stops: a larger number is not looked for.
+    F_A is at most its true confidence; F_B is at least that of any other class.
+
+    `delta` is for the published method, which looks at one point; the other methods take no delta. `at_most` is where
+    the search stops: a larger number is not looked for.
     """
     _require(FA, FB, 0.0, 0.0)
     method, threat = Method(method), Threat(threat)

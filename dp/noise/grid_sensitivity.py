@@ -1,9 +1,10 @@
-"""What rounding to fixed point does to sensitivities.
+"""Bound what rounding to fixed point does to sensitivities.
 
 An update of d coordinates is rounded to f fractional bits before it is shared. Rounding moves the difference of two
-neighbouring updates by at most 2^-f more per coordinate than the record does, if the rounding is a function or its
-randomness is shared by both; 2^(1-f) if each is rounded with randomness of its own (our derivation). All values are
-bounds. Noise is drawn in the reals and rounded by itself: post-processing, at no cost.
+neighbouring updates by at most 2^-f more per coordinate than the record does. This holds if the rounding is a function
+or its randomness is shared by both updates. If each is rounded with randomness of its own, 2^(1-f) takes the place
+of 2^-f. Our derivation. All values are bounds. Noise is drawn in the reals and rounded by itself: post-processing, at
+no cost.
 """
 
 import math

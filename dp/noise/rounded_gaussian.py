@@ -1,10 +1,10 @@
 """Exact rounded Gaussian noise, by a certified inverse of the normal tail.
 
 A server must add round(std * Z), with Z standard normal in the reals, to integers on the fixed-point grid. The
-integer part X of the sum is on the grid already, so X + round(std * Z) = round(X + std * Z) is post-processing of
-the continuous Gaussian mechanism and costs no privacy beyond it. That argument is about the reals: a float64
-`std * normal()` has gaps and a finite tail that reveal X (Mironov, "On significance of the least significant
-bits for differential privacy", CCS '12). Here float64 only proposes an integer. It is kept where no error of the
+integer part X of the sum is on the grid already, so X + round(std * Z) = round(X + std * Z). This is post-processing
+of the continuous Gaussian mechanism and costs no privacy beyond it. That argument is about the reals: a float64
+`std * normal()` has gaps and a finite tail that reveal X. Source: Mironov, "On significance of the least significant
+bits for differential privacy", CCS '12. Here float64 only proposes an integer. It is kept where no error of the
 computation could have changed it, and decided in multiprecision elsewhere, so the output has the exact law.
 
 Construction (ours). 64 random bits are one sign bit and a 63-bit integer `tail`. They are the first bits of an
@@ -15,7 +15,7 @@ infinite uniform string U with
 ndtri being the inverse of the normal distribution function. Rounding is symmetric and ties have probability
 zero, so sign * k = round(std * Z).
 
-Margin. For |Z| <= 5.2 the float64 value x + 1/2 = -std ndtri((tail + 1/2) 2^-64) + 1/2 differs from
+Margin. Let x + 1/2 be the float64 value of -std ndtri((tail + 1/2) 2^-64) + 1/2. For |Z| <= 5.2 it differs from
 std |Z| + 1/2, for every U that starts with these bits, by at most the sum of
 
     U unknown by 2^-65 either way                std * 2^-65 / phi(5.2)      std * 5.1e-14
@@ -28,7 +28,7 @@ where U/phi(|Z|), Mills' ratio, is at most sqrt(pi/2). The total is below std * 
 `_margin` = std * 2^-43 + 2^-50 exceeds it. If x + 1/2 is farther than that from every integer, its floor is k.
 The error assumed of ndtri is ten times what tests/dp/noise/test_rounded_gaussian.py finds against mpmath (2^-49.5).
 
-The share of coordinates decided in multiprecision is about 2 * margin + 2e-7: under one in a million at
+The share of coordinates decided in multiprecision is about 2 * margin + 2e-7. It is under one in a million at
 std = 2^17, one in 2^12 at 2^30, one in four at 2^40. Larger std is slower, never less exact.
 """
 
@@ -118,10 +118,10 @@ def _round_in_float64(words: NDArray[np.int64], std: float, *, out: NDArray[np.i
 
 
 def _decide(mp: mpmath.MPContext, tail: int, std: float, random_bytes: RandomBytes) -> int:
-    """The k with k - 1/2 < std * |Z| < k + 1/2, drawing as many more bits of U as that takes.
+    """Return the k with k - 1/2 < std * |Z| < k + 1/2, drawing as many more bits of U as that takes.
 
-    float64 proposes k to within one, since 2^40 * 10 * 2^-46 < 1; nothing is returned that
-    `_surely_rounds_to` has not confirmed for every U that starts with the bits known.
+    float64 proposes k to within one, since 2^40 * 10 * 2^-46 < 1. `_surely_rounds_to` confirms every returned k
+    for every U that starts with the bits known.
     """
     bits = _TAIL_BITS
     while True:

@@ -19,10 +19,10 @@ def gdp_mu_precad_server_corrupt(p_i: float, sigma: float, T_i: float) -> float:
 
 
 def gdp_mu_precad_clients_only(q: float, p_i: float, sigma: float, T: float) -> float:
-    """q p_i sqrt(T (e^{1/(2 sigma^2)} - 1)), PRECAD Theorem 1 case 2 as printed. A published reproduction.
+    """Return q p_i sqrt(T (e^{1/(2 sigma^2)} - 1)), PRECAD Theorem 1 case 2 as printed. A published reproduction.
 
-    Too small by about 1/sqrt(q): a record enters only together with its client, whose other records can show that
-    the client was selected, and then nothing has been amplified by q.
+    The value is too small by about 1/sqrt(q). A record enters only together with its client. The client's other
+    records can show that the client was selected, and then nothing has been amplified by q.
     """
     require_probability("q", q)
     mu = _clt(p_i, _both_servers(sigma), T)

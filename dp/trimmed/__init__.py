@@ -1,8 +1,10 @@
 """Trimmed sums, and propose-test-release on them.
 
-propose_test_release  little noise if that is safe
-ptr_privacy           what propose-test-release costs
-ptr_loss              the same by loss distributions, for many rounds
-aggregation           trimmed sums as the aggregation rules of a training
-trimmed_sum           a sum without its longest vectors
+Modules:
+
+    propose_test_release  little noise if that is safe
+    ptr_privacy           what propose-test-release costs
+    ptr_loss              the same by loss distributions, for many rounds
+    aggregation           trimmed sums as the aggregation rules of a training
+    trimmed_sum           a sum without its longest vectors
 """

@@ -6,11 +6,12 @@ with exact noise. Divisors, F and the steps of F come from the nominal number of
     TSGD + Gaussian   TSum_F + N(0, (sigma R)^2): adding a vector changes TSum_F by one vector of norm R at most
     TSGD + PTR        `precad.dp.trimmed.propose_test_release`, F up after a failed test, down after a passed one
 
-F after a round is a function of what the round released, and the cost of a round does not depend on F, so that any
-number of rounds costs what as many equal ones do.
+F after a round is a function of what the round released, and the cost of a round does not depend on F. Any number of
+rounds therefore costs what as many equal ones do.
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
-Private and Robust Machine Learning", NeurIPS '22, Algorithms 2 and 3, with the corrections of docs/privacy.md.
+Private and Robust Machine Learning", NeurIPS '22. These are Algorithms 2 and 3, with the corrections of
+docs/privacy.md.
 """
 
 import math
@@ -60,7 +61,7 @@ class Rule(Protocol):
 
     @property
     def event(self) -> SampledGaussian | SampledProposeTestRelease:
-        """What a round costs one update."""
+        """Return a round as one update meets it."""
 
     def epsilon(self, rounds: int, delta: float) -> float:
         """Upper bound on epsilon of so many rounds, add/remove one update."""
@@ -74,7 +75,7 @@ RuleType = TypeVar("RuleType", bound=Rule)
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(Generic[RuleType]):
-    """What a round releases, all of it public, and the rule of the next round."""
+    """Hold what a round releases, all of it public, and the rule of the next round."""
 
     mean: Array
     """The noisy sum over the nominal q N, shape (d,)."""
@@ -174,7 +175,7 @@ class TrimmedPtr:
 
     @property
     def event(self) -> SampledProposeTestRelease:
-        """The same in every round, whatever F is."""
+        """Return a round as one update meets it, equal in every round, whatever F is."""
         return SampledProposeTestRelease(
             sampling_rate=self.sampling.rate,
             noise_multiplier=self.mechanism.noise_multiplier,

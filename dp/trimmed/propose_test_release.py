@@ -1,12 +1,12 @@
 """Propose-test-release: a sum with little noise if that is safe, with enough noise if not.
 
-Propose that TSum_F has local sensitivity tau R; test, with Laplace noise, how many vectors would have to change for
-that to be false; release the trimmed sum with noise for tau R if the test passes, the full sum with noise for R if
-not. The noisy margin is released too. What it costs: `precad.dp.trimmed.ptr_privacy`.
+Propose that TSum_F has local sensitivity tau R. Test, with Laplace noise, how many vectors would have to change for
+that to be false. If the test passes, release the trimmed sum with noise for tau R; if not, the full sum with noise for
+R. The noisy margin is released too. Cost: `precad.dp.trimmed.ptr_privacy`.
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22. Everything is on the fixed-point grid and the noise is
-exact, so the release is post-processing of the one in the reals that the theorems are about.
+exact. The release is thus post-processing of the release in the reals that the theorems are about.
 """
 
 import math
@@ -56,7 +56,7 @@ class ProposeTestRelease:
             rounded_gaussian.require_std(self.noise_std(has_passed=has_passed))
 
     def noise_std(self, *, has_passed: bool) -> float:
-        """Of the released sum, in steps of the grid: sigma1 R, or tau times that for the trimmed one."""
+        """Return the released sum's noise, in steps of the grid: sigma1 R, or tau times that for the trimmed sum."""
         return self.noise_multiplier * math.ldexp(self.clip, self.frac_bits) * (self.tau if has_passed else 1.0)
 
     @property
@@ -67,7 +67,7 @@ class ProposeTestRelease:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What leaves the mechanism, all of it public."""
+    """Hold what leaves the mechanism, all of it public."""
 
     total: NDArray[np.int64]
     """Noisy sum in steps of 2^-f, trimmed if `has_passed`. Shape (d,)."""

@@ -1,17 +1,17 @@
 """Loss distribution of propose-test-release under Poisson sampling, for many rounds.
 
-A round of the mechanism (`precad.dp.trimmed.propose_test_release`, sensitivities normalised to one, sigma2 = tau
-sigma1), on inputs without and with one record that takes part with probability q, shows no more than a draw from Q or
-from P does:
+Take a round of the mechanism (`precad.dp.trimmed.propose_test_release`, sensitivities normalised to one, sigma2 = tau
+sigma1). The inputs are without and with one record that takes part with probability q. The round shows no more than a
+draw from Q or from P does:
 
     Q = mu0,   P = (1 - q) mu0 + q mu1,   mu_i the law of (c, s, g):  c ~ Bernoulli(delta0), s ~ Lap(i, b), and
                                           g ~ N(i, sigma1^2) if c = 0, N(i, sigma2^2) if c = 1.
 
-What is released can be made of (c, s, g) without knowing i, in each of the two cases of
-`precad.dp.trimmed.ptr_privacy`: the proof is in docs/privacy.md. T adaptive rounds are therefore post-processing of T
+The release can be made of (c, s, g) without knowing i, in each of the two cases of `precad.dp.trimmed.ptr_privacy`.
+The proof is in docs/privacy.md. T adaptive rounds are therefore post-processing of T
 independent draws, and the loss of (P, Q) and of (Q, P), composed T times, bounds epsilon. But for c, which delta0
-makes rare, nothing is given away: a margin that moves by one, and sums that move as far as their noise was made for,
-can come together in every round.
+makes rare, nothing is given away. In every round the margin can move by one and the sums as far as their noise was
+made for, both together.
 
 With Lambda = ln dmu1/dmu0 the loss is ln(1 - q + q e^Lambda). Lambda is the loss of a Laplace mechanism plus that of a
 Gaussian one. By parts, for one sigma,

@@ -1,16 +1,16 @@
 """Privacy of propose-test-release on the trimmed sum, sensitivities normalised to one.
 
 The mechanism (`precad.dp.trimmed.propose_test_release`) releases the safety margin with Laplace noise of scale b. If
-that exceeds the threshold b ln(1/(2 delta0)) it releases the trimmed sum with noise sigma2 = tau sigma1, else the full
-sum with sigma1: vectors, tau and noise are divided by R. Neighbours differ in one vector. Two cases make up every
+that exceeds the threshold b ln(1/(2 delta0)), it releases the trimmed sum with noise sigma2 = tau sigma1, else the full
+sum with sigma1. Vectors, tau and noise are divided by R. Neighbours differ in one vector. Two cases make up every
 statement:
 
     the margin is 0     the test passes, wrongly, with probability at most delta0
     the margin is not   the proposed sensitivity tau is right, and the test costs what its Laplace noise does
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
-Private and Robust Machine Learning", NeurIPS '22, here [R], with the corrections of docs/privacy.md. All values are
-bounds. `precad.dp.trimmed.ptr_loss` has a smaller one for many rounds.
+Private and Robust Machine Learning", NeurIPS '22, here [R]. The corrections of docs/privacy.md are applied. All
+values are bounds. `precad.dp.trimmed.ptr_loss` has a smaller one for many rounds.
 """
 
 import math
@@ -68,12 +68,12 @@ def ptr_rdp(alpha: float, sigma1: float, tau: float, b: float, delta0: float) ->
 
 
 def subsampled_ptr_rdp_closed(alpha: float, q: float, sigma1: float, tau: float, b: float, delta0: float) -> float:
-    """Poisson(q)-sampled, integer orders, no side conditions: ln max(M1, M2)/(alpha - 1). The recommended one.
+    """Return ln max(M1, M2)/(alpha - 1): Poisson(q)-sampled, integer orders, no side conditions. The recommended one.
 
         M2 = sum_j C(a,j) (1-q)^{a-j} q^j e^{(j-1) eps_Lap(j) + j(j-1)/(2 sigma1^2)}
         M1 = sum_j C(a,j) (1-q)^{a-j} q^j [(1-delta0) e^{j(j-1)/(2 sigma1^2)} + delta0 e^{j(j-1)/(2 sigma2^2)}]
 
-    with exponent 0 for j = 0, 1. Each case is dominated by an explicit pair, whose sampled version has these moments;
+    with exponent 0 for j = 0, 1. Each case is dominated by an explicit pair, whose sampled version has these moments.
     Laplace x Gaussian with unit shifts mirrors onto itself, so the other direction is no worse. Our derivation.
     """
     alpha = integral("alpha", alpha, at_least=2)

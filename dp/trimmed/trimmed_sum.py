@@ -1,9 +1,9 @@
 """The trimmed sum: what is left of a sum without its F longest vectors, and how stable that is.
 
-TSum_F drops the F vectors of largest norm, ties in a fixed total order, and adds up the others. m vectors have sorted
-norms x_(1) <= .. <= x_(m), each at most R. Neighbours differ in one vector. Source: Wang, Mahloujifar, Wang, Jia,
-Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to Private and Robust Machine Learning",
-NeurIPS '22; the closed form of the margin is our derivation.
+TSum_F drops the F vectors of largest norm, ties in a fixed total order, and adds up the others. The sorted norms of the
+m vectors are x_(1) <= .. <= x_(m), each at most R. Neighbours differ in one vector. Source: Wang, Mahloujifar, Wang,
+Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to Private and Robust Machine
+Learning", NeurIPS '22. The closed form of the margin is our derivation.
 """
 
 import itertools
