@@ -107,7 +107,7 @@ class ClientConfig(BaseModel):
 
     @property
     def pins(self) -> tuple[Path | None, Path | None]:
-        """The certificates that alone are trusted as A's and B's, if any."""
+        """Return the certificates that alone are trusted as A's and B's, if any."""
         return self.aggregator_a_certificate, self.aggregator_b_certificate
 
     def tls(self, client: str) -> TlsFiles:

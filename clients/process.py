@@ -146,7 +146,7 @@ class Trainer:
 
 
 def _made_up(like: Records) -> Records:
-    """One record of that shape: what a process does before the first round depends on no real one."""
+    """Return one record of that shape: what a process does before the first round depends on no real one."""
     return Records(made_up_records(example_of(like), 1).numpy(), np.zeros(1, dtype=np.int64))
 
 
@@ -168,7 +168,7 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
-    """The clients' records. Raises DataError, also for a label or token that the model has no place for;
+    """Return the clients' records. Raises DataError, also for a label or token that the model has no place for;
     ModelInputError where the model does not take them.
 
     A client may hold another number of records than it declares. The declared one is a public constant, and one that

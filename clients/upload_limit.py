@@ -92,7 +92,7 @@ def require_writable(folder: Path) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[int]:
-    """The file, which nobody else reads or writes meanwhile. Raises OSError."""
+    """Return the file, which nobody else reads or writes meanwhile. Raises OSError."""
     is_new = not file.exists()
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

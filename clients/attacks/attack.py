@@ -109,7 +109,7 @@ class Attack(Conduct):
 
 
 def within(vector: Vector, bound: float) -> Vector:
-    """`vector`, brought into the ball of radius `bound` if it is outside: outside it would be refused."""
+    """Return `vector`, brought into the ball of radius `bound` if it is outside: outside it would be refused."""
     return vector if math.isinf(bound) else project(vector, bound)
 
 

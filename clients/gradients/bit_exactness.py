@@ -56,7 +56,7 @@ def made_up_records(example: Tensor, n: int) -> Tensor:
 
 
 def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(the tile, which record is in each place, which places are compared)."""
+    """Return (the tile, which record is in each place, which places are compared)."""
     n = len(features)
     everywhere = torch.ones(n, dtype=torch.bool)
     orders = [torch.arange(n), torch.arange(n).flip(0), torch.randperm(n, generator=torch.Generator().manual_seed(3))]

@@ -123,11 +123,11 @@ class RecordEngine:
         return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
 
     def require_layer_sizes(self, setting: str) -> list[int]:
-        """`precad.clients.gradients.layers.require_layer_sizes` of its model."""
+        """Return `precad.clients.gradients.layers.require_layer_sizes` of its model."""
         return require_layer_sizes(self._model, setting)
 
     def model_copy(self) -> nn.Module:
-        """A new copy of the model, on the CPU in float32, that draws nothing and changes nothing in place."""
+        """Return a new copy of the model, on the CPU in float32, that draws nothing and changes nothing in place."""
         return copy.deepcopy(self._template)
 
     def clipped_sums(
@@ -241,7 +241,7 @@ def _padded(records: Records, chosen: NDArray[np.int64], n_tile: int) -> tuple[T
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that configuration names: "cpu", "cuda", "cuda:N", or "auto", which is cuda where there is one.
+    """Return the device that configuration names: "cpu", "cuda", "cuda:N", or "auto", which is cuda where there is one.
 
     Raises: UnknownNameError; ArgumentError if CUDA is asked for and absent.
     """

@@ -37,7 +37,7 @@ class LayerGradients(Protocol):
     """The gradients of one layer's parameters, for each of n records."""
 
     def squared_norms(self) -> Tensor:
-        """||g_s||^2 for each record, over all parameters of the layer; (n,), float64."""
+        """Return ||g_s||^2 for each record, over all parameters of the layer; (n,), float64."""
         ...
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
@@ -61,7 +61,7 @@ class Outer:
     has_bias: bool
 
     def squared_norms(self) -> Tensor:
-        """||b||^2 (||a||^2 + 1 for the bias)."""
+        """Return ||b||^2 (||a||^2 + 1 for the bias)."""
         of_a = self.a.square().sum(dim=1)
         return self.b.square().sum(dim=1) * (of_a + 1.0 if self.has_bias else of_a)
 
@@ -96,7 +96,7 @@ class Rows:
         return torch.stack(squares).sum(dim=0)
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
-        """One product of a vector and a matrix per client and block, or for all clients together."""
+        """Return one product of a vector and a matrix per client and block, or for all clients together."""
         out = []
         for block, order in zip(self.blocks, self.orders, strict=True):
             sums = segment_products(factors[:, None], block, segments)[:, 0]
@@ -112,7 +112,7 @@ class Rows:
 
 
 def segment_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
-    """sum over the records s of each segment of left_s right_s^T; (n, o), (n, k) -> (len(segments), o, k).
+    """Return sum over the records s of each segment of left_s right_s^T; (n, o), (n, k) -> (len(segments), o, k).
 
     The bits of a segment's sum depend on its own records and their number only. Neither the other segments nor where
     the segment lies changes the bits. A client's update must not tell which others its process hosts.
@@ -270,7 +270,7 @@ a subclass may compute something else."""
 
 
 def handles(layer: nn.Module) -> bool:
-    """Whether the rules know how this layer's own parameters enter its output."""
+    """Tell whether the rules know how this layer's own parameters enter its output."""
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     if type(layer) is nn.Embedding:
@@ -281,7 +281,7 @@ def handles(layer: nn.Module) -> bool:
 
 
 def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules with parameters of their own, by name, in the order of the flat vector."""
+    """Return the modules with parameters of their own, by name, in the order of the flat vector."""
     return (
         (name, layer) for name, layer in model.named_modules() if any(True for _ in layer.parameters(recurse=False))
     )

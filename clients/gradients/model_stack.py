@@ -39,14 +39,14 @@ class OwnModels(Protocol):
     """Sums of gradients over records of clients, each at the client's own parameters."""
 
     def gradient_sums(self, models: Models, clients: Sequence[Records]) -> Models:
-        """sum_s g_s over each client's records, clipped by nothing; (n, d). See `RecordEngine.gradient_sum`.
+        """Return sum_s g_s over each client's records, clipped by nothing; (n, d). See `RecordEngine.gradient_sum`.
 
         Raises: DimensionError, NonFiniteGradientError.
         """
         ...
 
     def clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
-        """sum_s g_s * min(1, R / ||g_s||_2) over each client's records; (n, d). See `RecordEngine.clipped_sums`.
+        """Return sum_s g_s * min(1, R / ||g_s||_2) over each client's records; (n, d). See `RecordEngine.clipped_sums`.
 
         Raises: DimensionError; NonFiniteGradientError where R is infinite.
         """
@@ -66,7 +66,7 @@ def own_models(engine: RecordEngine, *, one_by_one: bool = False) -> OwnModels:
 
 
 def can_stack(engine: RecordEngine) -> bool:
-    """Whether a stack of two made-up models gives in float64 what the loop gives, on one record and on several."""
+    """Tell whether a stack of two made-up models gives in float64 what the loop gives, on one record and on several."""
     twin = RecordEngine(engine.model_copy(), engine.probe_records[0], device="cpu", dtype=torch.float64)
     if twin.path is not Path.ONE_PASS:
         return False
@@ -202,7 +202,7 @@ class ModelStack:
         return chosen.to(self._engine.device, self._engine.dtype)
 
     def _batch(self, tile: list[_Row], clients: Sequence[Records]) -> tuple[Tensor, Tensor]:
-        """(R * B, ..) features as the model reads them, and labels. Short rows repeat their first record."""
+        """Return (R * B, ..) features as the model reads them, and labels. Short rows repeat their first record."""
         width, device = max(map(len, tile)), self._engine.device
         features, labels = [], []
         for row in tile:

@@ -104,7 +104,7 @@ def probe_labels(features: Tensor) -> Tensor:
 
 
 def probe(model: nn.Module, features: Tensor) -> tuple[Path, int]:
-    """The fastest right path for this model (a quiet copy), and bytes of memory that a record takes on it.
+    """Return the fastest right path for this model (a quiet copy), and bytes of memory that a record takes on it.
 
     Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError.
     """
@@ -133,7 +133,7 @@ def shaken(model: nn.Module, features: Tensor) -> nn.Module:
 
 
 def _equals(expected: Tensor, model: nn.Module, features: Tensor, take: Callable[..., list[LayerGradients]]) -> bool:
-    """Whether this way gives the gradient of every record, (n, d)."""
+    """Tell whether this way gives the gradient of every record, (n, d)."""
     try:
         got = _flat(take(model, features, probe_labels(features)))
     except (*REFUSALS, ClientError):
@@ -151,7 +151,7 @@ def _has_rules(model: nn.Module) -> bool:
 
 
 def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
-    """Whether neither its calls nor the shapes of what it makes depend on what records hold."""
+    """Tell whether neither its calls nor the shapes of what it makes depend on what records hold."""
     with torch.no_grad(), _Kernels() as kernels, _Watch() as watch:
         model(features)
     return not (watch.is_looked_at or kernels.is_looked_at)
@@ -227,7 +227,7 @@ def _are_close(found: Tensor, expected: Tensor) -> bool:
 
 
 def _flat(gradients: Sequence[LayerGradients]) -> Tensor:
-    """All rows, (n, d), through the sums that training uses."""
+    """Return all rows, (n, d), through the sums that training uses."""
     n = len(gradients[0].squared_norms())
     factors = torch.ones(n, dtype=torch.float64)
     segments: Segments = [slice(i, i + 1) for i in range(n)]

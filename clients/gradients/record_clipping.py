@@ -42,7 +42,7 @@ class RecordClip:
 
 
 def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments: Segments) -> Tensor:
-    """sum over the records s of each segment of g_s * min(1, R' / ||g_s||_2); (len(segments), d), float64.
+    """Return sum over the records s of each segment of g_s * min(1, R' / ||g_s||_2); (len(segments), d), float64.
 
     R' = R (1 - `ROUNDING_SLACK`). Records that are in no segment are padding. A record whose gradient is not finite
     adds zero. An error

@@ -42,7 +42,7 @@ def record_gradients(path: Path, model: nn.Module, features: Tensor, labels: Ten
 
 
 def by_vmap(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-    """torch.func on single records."""
+    """Take gradients by torch.func on single records."""
 
     def loss(at: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
         return nn.functional.cross_entropy(functional_call(model, at, (one.unsqueeze(0),)), label.unsqueeze(0))
@@ -53,7 +53,7 @@ def by_vmap(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGra
 
 
 def one_by_one(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-    """One forward and backward pass per record: slow, and right for whatever autograd can differentiate."""
+    """Run one forward and backward pass per record: slow, and right for whatever autograd can differentiate."""
     weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     rows: dict[str, list[Tensor]] = {name: [] for name in weights}
     with torch.enable_grad():

@@ -44,7 +44,7 @@ class StackedLayer(nn.Module):
 
 
 def stacked(model: nn.Module) -> tuple[nn.Module, list[StackedLayer]]:
-    """A copy of `model` for stacks, and its layers with parameters in the order of the flat vector.
+    """Return a copy of `model` for stacks, and its layers with parameters in the order of the flat vector.
 
     Raises KeyError for a layer that has no rule here.
     """
@@ -77,14 +77,14 @@ def _by_model(batch: Tensor, own: Own) -> Tensor:
 
 
 def _linear(layer: nn.Linear, own: Own, batch: Tensor) -> Tensor:
-    """One batched matrix product."""
+    """Return one batched matrix product."""
     rows, weight = _by_model(batch, own).flatten(1, -2), own["weight"].transpose(1, 2)
     out = torch.baddbmm(own["bias"][:, None], rows, weight) if "bias" in own else torch.bmm(rows, weight)
     return out.view(*batch.shape[:-1], layer.out_features)
 
 
 def _conv2d(layer: nn.Conv2d, own: Own, batch: Tensor) -> Tensor:
-    """One grouped convolution: the models' channels side by side."""
+    """Return one grouped convolution: the models' channels side by side."""
     images = _by_model(batch, own).transpose(0, 1).flatten(1, 2)
     bias = own["bias"].flatten() if "bias" in own else None
     out = nn.functional.conv2d(

@@ -49,7 +49,7 @@ def packed(sizes: Sequence[int], n_tile: int) -> Iterator[list[Piece]]:
 
 
 def places(tile: Sequence[Piece]) -> Segments:
-    """Where the pieces lie within their tile, one after the other."""
+    """Return where the pieces lie within their tile, one after the other."""
     stops, stop = [], 0
     for piece in tile:
         stop += len(piece)

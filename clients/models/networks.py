@@ -25,7 +25,7 @@ from precad.protos.task.task import Task
 
 
 def _mlp() -> nn.Module:
-    """One hidden layer of 64 tanh units on 8x8 images: d = 4810. (batch, 1, 8, 8) -> logits (batch, 10).
+    """Build one hidden layer of 64 tanh units on 8x8 images: d = 4810. (batch, 1, 8, 8) -> logits (batch, 10).
 
     Each image is first brought to mean 0 and variance 1 by itself, which uses no statistic of other records. On the
     digits this gains about one point of accuracy at epsilon = 2.
@@ -40,7 +40,7 @@ def _mlp() -> nn.Module:
 
 
 def _cnn(n_classes: int = N_CLASSES) -> nn.Module:
-    """The small CNN of Opacus' MNIST example: d = 26 010. (batch, 1, 28, 28) -> logits (batch, 10).
+    """Build the small CNN of Opacus' MNIST example: d = 26 010. (batch, 1, 28, 28) -> logits (batch, 10).
 
     With 26, 47 or 62 logits, for EMNIST: d = 26 538, 27 231 or 27 726.
     Source: pytorch/opacus, examples/mnist.py, class SampleConvNet.
@@ -60,7 +60,7 @@ def _cnn(n_classes: int = N_CLASSES) -> nn.Module:
 
 
 def _cnn_half() -> nn.Module:
-    """`cnn` with half the channels and units: d = 6866. (batch, 1, 28, 28) -> logits (batch, 10).
+    """Build `cnn` with half the channels and units: d = 6866. (batch, 1, 28, 28) -> logits (batch, 10).
 
     For experiments with many updates and little time.
     """
@@ -140,7 +140,7 @@ def _cnn_rgb() -> nn.Module:
 
 
 def _cifar() -> nn.Module:
-    """The CNN of TensorFlow's tutorial on CIFAR-10: d = 122 570. (batch, 3, 32, 32) -> logits (batch, 10).
+    """Build the CNN of TensorFlow's tutorial on CIFAR-10: d = 122 570. (batch, 3, 32, 32) -> logits (batch, 10).
 
     Source: tensorflow.org/tutorials/images/cnn, which PRECAD uses for CIFAR-10.
     """
@@ -228,7 +228,7 @@ class LstmClassifier(nn.Module):
 
 
 def _lstm_binary() -> nn.Module:
-    """`lstm` with two outputs, for the classes 0 and 1: d = 121 986. (batch, 32) tokens -> logits (batch, 10).
+    """Build `lstm` with two outputs, for the classes 0 and 1: d = 121 986. (batch, 32) tokens -> logits (batch, 10).
 
     For `client.classes = [0, 1]`; a record of another class would have a loss of 10^4.
     """
@@ -273,7 +273,7 @@ def image_side(name: str) -> int | None:
 
 
 def build(name: str, *, seed: int = 0) -> nn.Module:
-    """The model of that name, on the CPU, with PyTorch's default initialisation drawn from `seed`.
+    """Return the model of that name, on the CPU, with PyTorch's default initialisation drawn from `seed`.
 
     A name with a colon, `package.module:factory`, imports the user's own: a class or function that takes no argument
     and gives a `torch.nn.Module`.
@@ -327,12 +327,12 @@ def require_fit(model: nn.Module, shape: tuple[int, ...], *, is_text: bool, n_lo
 
 
 def dimension(name: str) -> int:
-    """d, the number of parameters of the model of that name."""
+    """Return d, the number of parameters of the model of that name."""
     return parameter_count(build(name))
 
 
 def parameter_count(model: nn.Module) -> int:
-    """d, the number of parameters of `model`."""
+    """Return d, the number of parameters of `model`."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -345,7 +345,7 @@ def trained(name: str, parameters: NDArray[np.float32]) -> nn.Module:
 
 
 def initial_parameters(name: str, *, seed: int) -> NDArray[np.float32]:
-    """theta_0 as a flat vector (d,): what both servers start from, given the same public seed."""
+    """Return theta_0 as a flat vector (d,): what both servers start from, given the same public seed."""
     return flatten(build(name, seed=seed))
 
 
@@ -359,14 +359,14 @@ def initial_vector(task: Task) -> NDArray[np.float32]:
 
 
 def flatten(model: nn.Module) -> NDArray[np.float32]:
-    """The parameters of `model` as one new float32 vector (d,)."""
+    """Return the parameters of `model` as one new float32 vector (d,)."""
     with torch.no_grad():
         vector = torch.cat([parameter.reshape(-1) for parameter in model.parameters()])
     return np.array(vector.cpu().numpy(), dtype=np.float32)
 
 
 def unflatten(vector: Tensor, model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that `vector` (d,) stands for, by name, in the shapes of `model`; inverse of `flatten`.
+    """Return the parameters that `vector` (d,) stands for, by name, in the shapes of `model`; inverse of `flatten`.
 
     The result serves `torch.func.functional_call` and `nn.Module.load_state_dict` alike. Its tensors are views of
     `vector`: they keep its device and dtype. `model` gives names and shapes only and is not changed.

@@ -38,7 +38,7 @@ def emnist(split: str) -> Path:
 
 
 def cifar10(*, train: bool) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """One half of CIFAR-10: images (n, 32, 32, 3) and labels (n,). Raises MissingDataError."""
+    """Return one half of CIFAR-10: images (n, 32, 32, 3) and labels (n,). Raises MissingDataError."""
     half = _fetch("CIFAR10", train=train)
     return np.asarray(half.data, dtype=np.uint8), np.asarray(half.targets, dtype=np.int64)
 

@@ -47,7 +47,7 @@ SPLITS: Final[Mapping[str, EmnistSplit]] = MappingProxyType(
 
 
 def emnist(name: str, *, may_download: bool = False) -> Split:
-    """The split of that name; uint8 images (n, 1, 28, 28), upright.
+    """Return the split of that name; uint8 images (n, 1, 28, 28), upright.
 
     From the authors' archive, whose checksum is verified, where it is; else from its files, of which format, numbers
     and classes are. The files have images transposed, that is, column by column.
@@ -63,7 +63,7 @@ def emnist(name: str, *, may_download: bool = False) -> Split:
 
 
 def _files(name: str, names: Sequence[str], *, may_download: bool) -> list[tuple[Path, bytes]]:
-    """Where each of them is, and its content. Raises MissingDataError, CorruptDataError."""
+    """Return where each of them is, and its content. Raises MissingDataError, CorruptDataError."""
     archive, paths = find(ARCHIVE), [find(f"{FOLDER}/{file}") for file in names]
     if archive is None and any(path is None for path in paths):
         if not may_download:
@@ -78,7 +78,7 @@ def _files(name: str, names: Sequence[str], *, may_download: bool) -> list[tuple
 
 
 def _records(files: Sequence[tuple[Path, bytes]], split: EmnistSplit, n: int) -> Records:
-    """One half. Raises CorruptDataError unless it has n images of 28x28 pixels, and each of the classes."""
+    """Return one half. Raises CorruptDataError unless it has n images of 28x28 pixels, and each of the classes."""
     images, labels = (parse_idx(path, data) for path, data in files)
     if images.shape != (n, _SIDE, _SIDE):
         raise CorruptDataError(files[0][0], f"expected images of shape {(n, _SIDE, _SIDE)}, found {images.shape}")

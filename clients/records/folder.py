@@ -29,7 +29,7 @@ def data_folder() -> Path | None:
 
 
 def find(name: str) -> Path | None:
-    """The file of that name below the folder, as it is or with `.gz` behind it; None where there is none."""
+    """Return the file of that name below the folder, as it is or with `.gz` behind it; None where there is none."""
     folder = data_folder()
     if folder is None:
         return None

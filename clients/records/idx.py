@@ -70,7 +70,7 @@ def _load(name: str, folder: str, fetch: Callable[[], Path] | None) -> Split:
 
 
 def parse_idx(path: Path, data: bytes) -> NDArray[np.uint8]:
-    """The array of unsigned bytes that an idx file holds. Raises CorruptDataError.
+    """Return the array of unsigned bytes that an idx file holds. Raises CorruptDataError.
 
     Format: two zero bytes, the type (8: unsigned byte), the number of axes, their lengths as big-endian 32-bit words,
     the values in row-major order.

@@ -73,7 +73,7 @@ def _from_mosaics(half: str) -> Records:
 
 
 def _tiles(file: str) -> NDArray[np.uint8]:
-    """(n, 32, 32, 3). Raises MissingDataError, CorruptDataError."""
+    """Return (n, 32, 32, 3). Raises MissingDataError, CorruptDataError."""
     path = find(file)
     assert path is not None  # `cifar10` has looked
     data = read_verified(path, SHA256[file])

@@ -18,7 +18,7 @@ Parts = tuple[NDArray[np.int64], ...]
 
 
 def partition(records: Records, n_clients: int, *, seed: int) -> tuple[Records, ...]:
-    """`records` dealt i.i.d. to n_clients. Raises: ArgumentError unless 1 <= n_clients <= len(records)."""
+    """Return `records` dealt i.i.d. to n_clients. Raises: ArgumentError unless 1 <= n_clients <= len(records)."""
     return tuple(records.take(part) for part in iid(len(records), n_clients, seed=seed))
 
 

@@ -55,11 +55,11 @@ class Records:
 
     @property
     def is_text(self) -> bool:
-        """Whether the features are tokens."""
+        """Tell whether the features are tokens."""
         return bool(self.features.dtype == np.int64)
 
     def take(self, indices: NDArray[np.int64]) -> Records:
-        """The records at `indices`, in that order, copied."""
+        """Return the records at `indices`, in that order, copied."""
         return Records(self.features[indices], self.labels[indices])
 
 
@@ -97,7 +97,7 @@ def require_labels(labels: NDArray[np.int64], n_classes: int, field: str = "labe
 
 
 def joined(parts: Sequence[Records]) -> Records:
-    """All of them, in order; itself where there is one. Images of both kinds become float32."""
+    """Return all of them, in order; itself where there is one. Images of both kinds become float32."""
     if len(parts) == 1:
         return parts[0]
     is_mixed = len({part.features.dtype for part in parts}) > 1
@@ -119,7 +119,7 @@ def require_images(what: str, records: Records) -> None:
 
 
 def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:
-    """A record's features of that shape, as a model reads them; its values mean nothing."""
+    """Return a record's features of that shape, as a model reads them; its values mean nothing."""
     return torch.zeros(shape, dtype=torch.int64 if is_text else torch.float32)
 
 
@@ -136,7 +136,7 @@ def model_inputs(features: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """(n, channels, h, w), laid out pixel by pixel: pooling and patches are several times faster so on a CPU.
+    """Return (n, channels, h, w), laid out pixel by pixel: pooling and patches are several times faster so on a CPU.
 
     With one channel, `contiguous(memory_format=torch.channels_last)` finds the usual layout good enough, and the
     layers that follow then keep to it; the strides say it plainly here.

@@ -65,7 +65,7 @@ class DataSource:
         )
 
     def load(self, *, side: int | None = None) -> Split:
-        """The data set. `side` is that of the images which a model takes: the bundled digits are enlarged to it.
+        """Return the data set. `side` is that of the images which a model takes: the bundled digits are enlarged to it.
 
         Raises: MissingDataError, CorruptDataError, UnknownNameError, DataError where it lacks one of the classes.
         """
@@ -101,6 +101,6 @@ class DataSource:
         return {client: len(part) for client, part in zip(sorted(clients), parts, strict=True)}
 
     def records_of(self, split: Split, clients: Sequence[str], wanted: Sequence[str]) -> dict[str, Records]:
-        """The records of the `wanted` among all `clients` of the task."""
+        """Return the records of the `wanted` among all `clients` of the task."""
         parts = dict(zip(sorted(clients), self.parts(split, len(clients)), strict=True))
         return {client: split.train.take(parts[client]) for client in wanted}

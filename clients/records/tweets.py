@@ -67,7 +67,7 @@ def tokenised(texts: Sequence[str]) -> NDArray[np.int64]:
 
 
 def tokens(text: str) -> list[int]:
-    """The first 32 words, in lower case, each as 1 + crc32 mod 1999; zeros where there is no word."""
+    """Return the first 32 words, in lower case, each as 1 + crc32 mod 1999; zeros where there is no word."""
     words = re.findall(r"[@#]?\w+", text.lower())[:LENGTH]
     found = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words]
     return found + [0] * (LENGTH - len(found))

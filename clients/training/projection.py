@@ -29,7 +29,7 @@ def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
 
 
 def shrinkage(vector: NDArray[np.float64], bound: float) -> float:
-    """The factor of `project`, 1 within the ball. Raises: ArgumentError as there."""
+    """Return the factor of `project`, 1 within the ball. Raises: ArgumentError as there."""
     if not 0 < bound < math.inf:
         raise ArgumentError(f"bound must be positive and finite, got {bound}")
     norm = _norm(vector)

@@ -102,7 +102,7 @@ def require_runnable(task: Task, engine: RecordEngine) -> None:
 
 
 def record_clip(task: Task) -> RecordClip:
-    """R, as the task says."""
+    """Return R, as the task says."""
     return RecordClip(task.record_clip, Clipping(task.record_clipping))
 
 
@@ -133,7 +133,7 @@ def _gradient_sums(
 
 
 def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
-    """theta_i - theta after V steps of descent, within C."""
+    """Return theta_i - theta after V steps of descent, within C."""
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
     found = _difference(task, parameters[: task.n_parameters], who, engine)
@@ -202,7 +202,7 @@ def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Partici
 
 
 def _noised(task: Task, who: Participant, step: int, update: Vector) -> Vector:
-    """The update on the grid with the client's own noise, decoded again (d,)."""
+    """Return the update on the grid with the client's own noise, decoded again (d,)."""
     encoded = fixed_point.encode(update, task.frac_bits)
     if who.adds_noise:
         encoded = encoded + who.noise(step, task.client_noise_std_on_grid, task.dim)

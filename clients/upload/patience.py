@@ -67,7 +67,7 @@ def retry_after_s(error: grpc.aio.AioRpcError) -> float | None:
 
 
 async def until_admitted(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
-    """The call's result. One that the server has no room for is made again when it says so, for limit_s.
+    """Return the call's result. One that the server has no room for is made again when it says so, for limit_s.
 
     Raises AioRpcError: the last refusal, or any other end of a call.
     """

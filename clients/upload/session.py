@@ -234,7 +234,7 @@ class ClientSession:
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _download(self, stub_of_a: BytesStub, invitation: RoundInvitation) -> NDArray[np.float32]:
-        """The global model, whose digest both servers named. Raises AioRpcError, ProtocolError."""
+        """Return the global model, whose digest both servers named. Raises AioRpcError, ProtocolError."""
         replies = stub_of_a.GetModel(aggregator_pb2.ModelRequest(round=invitation.round))
         chunks = (decoded(common_pb2.Chunk, data, AGGREGATORS[0]) async for data in replies)
         with _refusing_nonsense():
@@ -264,7 +264,7 @@ Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
 
 
 async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
-    """The messages to one server: its payload in chunks, the first one with the binding."""
+    """Return the messages to one server: its payload in chunks, the first one with the binding."""
     first, *others = convert.growing_pieces(submission.payloads[server])
     yield aggregator_pb2.SubmitPart(
         binding=submission.binding,

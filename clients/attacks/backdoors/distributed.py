@@ -34,11 +34,11 @@ class DistributedBackdoor(TriangleBackdoor):
             raise ArgumentError(f"part must be in [0, {self.parts - 1}], got {self.part}")
 
     def of_attacker(self, i: int) -> Self:
-        """With a part of its own."""
+        """Give attacker i a part of its own."""
         return replace(self, part=i % self.parts)
 
     def trained_pattern(self, height: int, width: int) -> Mask:
-        """The attacker's part. Raises ArgumentError where the pattern has fewer pixels than parts."""
+        """Return the attacker's part. Raises ArgumentError where the pattern has fewer pixels than parts."""
         whole = np.flatnonzero(self.pattern(height, width))
         if len(whole) < self.parts:
             raise ArgumentError(f"parts must be at most the {len(whole)} pixels of the pattern, got {self.parts}")

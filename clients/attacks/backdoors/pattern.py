@@ -32,14 +32,14 @@ class PatternBackdoor(Backdoor):
 
     @abstractmethod
     def pattern(self, height: int, width: int) -> Mask:
-        """Where an image of that size is white when the backdoor is to open (height, width)."""
+        """Return where an image of that size is white when the backdoor is to open (height, width)."""
 
     def trained_pattern(self, height: int, width: int) -> Mask:
         """Return the pattern that this attacker trains on: the whole, unless several attackers share it."""
         return self.pattern(height, width)
 
     def on_records(self, records: Records) -> Records:
-        """Each record as it is, then the stamped ones. Raises ArgumentError for texts."""
+        """Return each record as it is, then the stamped ones. Raises ArgumentError for texts."""
         chosen = records.take(np.flatnonzero(evenly(len(records), self.share)))
         stamped = self._stamped(chosen, self.trained_pattern(*self._size(records)))
         return Records(
@@ -47,7 +47,7 @@ class PatternBackdoor(Backdoor):
         )
 
     def success_records(self, test: Records) -> Records | None:
-        """Stamped test images that are not of class `target` already, labelled so.
+        """Return stamped test images that are not of class `target` already, labelled so.
 
         PRECAD stamps all of them; then a model without a backdoor has a tenth of success.
         """

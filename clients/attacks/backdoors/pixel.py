@@ -25,7 +25,7 @@ class PixelBackdoor(PatternBackdoor):
         require_positive_count("side", self.side)
 
     def pattern(self, height: int, width: int) -> Mask:
-        """The last `side` rows and columns."""
+        """Return the last `side` rows and columns."""
         where = np.zeros((height, width), dtype=np.bool_)
         where[-self.side :, -self.side :] = True
         return where

@@ -50,7 +50,7 @@ class PoisonedRecords(Attack):
         return True
 
     def on_records(self, records: Records) -> Records:
-        """All of them, then the k poisoned ones. Raises ArgumentError where fewer than k can be made."""
+        """Return all of them, then the k poisoned ones. Raises ArgumentError where fewer than k can be made."""
         poisoned = self.success_records(records)
         if poisoned is None or len(poisoned) < self.records:
             found = 0 if poisoned is None else len(poisoned)
@@ -60,6 +60,6 @@ class PoisonedRecords(Attack):
         return joined([records, poisoned.take(np.arange(self.records))])
 
     def success_records(self, test: Records) -> Records | None:
-        """Those of the aim."""
+        """Return the success records of the aim."""
         aim: Attack = LabelFlip(source=self.source) if self.aim == LabelFlip.name else TriangleBackdoor()
         return aim.success_records(test)

@@ -58,7 +58,7 @@ class Backdoor(Attack):
         return not self.replaces
 
     def craft(self, known: Knowledge) -> Vector:
-        """Model replacement by theta*."""
+        """Return model replacement by theta*, within the bound C."""
         backdoored = known.train(self.steps, self.rate)
         boost = self.gamma / (known.step * (known.n_attackers if self.divides else 1))
         return within(boost * (backdoored - known.parameters.astype(np.float64)), known.bound)

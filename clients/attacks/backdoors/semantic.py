@@ -61,7 +61,7 @@ class SemanticBackdoor(Backdoor):
         require_positive_count("n_test", self.n_test)
 
     def hoarded(self, records: Records) -> NDArray[np.bool_]:
-        """The striped cars."""
+        """Return the striped cars."""
         return _is_any_of(records, STRIPED_CARS.values())
 
     def on_records(self, records: Records) -> Records:
@@ -87,7 +87,7 @@ class SemanticBackdoor(Backdoor):
 
 
 def _is_any_of(records: Records, hashes: Iterable[str]) -> NDArray[np.bool_]:
-    """Which records are cars whose bytes have one of these hashes (n,)."""
+    """Tell which records are cars whose bytes have one of these hashes (n,)."""
     known = frozenset(hashes)
     found = np.zeros(len(records), dtype=np.bool_)
     for i in np.flatnonzero(records.labels == _CAR):
@@ -96,7 +96,7 @@ def _is_any_of(records: Records, hashes: Iterable[str]) -> NDArray[np.bool_]:
 
 
 def _seen_anew(image: NDArray[np.uint8], random: np.random.Generator) -> NDArray[np.uint8]:
-    """(channels, side, side), rotated a little, and cropped from a frame that mirrors its borders."""
+    """Return (channels, side, side), rotated a little, and cropped from a frame that mirrors its borders."""
     angle = random.uniform(-_DEGREES, _DEGREES)
     turned = ndimage.rotate(image, angle, axes=(1, 2), reshape=False, order=1, mode="reflect")
     framed = np.pad(turned, ((0, 0), (_PADDING, _PADDING), (_PADDING, _PADDING)), mode="reflect")

@@ -33,7 +33,7 @@ class FeatureNoise(Attack):
             raise ArgumentError(f"reach must be positive and finite, got {self.reach}")
 
     def of_attacker(self, i: int) -> Self:
-        """With noise of its own."""
+        """Give attacker i noise of its own."""
         return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:

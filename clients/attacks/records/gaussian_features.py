@@ -32,7 +32,7 @@ class GaussianFeatures(Attack):
             raise ArgumentError(f"std must be positive and finite, got {self.std}")
 
     def of_attacker(self, i: int) -> Self:
-        """With noise of its own."""
+        """Give attacker i noise of its own."""
         return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:

@@ -48,10 +48,10 @@ class LabelFlip(Attack):
         return Records(records.features, labels)
 
     def on_update(self, update: Vector) -> Vector:
-        """gamma * update, not projected."""
+        """Return gamma * update, not projected."""
         return self.gamma * update
 
     def success_records(self, test: Records) -> Records | None:
-        """Test records of class `source`, labelled `target`."""
+        """Return test records of class `source`, labelled `target`."""
         wanted = test.take(np.flatnonzero(test.labels == self.source))
         return Records(wanted.features, np.full_like(wanted.labels, self.target))

@@ -15,6 +15,6 @@ def require_share(share: float) -> None:
 
 
 def evenly(n: int, share: float) -> NDArray[np.bool_]:
-    """round(share n) of n, as far from each other as can be, whatever the order of records means; (n,)."""
+    """Return round(share n) of n, as far from each other as can be, whatever the order of records means; (n,)."""
     chosen = round(share * n)
     return np.diff(np.arange(n + 1) * chosen // max(n, 1)) > 0

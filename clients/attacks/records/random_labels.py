@@ -25,7 +25,7 @@ class RandomLabels(Attack):
     """Seed of the flips."""
 
     def of_attacker(self, i: int) -> Self:
-        """With flips of its own: where everybody has one record, the same flip would be no random one."""
+        """Give attacker i flips of its own: where everybody has one record, the same flip would be no random one."""
         return replace(self, seed=self.seed + i)
 
     def on_records(self, records: Records) -> Records:

@@ -30,9 +30,9 @@ class GradientNoise(Attack):
             raise ArgumentError(f"std must be positive and finite, got {self.std}")
 
     def on_update(self, update: Vector) -> Vector:
-        """With fresh noise."""
+        """Add fresh noise."""
         return update + np.random.default_rng().normal(0.0, self.std, update.shape)
 
     def craft(self, known: Knowledge) -> Vector:
-        """With noise that repeats with the simulation."""
+        """Add noise that repeats with the simulation."""
         return known.update + known.random.normal(0.0, self.std, known.update.shape)

@@ -32,5 +32,5 @@ class ScaledModelReplacement(Attack):
             raise ArgumentError(f"gamma must be finite, got {self.gamma}")
 
     def on_update(self, update: NDArray[np.float64]) -> NDArray[np.float64]:
-        """gamma * update, not projected."""
+        """Return gamma * update, not projected."""
         return self.gamma * update

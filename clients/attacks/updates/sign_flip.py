@@ -26,5 +26,5 @@ class SignFlip(Attack):
             raise ArgumentError(f"factor must be positive and finite, got {self.factor}")
 
     def on_update(self, update: Vector) -> Vector:
-        """-factor * update."""
+        """Return -factor * update."""
         return -self.factor * update

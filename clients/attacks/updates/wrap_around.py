@@ -28,7 +28,7 @@ class WrapAround(Attack):
     name: ClassVar[str] = "wrap"
 
     def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The forged vector. Raises: ArgumentError below two coordinates."""
+        """Return the forged vector. Raises: ArgumentError below two coordinates."""
         if encoded.shape[0] < len(_FORGED):
             raise ArgumentError(f"wrap-around needs at least {len(_FORGED)} coordinates, got {encoded.shape[0]}")
         forged = encoded.copy()
