@@ -9,37 +9,37 @@ import numbers
 
 
 def require_positive(name: str, value: float) -> None:
-    """`value` must be a finite number > 0."""
+    """Require that `value` is a finite number > 0."""
     if not _is_real(value) or not 0 < value < math.inf:
         raise ValueError(f"{name} must be > 0 and finite, got {value}")
 
 
 def require_probability(name: str, value: float) -> None:
-    """`value` must be in [0, 1]."""
+    """Require that `value` is in [0, 1]."""
     if not _is_real(value) or not 0 <= value <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {value}")
 
 
 def require_delta(value: float) -> None:
-    """A target failure probability must be in (0, 1)."""
+    """Require that a target failure probability is in (0, 1)."""
     if not _is_real(value) or not 0 < value < 1:
         raise ValueError(f"delta must be in (0, 1), got {value}")
 
 
 def require_count(name: str, value: int, *, at_least: int = 0) -> None:
-    """`value` must be an int >= `at_least`."""
+    """Require that `value` is an int >= `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
 
 
 def require_finite(name: str, value: float) -> None:
-    """`value` must be a finite real number."""
+    """Require that `value` is a finite real number."""
     if not _is_real(value) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value!r}")
 
 
 def require_non_negative(name: str, value: float, *, may_be_infinite: bool = False) -> None:
-    """`value` must be >= 0, and finite unless it `may_be_infinite`."""
+    """Require that `value` is >= 0, and finite unless it `may_be_infinite`."""
     if not _is_real(value) or not value >= 0 or (math.isinf(value) and not may_be_infinite):
         raise ValueError(f"{name} must be >= 0{'' if may_be_infinite else ' and finite'}, got {value!r}")
 
@@ -51,20 +51,20 @@ def require_delta_or_zero(value: float) -> None:
 
 
 def require_order(alpha: float) -> None:
-    """A Renyi order must be > 1 and finite."""
+    """Require that a Renyi order is > 1 and finite."""
     if not _is_real(alpha) or not 1 < alpha < math.inf:
         raise ValueError(f"alpha must be > 1 and finite, got {alpha!r}")
 
 
 def integral(name: str, value: float, *, at_least: int = 0) -> int:
-    """`value` as an int. It must be integral, 8 or 8.0, and >= `at_least`."""
+    """Return `value` as an int. It must be integral, 8 or 8.0, and >= `at_least`."""
     if not _is_real(value) or not math.isfinite(value) or value != int(value) or value < at_least:
         raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
     return int(value)
 
 
 def require_one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """`value` must be one of the strings in `choices`."""
+    """Require that `value` is one of the strings in `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 

@@ -145,7 +145,7 @@ class Ledger:
 
     @property
     def rounds(self) -> frozenset[int]:
-        """Every round number charged."""
+        """Return every round number charged."""
         return frozenset(self._rounds)
 
     @property
@@ -206,7 +206,7 @@ class Ledger:
         return self._exceeded_by(sorted_ids(clients), next_round or 0) is not None
 
     def statement(self, view: View, client: str | None = None, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
-        """The bound on what one client's units lose, or those of the client with most rounds.
+        """Return the bound on what one client's units lose, or those of the client with most rounds.
 
         If no draw is discarded, that of the rounds so far; else that of the most rounds that it can have been in.
         """

@@ -21,7 +21,7 @@ def charge_of(fields: dict[str, Any], earlier: Collection[int]) -> tuple[int, li
 
 
 def sorted_ids(clients: Collection[str]) -> list[str]:
-    """The client ids in order, each a non-empty string and named once."""
+    """Return the client ids in order, each a non-empty string and named once."""
     if isinstance(clients, str) or not all(isinstance(client, str) and client for client in clients):
         raise ValueError(f"clients must be a collection of non-empty strings, got {clients!r}")
     if len(set(clients)) != len(clients):
@@ -30,14 +30,14 @@ def sorted_ids(clients: Collection[str]) -> list[str]:
 
 
 def seal(fields: dict[str, Any], previous_chain: str) -> tuple[bytes, str]:
-    """The line holding `fields`, with its newline, and its chain value."""
+    """Return the line holding `fields`, with its newline, and its chain value."""
     body = json.dumps(fields, separators=(",", ":"))
     chain = hashlib.sha256(f"{previous_chain}{body}".encode()).hexdigest()
     return f'{body[:-1]},"chain":"{chain}"}}\n'.encode(), chain
 
 
 def unseal(line: bytes, previous_chain: str) -> tuple[dict[str, Any], str]:
-    """The fields of a line and its chain value. ValueError unless `_seal` makes exactly this line of them."""
+    """Return the fields of a line and its chain value. ValueError unless `_seal` makes exactly this line of them."""
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("a line must be a JSON object")

@@ -138,7 +138,7 @@ def task_cost(task: PublicParameters) -> TaskCost:
 
 
 def budgets_of(task: PublicParameters) -> dict[View | Level, float]:
-    """The budgets that the task has."""
+    """Return the budgets that the task has."""
     limits: dict[View | Level, float | None] = {
         View.ONE_SERVER: task.epsilon_budget_one_server,
         View.CLIENTS_ONLY: task.epsilon_budget_clients_only,

@@ -52,7 +52,7 @@ def smallest_noise_multiplier(
 def most_rounds(
     target_epsilon: float, event: Event, delta: float, accountant: PrivacyAccountant, *, at_most: int = 1_000_000
 ) -> int:
-    """The largest number of rounds with epsilon <= target; `at_most` is where the search stops."""
+    """Return the largest number of rounds with epsilon <= target; `at_most` is where the search stops."""
     require_positive("target_epsilon", target_epsilon)
     require_delta(delta)
     require_count("at_most", at_most, at_least=1)
@@ -61,7 +61,7 @@ def most_rounds(
 
 
 def largest(holds: Callable[[int], bool], at_most: int) -> int:
-    """The largest n <= at_most for which `holds`, which is true at 0 and false for good from some n on."""
+    """Return the largest n <= at_most for which `holds`, which is true at 0 and false for good from some n on."""
     high = 1
     while high <= at_most and holds(high):
         high *= 2

@@ -47,7 +47,7 @@ def delta_from_mu(epsilon: float, mu: float) -> float:
 
 
 def _delta_at(t: float, mu: float) -> float:
-    """delta as a function of t = epsilon/mu - mu/2, which stays moderate where epsilon does not."""
+    """Return delta as a function of t = epsilon/mu - mu/2, which stays moderate where epsilon does not."""
     if t > 40:  # phi(t) is below 1e-347
         return 0.0
     if t > -10 and mu < _SMALL_MU:
@@ -82,7 +82,7 @@ def eps_from_mu(delta: float, mu: float) -> float:
 
 
 def mu_from_eps_delta(epsilon: float, delta: float) -> float:
-    """The mu with delta(epsilon; mu) = delta, by root finding: what `delta_from_mu` inverts.
+    """Return the mu with delta(epsilon; mu) = delta, by root finding: what `delta_from_mu` inverts.
 
     Raises: ValueError if epsilon < 0 and delta < 1 - e^epsilon, where no mechanism is that private.
     """
@@ -118,7 +118,7 @@ def analytic_gaussian_eps(sigma: float, delta: float) -> float:
 
 
 def classical_gaussian_eps(sigma: float, delta: float) -> float:
-    """sqrt(2 ln(1.25/delta)) / sigma. A bound where it is at most 1, and refused elsewhere, where it is false.
+    """Return sqrt(2 ln(1.25/delta)) / sigma. A bound where it is at most 1, and refused elsewhere, where it is false.
 
     Source: Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", Theorem 3.22. PRECAD prints 4/5
     for 5/4, with which sigma = 0.1 would have delta = 0.796 at epsilon = 0.99; the truth is above 0.99999.
@@ -139,13 +139,13 @@ def gdp_tradeoff(a: float, mu: float) -> float:
 
 
 def gdp_composed_mu(sigma: float, n_releases: float) -> float:
-    """sqrt(n) / sigma: exact parameter of n independent Gaussian releases of multiplier sigma. Bound."""
+    """Return sqrt(n) / sigma: exact parameter of n independent Gaussian releases of multiplier sigma. Bound."""
     require_positive("sigma", sigma)
     return math.sqrt(integral("n_releases", n_releases)) / sigma
 
 
 def gdp_clt(p: float, sigma: float, T: float) -> float:
-    """p sqrt(T (e^{1/sigma^2} - 1)): limit of T Poisson(p) Gaussian rounds as T grows with p sqrt(T) fixed.
+    """Return p sqrt(T (e^{1/sigma^2} - 1)): limit of T Poisson(p) Gaussian rounds as T grows with p sqrt(T) fixed.
 
     Source: Bu, Dong, Long, Su, "Deep Learning with Gaussian Differential Privacy", HDSR '20. An approximation: at
     finite T it is above or below the truth, and below it in the tails that small deltas look at. May be infinite.

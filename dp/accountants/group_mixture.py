@@ -57,7 +57,7 @@ _MOST_NOISE: Final = 1e9  # above it, this much is taken to be there: no more th
 
 
 def group_mixture_delta(K: float, q: float, sigma_bar: float, T: float, eps: float, direction: str) -> float:
-    """delta(eps) after T rounds with K units, any real eps. Upper bound, tight to about 1e-3 of its value."""
+    """Return delta(eps) after T rounds with K units, any real eps. Upper bound, tight to about 1e-3 of its value."""
     K, T = _require(K, q, sigma_bar, T)
     require_finite("eps", eps)
     require_one_of("direction", direction, tuple(Direction))
@@ -71,7 +71,7 @@ def group_mixture_delta(K: float, q: float, sigma_bar: float, T: float, eps: flo
 
 
 def _delta_if_seen(K: int, q: float, T: int, eps: float, direction: Direction) -> float:
-    """delta(eps), where each round shows how many of the K units were drawn. An upper bound for any noise.
+    """Return delta(eps), where each round shows how many of the K units were drawn. An upper bound for any noise.
 
     With probability w = (1 - q)^(K T) nobody ever is, which looks like a training without them; else P and Q have
     nothing in common.
@@ -84,7 +84,7 @@ def _delta_if_seen(K: int, q: float, T: int, eps: float, direction: Direction) -
 
 @functools.lru_cache(maxsize=1024)
 def delta_curve(K: int, q: float, sigma_bar: float, T: int, direction: Direction) -> DeltaCurve:
-    """delta at up to 4096 epsilons >= 0, and cached: what certificates are made of."""
+    """Return delta at up to 4096 epsilons >= 0, and cached: what certificates are made of."""
     K, T = _require(K, q, sigma_bar, T)
     if K == 0 or T == 0 or q == 0:
         return DeltaCurve(np.zeros(1), np.zeros(1))
@@ -121,7 +121,7 @@ def loss_distribution(
 def _one_round(
     K: int, q: float, sigma: float, direction: Direction, visible: float, T: int, largest_step: float
 ) -> LossDistribution:
-    """One round, on a grid fit for T of them. See `_Mixture.step`."""
+    """Return one round, on a grid fit for T of them. See `_Mixture.step`."""
     log_weights = log_binomial_weights(K, q) if q < 1 else np.asarray([-math.inf] * K + [0.0])
     if K > 16 and q < 1:  # the far tail of Bin(K, q) only makes the arrays longer
         log_weights = log_weights[: int(binom.isf(_CUT, K, q)) + 2]
@@ -153,7 +153,7 @@ class _Mixture:
         self.missing = max(0.0, 1.0 - float(np.exp(log_weights).sum()))
 
     def highest_mean(self, cut: float) -> float:
-        """Number of drawn units that is exceeded with probability below `cut`."""
+        """Return the number of drawn units that is exceeded with probability below `cut`."""
         tail = np.cumsum(np.exp(self.log_weights)[::-1])[::-1]
         return float(np.count_nonzero(tail > cut) - 1)
 
@@ -179,7 +179,7 @@ class _Mixture:
         return self._loss_and_slope(x)[0]
 
     def _loss_and_slope(self, x: Array) -> tuple[Array, Array]:
-        """ln sum_k w_k e^{(2 k x - k^2)/(2 sigma^2)}, and its derivative E[k | x] / sigma^2."""
+        """Return ln sum_k w_k e^{(2 k x - k^2)/(2 sigma^2)}, and its derivative E[k | x] / sigma^2."""
         exponents = self.log_weights[:, None] + self.k[:, None] * (x - self.k[:, None] / 2) / self.sigma**2
         top = exponents.max(axis=0)
         terms = np.exp(exponents - top)

@@ -22,7 +22,7 @@ def group_dp(epsilon: float, delta: float, k: float) -> tuple[float, float]:
 
 
 def geometric_sum(epsilon: float, k: int) -> float:
-    """(e^{k epsilon} - 1)/(e^epsilon - 1) = sum over j < k of e^{j epsilon}; infinite when it overflows."""
+    """Return (e^{k epsilon} - 1)/(e^epsilon - 1) = sum over j < k of e^{j epsilon}; infinite when it overflows."""
     if epsilon == 0 or k <= 1:
         return float(k)
     log_sum = (k - 1) * epsilon + math.log(-math.expm1(-k * epsilon)) - math.log(-math.expm1(-epsilon))

@@ -19,7 +19,7 @@ from precad.dp.checks import integral, require_count, require_positive, require_
 
 
 def central_noise_std(z: float, S: float, q: float, N: float) -> float:
-    """z S/(q N): standard deviation of the noise on the average over q N users, multiplier z."""
+    """Return z S/(q N): standard deviation of the noise on the average over q N users, multiplier z."""
     require_positive("z", z)
     require_positive("S", S)
     require_probability("q", q)
@@ -29,7 +29,7 @@ def central_noise_std(z: float, S: float, q: float, N: float) -> float:
 
 
 def joint_clip(block_clips: Sequence[float]) -> float:
-    """sqrt(sum_l S_l^2): the sensitivity of an update whose blocks are clipped apart. Bound.
+    """Return sqrt(sum_l S_l^2): the sensitivity of an update whose blocks are clipped apart. Bound.
 
     L equal blocks keep the multiplier if S_l = S/sqrt(L); clipping each at S leaves sigma/sqrt(L) of it.
     """
@@ -50,7 +50,7 @@ def instance_level_epsilon(
 
 
 def may_start(event: Event, rounds_done: int, delta: float, budget: float, accountant: PrivacyAccountant) -> bool:
-    """Whether the coming round leaves the budget kept: epsilon after it, not before, is what counts."""
+    """Tell whether the coming round leaves the budget kept: epsilon after it, not before, is what counts."""
     require_count("rounds_done", rounds_done)
     require_positive("budget", budget)
     return accountant.epsilon(event, rounds_done + 1, delta) <= budget

@@ -166,7 +166,7 @@ class PrivacyAccountant(Protocol):
         ...
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """An epsilon with which `rounds` repetitions of `event` are (epsilon, delta)-DP, add/remove one unit.
+        """Return an epsilon with which `rounds` repetitions of `event` are (epsilon, delta)-DP, add/remove one unit.
 
         Zero for no rounds; infinite where the accountant can prove nothing. If `label` is BOUND, proved.
 
@@ -294,7 +294,7 @@ def _grid_step(event: SampledGaussian) -> float:
 
 
 def _gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Epsilon of one Gaussian release, raised by far more than the root finder's error.
+    """Return epsilon of one Gaussian release, raised by far more than the root finder's error.
 
     Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML '18, Theorem 8.
     With a multiplier below 1e-6 epsilon is beyond 10^11, and is given as infinite.

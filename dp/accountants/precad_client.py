@@ -11,7 +11,7 @@ from precad.dp.checks import require_positive, require_probability
 
 
 def client_noise_multiplier(sigma: float, R: float, C: float) -> float:
-    """sigma_bar = sqrt(2) sigma R / C: both servers' noise over the clip C of one client's update.
+    """Return sigma_bar = sqrt(2) sigma R / C: both servers' noise over the clip C of one client's update.
 
     If one server leaves its noise out, sigma_bar / sqrt(2) is left.
     """
@@ -22,7 +22,7 @@ def client_noise_multiplier(sigma: float, R: float, C: float) -> float:
 
 
 def client_level_mu(q: float, T: float, sigma: float, R: float, C: float) -> float:
-    """q sqrt(T (e^{1/sigma_bar^2} - 1)): the parameter PRECAD's Theorem 2 assumes. An approximation.
+    """Return q sqrt(T (e^{1/sigma_bar^2} - 1)): the parameter PRECAD's Theorem 2 assumes. An approximation.
 
     Infinite when it overflows, and then a certificate made of it is vacuous. At the paper's own settings it lies
     between 3.7e3 and 1.9e25.

@@ -36,7 +36,7 @@ class MonotonePair(Protocol):
     """P, with the attack, beside Q, without: laws of one number x, in which the loss ln dP/dQ increases."""
 
     def inverse(self, losses: Array) -> Array:
-        """The x of each loss; -inf at and below the infimum of the loss."""
+        """Return the x of each loss; -inf at and below the infimum of the loss."""
         ...
 
     def attacked_between(self, cuts: Array) -> Array:
@@ -141,13 +141,13 @@ class LossDistribution:
         return first, max(last, first)
 
     def delta(self, epsilon: float) -> float:
-        """Upper bound on delta at any real epsilon."""
+        """Return an upper bound on delta at any real epsilon."""
         losses = self._losses()
         above = losses > epsilon
         return min(1.0, self.infinite + float(self.mass[above] @ -np.expm1(epsilon - losses[above])))
 
     def curve(self) -> "DeltaCurve":
-        """delta at epsilon = 0 and at every grid point above it."""
+        """Return delta at epsilon = 0 and at every grid point above it."""
         start = max(0, 1 - self.lowest)  # the first point with a positive loss
         mass = self.mass[start:]
         # sum over j >= i of mass_j e^{loss_i - loss_j}, as a recursion from the right: nothing overflows

@@ -31,7 +31,7 @@ _LEAST_SIGMA, _MOST_SIGMA = 1e-100, 1e100  # beyond: an infinite divergence, and
 
 
 def rdp_gaussian(alpha: float, sigma: float, sensitivity: float = 1.0) -> float:
-    """alpha s^2 / (2 sigma^2) for a Gaussian release, alpha >= 1. Source: Mironov '17, Proposition 7."""
+    """Return alpha s^2 / (2 sigma^2) for a Gaussian release, alpha >= 1. Source: Mironov '17, Proposition 7."""
     if alpha != 1 or isinstance(alpha, bool):
         require_order(alpha)
     require_positive("sigma", sigma)
@@ -83,13 +83,13 @@ def _sampled_gaussian(alpha: float, q: float, sigma: float) -> float:
 
 
 def _log_excess_sum(alpha: int, q: float, sigma: float) -> float:
-    """ln(A - 1) = ln sum_{j >= 2} C(alpha, j) (1-q)^{alpha-j} q^j (e^{j(j-1)/(2 sigma^2)} - 1)."""
+    """Return ln(A - 1) = ln sum_{j >= 2} C(alpha, j) (1-q)^{alpha-j} q^j (e^{j(j-1)/(2 sigma^2)} - 1)."""
     j = np.arange(2, alpha + 1)
     return float(logsumexp(log_binomial_weights(alpha, q)[2:] + log_expm1(j * (j - 1) / 2 / sigma**2)))
 
 
 def log_binomial_weights(n: int, q: float) -> NDArray[np.float64]:
-    """ln C(n, j) + j ln q + (n - j) ln(1 - q) for j = 0 .. n, 0 < q < 1."""
+    """Return ln C(n, j) + j ln q + (n - j) ln(1 - q) for j = 0 .. n, 0 < q < 1."""
     j = np.arange(n + 1)
     log_choose = gammaln(n + 1) - gammaln(j + 1) - gammaln(n - j + 1)
     weights: NDArray[np.float64] = log_choose + j * math.log(q) + (n - j) * math.log1p(-q)
@@ -97,13 +97,13 @@ def log_binomial_weights(n: int, q: float) -> NDArray[np.float64]:
 
 
 def log_expm1(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ln(e^x - 1) for x > 0, and -inf at 0."""
+    """Return ln(e^x - 1) for x > 0, and -inf at 0."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.where(x > 30, x + np.log1p(-np.exp(-x)), np.log(np.expm1(np.minimum(x, 30.0))))
 
 
 def _log_excess_integral(alpha: float, q: float, sigma: float) -> float:
-    """ln E[g(q u)] by the trapezoidal rule, in log space. See the module for g, u and the step."""
+    """Return ln E[g(q u)] by the trapezoidal rule, in log space. See the module for g, u and the step."""
     step = min(sigma / 8, sigma**2 / 4)
     log_terms = []
     for low, high in _windows(alpha, sigma):
@@ -114,7 +114,7 @@ def _log_excess_integral(alpha: float, q: float, sigma: float) -> float:
 
 
 def _windows(alpha: float, sigma: float) -> list[tuple[float, float]]:
-    """Where the integrand lives: from below 0 to beyond alpha; if sigma is small, around 0, 1 and alpha only.
+    """Return where the integrand lives: from below 0 to beyond alpha; if sigma is small, around 0, 1 and alpha only.
 
     A binomial expansion writes it as Gaussians of std sigma around j = 0 .. alpha, of log weight
     ln C(alpha, j) + j ln(q/(1-q)) + j (j-1)/(2 sigma^2). For sigma below 0.05 that is so convex in j that those
@@ -133,7 +133,7 @@ def _windows(alpha: float, sigma: float) -> list[tuple[float, float]]:
 
 
 def _log_g(alpha: float, q: float, v: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ln g(q (e^v - 1)), g(y) = (1 + y)^alpha - 1 - alpha y, each size of y by the form that does not cancel."""
+    """Return ln g(q (e^v - 1)), g(y) = (1 + y)^alpha - 1 - alpha y, each size of y by the form that does not cancel."""
     log_1_plus_y = np.logaddexp(math.log1p(-q), math.log(q) + v)
     y = q * np.expm1(np.minimum(v, 700.0))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -167,7 +167,7 @@ def rdp_sgm_two_stage(alpha: float, q: float, p: float, sigma: float) -> float:
 
 
 def rdp_composed(rho: float, rounds: float) -> float:
-    """T rho: Renyi divergences of independent or adaptive rounds add. Source: Mironov '17, Proposition 1."""
+    """Return T rho: Renyi divergences of independent or adaptive rounds add. Source: Mironov '17, Proposition 1."""
     require_non_negative("rho", rho, may_be_infinite=True)
     T = integral("rounds", rounds)
     return T * rho if T > 0 else 0.0  # rho may be infinite

@@ -55,7 +55,7 @@ def eps_from_rdp(
 
 
 def order_grid(orders: str | Sequence[float]) -> tuple[float, ...]:
-    """The grid of that name, or the orders themselves, in ascending order."""
+    """Return the grid of that name, or the orders themselves, in ascending order."""
     if isinstance(orders, str):
         require_one_of("orders", orders, tuple(ORDERS))
         return ORDERS[orders]
@@ -74,7 +74,7 @@ def eps_sgm_rdp(
     method: str = "balle",
     orders: str | Sequence[float] = "wide",
 ) -> float:
-    """Epsilon of `steps` rounds of the Poisson(q)-sampled Gaussian. Bound, add/remove."""
+    """Return epsilon of `steps` rounds of the Poisson(q)-sampled Gaussian. Bound, add/remove."""
     require_probability("q", q)
     require_positive("sigma", sigma)
     steps = integral("steps", steps)

@@ -12,13 +12,13 @@ Array = NDArray[np.float64]
 
 
 def rdp_to_eps_mironov(alpha: float, rho: float, delta: float) -> float:
-    """rho + ln(1/delta)/(alpha - 1). Source: Mironov, "Renyi Differential Privacy", CSF '17, Proposition 3."""
+    """Return rho + ln(1/delta)/(alpha - 1). Source: Mironov, "Renyi Differential Privacy", CSF '17, Proposition 3."""
     _require(alpha, rho, delta)
     return max(0.0, rho - math.log(delta) / (alpha - 1))
 
 
 def rdp_to_eps_balle(alpha: float, rho: float, delta: float) -> float:
-    """rho + ln(1 - 1/alpha) - (ln delta + ln alpha)/(alpha - 1), not below 0.
+    """Return rho + ln(1 - 1/alpha) - (ln delta + ln alpha)/(alpha - 1), not below 0.
 
     Source: Balle, Barthe, Gaboardi, Hsu, Sato, "Hypothesis Testing Interpretations and Renyi Differential Privacy",
     AISTATS '20, Theorem 21.
@@ -28,7 +28,7 @@ def rdp_to_eps_balle(alpha: float, rho: float, delta: float) -> float:
 
 
 def rdp_to_eps_optimal(alpha: float, rho: float, delta: float) -> float:
-    """Smallest epsilon that (alpha, rho) implies: no pair of divergence rho needs more.
+    """Return the smallest epsilon that (alpha, rho) implies: no pair of divergence rho needs more.
 
     Source: Asoodeh, Liao, Calmon, Kosut, Sankar, "Three Variants of Differential Privacy", JSAIT '21:
     the smallest epsilon >= 0 with, over p in (delta, 1],

@@ -43,7 +43,7 @@ class RdpAccountant:
         self._method, self._orders = method, order_grid(orders)
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """Upper bound on epsilon, see PrivacyAccountant. Warns if the best order is an end of the grid."""
+        """Return an upper bound on epsilon, see PrivacyAccountant. Warns if the best order is an end of the grid."""
         require_count("rounds", rounds)
         require_delta(delta)
         if _is_nothing(event, rounds):
@@ -63,7 +63,7 @@ class GdpAccountant:
     label: Final = Label.BOUND
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """The exact epsilon of sqrt(rounds)/sigma-GDP, raised by more than the root finder's error."""
+        """Return the exact epsilon of sqrt(rounds)/sigma-GDP, raised by more than the root finder's error."""
         require_count("rounds", rounds)
         require_delta(delta)
         if _is_nothing(event, rounds):
@@ -137,7 +137,7 @@ def statement(
 
 
 def side_by_side(event: Event, rounds: int, *, delta: float, view: View) -> dict[str, PrivacyStatement]:
-    """Every accountant's statement, by name; without those that have no formula for the event."""
+    """Return every accountant's statement, by name; without those that have no formula for the event."""
     found = {}
     for name, accountant in ACCOUNTANTS.items():
         try:
@@ -163,7 +163,7 @@ def pld_eps_sgm(q: float, sigma: float, T: float, delta: float, visible: float |
 
 
 def _rates(event: Event) -> tuple[float, float]:
-    """(probability of the client, of the record): one stage has the first certain."""
+    """Return (probability of the client, of the record): one stage has the first certain."""
     if isinstance(event, TwoStageSampledGaussian):
         return event.selection_rate, event.record_rate
     return 1.0, event.sampling_rate

@@ -114,7 +114,7 @@ def xie_corollary_k(J: float, tau: float, epsilon: float, delta: float, Cbar: fl
 
 
 def attackers_needed(k: float) -> int:
-    """The corollary's value as a number of attackers: its ceiling."""
+    """Return the corollary's value as a number of attackers: its ceiling."""
     require_non_negative("k", k)
     return math.ceil(k)
 

@@ -43,7 +43,7 @@ class SimulatedAttack:
 
     @property
     def has_surely_succeeded(self) -> bool:
-        """Whether the prediction changed, but for probability 2 `failure`."""
+        """Tell whether the prediction changed, but for probability 2 `failure`."""
         return self.attacked + self.radius < 0.5
 
 
@@ -75,7 +75,7 @@ def simulate(
 def attackers_that_succeed(
     FA: float, training: Training, threat: Threat, *, at_least: int, n_draws: int, failure: float, seed: int
 ) -> SimulatedAttack:
-    """The attack with the fewest attackers from `at_least` on that surely succeeded: no certificate reaches it.
+    """Return the attack with the fewest attackers from `at_least` on that surely succeeded: no certificate reaches it.
 
     Raises: ValueError for a training that nobody is ever drawn for, and as `simulate`.
     """
@@ -119,7 +119,7 @@ def _statistic(
 
 
 def _log_mixture(x: Array, k: int, q: float, sigma: float, sign: int) -> Array:
-    """ln sum_j Bin(k, q)(j) e^{(2 s j x - j^2)/(2 sigma^2)}: the sum of k units at s = +-1, from none."""
+    """Return ln sum_j Bin(k, q)(j) e^{(2 s j x - j^2)/(2 sigma^2)}: the sum of k units at s = +-1, from none."""
     j = np.arange(k + 1, dtype=np.float64)[:, None]
     weights = np.asarray(log_binomial_weights(k, q))[:, None] if q < 1 else np.where(j == k, 0.0, -np.inf)
     exponents: Array = weights + j * (sign * x - j / 2) / sigma**2

@@ -20,7 +20,7 @@ from precad.dp.checks import integral, require_non_negative, require_positive
 def robust_bounds(
     L: float, B: float, attacked_vs_benign: DeltaCurve, benign_vs_attacked: DeltaCurve
 ) -> tuple[float, float]:
-    """(lowest, highest) L' that the two curves allow, see the module. As strong as their label."""
+    """Return (lowest, highest) L' that the two curves allow, see the module. As strong as their label."""
     _require(L, B)
     d1, d2 = attacked_vs_benign, benign_vs_attacked
     grow, shrink = _exp(d1.epsilons), np.exp(-d2.epsilons)
@@ -40,7 +40,7 @@ def _exp(epsilons: Array) -> Array:
 
 
 def gdp_robust_bounds(L: float, B: float, mu_total: float) -> tuple[float, float]:
-    """B Phi(Phi^{-1}(L/B) -+ mu): all four inequalities of the module at once, for an exactly mu-GDP influence.
+    """Return B Phi(Phi^{-1}(L/B) -+ mu): all four inequalities of the module at once, for an exactly mu-GDP influence.
 
     L = 0 and L = B are fixed points. A bound if mu is exact; infinite mu is vacuous.
     """

@@ -74,7 +74,7 @@ def certified_accuracy(Ks: Sequence[float], correct: Sequence[bool], k: float, s
 
 
 def monte_carlo_privacy(epsilon: float, delta: float, n_trainings: float) -> tuple[float, float]:
-    """(O epsilon, O delta): basic composition of O released trainings. A bound; vacuous once O delta >= 1.
+    """Return (O epsilon, O delta): basic composition of O released trainings. A bound; vacuous once O delta >= 1.
 
     Composing all O * T rounds at once is far tighter, see `precad.dp.accountants.pld`.
     """

@@ -40,7 +40,7 @@ class Task(Protocol):
 
     @property
     def rounds(self) -> int:
-        """T."""
+        """Return T."""
 
     @property
     def delta(self) -> float:
@@ -48,17 +48,17 @@ class Task(Protocol):
 
     @property
     def client_clip(self) -> float | None:
-        """C, where it is free to choose."""
+        """Return C, where it is free to choose."""
 
     @property
     def protected(self) -> tuple[float, int]:
-        """(sampling rate, rounds) that the wished epsilon is about, at multiplier sigma."""
+        """Return (sampling rate, rounds) that the wished epsilon is about, at multiplier sigma."""
 
     def sigma_of(self, attacker_multiplier: float) -> float:
-        """The sigma at which an attacking unit sees that much noise over its clip."""
+        """Return the sigma at which an attacking unit sees that much noise over its clip."""
 
     def noise_to_signal(self, sigma: float) -> float:
-        """Noise of all rounds over the largest signal, along one direction; see the module."""
+        """Return the noise of all rounds over the largest signal, along one direction; see the module."""
 
     def alternatives(self) -> list[Self]:
         """This task, and the same with fewer rounds or tighter clips."""
@@ -94,16 +94,16 @@ class PrecadTask:
         return self.p, math.ceil(self.q * self.rounds - 1e-9)
 
     def sigma_of(self, attacker_multiplier: float) -> float:
-        """m C/(sqrt(2) R): both servers' noise counts."""
+        """Return m C/(sqrt(2) R): both servers' noise counts."""
         return attacker_multiplier * self.client_clip / (math.sqrt(2) * self.record_clip)
 
     def noise_to_signal(self, sigma: float) -> float:
-        """sqrt(2 T) sigma R over T min(q p N R, q n C)."""
+        """Return sqrt(2 T) sigma R over T min(q p N R, q n C)."""
         per_round = self.q * min(self.p * self.n_records * self.record_clip, self.n_clients * self.client_clip)
         return _ratio(math.sqrt(2 / self.rounds) * sigma * self.record_clip, per_round)
 
     def alternatives(self) -> list["PrecadTask"]:
-        """T, T/2, .. with C, C/2, .., four halvings of each at most."""
+        """Return T, T/2, .. with C, C/2, .., four halvings of each at most."""
         clips = [self.client_clip / 2**i for i in range(_HALVINGS + 1)]
         return [replace(self, rounds=T, client_clip=C) for T in _halved(self.rounds) for C in clips]
 
@@ -138,11 +138,11 @@ class CentralTask:
         return attacker_multiplier
 
     def noise_to_signal(self, sigma: float) -> float:
-        """sqrt(T) sigma S over T q n S."""
+        """Return sqrt(T) sigma S over T q n S."""
         return _ratio(sigma / math.sqrt(self.rounds), self.q * self.n_users)
 
     def alternatives(self) -> list["CentralTask"]:
-        """T, T/2, .., four halvings at most."""
+        """Return T, T/2, .., four halvings at most."""
         return [replace(self, rounds=T) for T in _halved(self.rounds)]
 
 
@@ -246,7 +246,7 @@ def _least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: fl
 
 
 def plan(wish: Wish, task: Task) -> Plan | None:
-    """The least sigma that reaches the wish with the rounds and clips of this task; None if none does."""
+    """Return the least sigma that reaches the wish with the rounds and clips of this task; None if none does."""
     multiplier = least_multiplier_for_attackers(wish.attackers, wish.FA, wish.FB, task.q, task.rounds, wish.threat)
     if multiplier is None:
         return None
@@ -266,7 +266,7 @@ def search(wish: Wish, task: Task) -> list[Plan]:
 
 
 def frontier(ks: list[int], wish: Wish, task: Task) -> dict[int, Plan | None]:
-    """The best plan for each number of attackers, the rest of the wish as it is; None where none exists."""
+    """Return the best plan for each number of attackers, the rest of the wish as it is; None where none exists."""
     return {k: next(iter(search(replace(wish, attackers=k), task)), None) for k in ks}
 
 

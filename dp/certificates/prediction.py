@@ -76,7 +76,7 @@ def xie_condition_one(FA: float, FB: float, epsilon: float, delta: float) -> boo
 
 
 def xie_certified_k(FA: float, FB: float, epsilon: float, delta: float) -> float:
-    """ln[(F_A (e^eps - 1) + delta)/(F_B (e^eps - 1) + delta)] / (2 eps); every k < K is certified.
+    """Return ln[(F_A (e^eps - 1) + delta)/(F_B (e^eps - 1) + delta)] / (2 eps); every k < K is certified.
 
     (F_A - F_B)/(2 delta) at eps = 0; 0 if F_A <= F_B; infinite if the denominator is 0. A bound if (epsilon, delta)
     is, for k in group distance.
@@ -104,7 +104,7 @@ def _certified_numbers(FA: float, FB: float, epsilons: Array, deltas: Array) -> 
 
 
 def certified_integer(K: float, threat: str = "add") -> float:
-    """The largest integer k with k < K, or 2 k < K to replace: ceil(K) - 1, not below 0. Infinite if K is."""
+    """Return the largest integer k with k < K, or 2 k < K to replace: ceil(K) - 1, not below 0. Infinite if K is."""
     require_one_of("threat", threat, tuple(Threat))
     if isinstance(K, bool) or math.isnan(K):
         raise ValueError(f"K must be a number, got {K!r}")
@@ -114,7 +114,7 @@ def certified_integer(K: float, threat: str = "add") -> float:
 
 
 def best_certified_k(FA: float, FB: float, curve: DeltaCurve) -> float:
-    """The largest xie_certified_k over all points of a privacy curve, each a guarantee of its own. A bound."""
+    """Return the largest xie_certified_k over all points of a privacy curve, each a guarantee of its own. A bound."""
     at_zero = xie_certified_k(FA, FB, 0.0, float(curve.deltas[0])) if curve.deltas[0] < 1 else 0.0
     if FA <= FB or len(curve.epsilons) == 1:
         return at_zero
@@ -155,7 +155,7 @@ class Training:
         return delta_curve(k, self.event.sampling_rate, self.event.noise_multiplier, self.rounds, direction)
 
     def one_unit_curve(self) -> DeltaCurve:
-        """The (epsilon, delta) guarantee of one unit, both directions: the larger delta at each epsilon."""
+        """Return the (epsilon, delta) guarantee of one unit, both directions: the larger delta at each epsilon."""
         first, second = (self.curve(1, direction) for direction in Direction)
         # delta falls with epsilon, so the second's at the last of its epsilons not above ours is not too small
         before = np.searchsorted(second.epsilons, first.epsilons, side="right") - 1
@@ -173,7 +173,7 @@ def attacked_bounds(F: float, k: int, training: Training, threat: Threat) -> tup
 
 
 def is_certified(FA: float, FB: float, k: int, training: Training, threat: Threat) -> bool:
-    """Whether k attackers leave the lowest F_A above the highest F_B. Exact method, a bound."""
+    """Tell whether k attackers leave the lowest F_A above the highest F_B. Exact method, a bound."""
     _require(FA, FB, 0.0, 0.0)
     require_count("k", k)
     return attacked_bounds(FA, k, training, threat)[0] > attacked_bounds(FB, k, training, threat)[1]
@@ -221,7 +221,7 @@ def certify_all(
     delta: float | None = None,
     at_most: int = 128,
 ) -> list[Certificate]:
-    """`certify` of each (F_A, F_B), with few calls where they are ordered, as those of two classes are.
+    """Return `certify` of each (F_A, F_B), with few calls where they are ordered, as those of two classes are.
 
     With a larger F_A beside an F_B that is no larger no fewer attackers are tolerated. So where the first and the last
     of a stretch tolerate the same number, all between them do.
@@ -247,7 +247,7 @@ def certify_all(
 
 
 def published_epsilon(training: Training, delta: float) -> float:
-    """Epsilon of one unit by the recipe of Xie et al.'s tables. A published reproduction."""
+    """Return epsilon of one unit by the recipe of Xie et al.'s tables. A published reproduction."""
     return XieAccountant().epsilon(training.event, training.rounds, delta)
 
 

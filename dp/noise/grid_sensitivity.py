@@ -43,7 +43,7 @@ def fixed_point_client_bound(C: float, d: float, f: float, rounding: str) -> flo
 
 
 def clipped_effective_sigma(sigma: float, R: float, d: float, f: float, rounding: str) -> float:
-    """sigma R / fixed_point_record_sensitivity: the multiplier that every accountant must be given."""
+    """Return sigma R / fixed_point_record_sensitivity: the multiplier that every accountant must be given."""
     require_positive("sigma", sigma)
     return sigma * R / fixed_point_record_sensitivity(R, d, f, rounding)
 

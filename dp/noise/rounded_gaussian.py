@@ -58,7 +58,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 def sample(std: float, size: int, random_bytes: RandomBytes = os.urandom) -> NDArray[np.int64]:
-    """`size` independent draws of round(std * Z), Z standard normal. One server's noise, in grid units.
+    """Return `size` independent draws of round(std * Z), Z standard normal. One server's noise, in grid units.
 
     Shape:  (size,).
     Unit:   std and the result in steps of the fixed-point grid: sigma R 2^f for one server's noise.
@@ -135,7 +135,7 @@ def _decide(mp: mpmath.MPContext, tail: int, std: float, random_bytes: RandomByt
 
 
 def _surely_rounds_to(k: int, mp: mpmath.MPContext, tail: int, bits: int, std: float) -> bool:
-    """Whether every U in [tail, tail + 1) * 2^-bits satisfies Q((k + 1/2)/std) < U < Q((k - 1/2)/std).
+    """Tell whether every U in [tail, tail + 1) * 2^-bits satisfies Q((k + 1/2)/std) < U < Q((k - 1/2)/std).
 
     Q = 1 - Phi is computed at bits + 128 bits of precision. Its argument z carries at most four roundings, which
     Q magnifies by its condition number, at most z^2 + 1. The largest z is 1.5 * 2^20, at k = 1 and std = 2^-20.
@@ -154,7 +154,7 @@ def _surely_rounds_to(k: int, mp: mpmath.MPContext, tail: int, bits: int, std: f
 
 
 def _draw(random_bytes: RandomBytes, n: int) -> bytes:
-    """n bytes from the generator; a short answer would shift every later draw, so it is refused."""
+    """Return n bytes from the generator; a short answer would shift every later draw, so it is refused."""
     drawn = random_bytes(n)
     if len(drawn) != n:
         raise ValueError(f"random_bytes must return the {n} bytes asked for, got {len(drawn)}")

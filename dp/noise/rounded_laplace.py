@@ -18,7 +18,7 @@ from precad.dp.noise.rounded_gaussian import RandomBytes
 
 
 def sample(scale: float, random_bytes: RandomBytes = os.urandom) -> int:
-    """One draw of round(scale * Lap(1)), in grid units; `scale` is the float's exact value."""
+    """Return one draw of round(scale * Lap(1)), in grid units; `scale` is the float's exact value."""
     require_positive("scale", scale)
     exact = Fraction(scale)
     if not _happens(1 / (2 * exact), random_bytes):
@@ -28,7 +28,7 @@ def sample(scale: float, random_bytes: RandomBytes = os.urandom) -> int:
 
 
 def _geometric(scale: Fraction, random_bytes: RandomBytes) -> int:
-    """Y with P(Y >= y) = e^{-y/scale}."""
+    """Return Y with P(Y >= y) = e^{-y/scale}."""
     numerator, denominator = scale.numerator, scale.denominator
     while True:
         low = _below(numerator, random_bytes)

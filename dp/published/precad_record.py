@@ -14,7 +14,7 @@ from precad.dp.checks import integral, require_positive, require_probability
 
 
 def gdp_mu_precad_server_corrupt(p_i: float, sigma: float, T_i: float) -> float:
-    """p_i sqrt(T_i (e^{1/sigma^2} - 1)), PRECAD Theorem 1 case 1: one server corrupted. An approximation."""
+    """Return p_i sqrt(T_i (e^{1/sigma^2} - 1)), PRECAD Theorem 1 case 1: one server corrupted. An approximation."""
     return _clt(p_i, sigma, T_i, rounds_name="T_i")
 
 
@@ -48,7 +48,7 @@ def _both_servers(sigma: float) -> float:
 
 
 def participation_quantile(T: float, q: float, beta: float) -> int:
-    """min { t : P(Bin(T, q) > t) <= beta }: rounds a client takes part in, but for probability beta.
+    """Return min { t : P(Bin(T, q) > t) <= beta }: rounds a client takes part in, but for probability beta.
 
     A bound before training is the one for this many rounds at delta - beta, as delta in all.
     """

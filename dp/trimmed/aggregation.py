@@ -64,10 +64,10 @@ class Rule(Protocol):
         """Return a round as one update meets it."""
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """Upper bound on epsilon of so many rounds, add/remove one update."""
+        """Return an upper bound on epsilon of so many rounds, add/remove one update."""
 
     def aggregate(self, updates: Array, random_bytes: RandomBytes = os.urandom) -> "Aggregate[Any]":
-        """One round, (m, d) -> (d,), m = 0 included."""
+        """Run one round, (m, d) -> (d,), m = 0 included."""
 
 
 RuleType = TypeVar("RuleType", bound=Rule)
@@ -101,7 +101,7 @@ class Sampling:
 
     @property
     def nominal(self) -> float:
-        """q N, the divisor."""
+        """Return q N, the divisor."""
         return self.rate * self.n_enrolled
 
     def share(self, part: float) -> int:
@@ -131,12 +131,12 @@ class TrimmedGaussian:
 
     @property
     def noise_std(self) -> float:
-        """sigma R, in steps of the grid."""
+        """Return sigma R, in steps of the grid."""
         return self.noise_multiplier * math.ldexp(self.clip, self.frac_bits)
 
     @property
     def event(self) -> SampledGaussian:
-        """A sampled Gaussian: TSum_F has sensitivity R."""
+        """Return a sampled Gaussian: TSum_F has sensitivity R."""
         return SampledGaussian(self.sampling.rate, self.noise_multiplier)
 
     def epsilon(self, rounds: int, delta: float) -> float:
@@ -144,7 +144,7 @@ class TrimmedGaussian:
         return PldAccountant().epsilon(self.event, rounds, delta)
 
     def aggregate(self, updates: Array, random_bytes: RandomBytes = os.urandom) -> Aggregate[Self]:
-        """One round. Shape of updates: (m, d), of any norm, clipped here.
+        """Run one round. Shape of updates: (m, d), of any norm, clipped here.
 
         random_bytes  the operating system's generator; a seeded one in experiments only.
         Raises: ValueError for another shape, or a value that is not finite.
@@ -185,11 +185,11 @@ class TrimmedPtr:
         )
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """A bound."""
+        """Return a bound on epsilon of so many rounds."""
         return self.event.epsilon(rounds, delta)
 
     def aggregate(self, updates: Array, random_bytes: RandomBytes = os.urandom) -> Aggregate[Self]:
-        """One round. Shape of updates: (m, d), of any norm, clipped here. See TrimmedGaussian.aggregate."""
+        """Run one round. Shape of updates: (m, d), of any norm, clipped here. See TrimmedGaussian.aggregate."""
         vectors = clip_to_grid(updates, self.mechanism.clip, self.mechanism.frac_bits)
         found = release(vectors, self.mechanism, random_bytes)
         F = next_trim_count(self.mechanism.trim_count, has_passed=found.has_passed, step=self.step, at_most=self.most)
@@ -212,7 +212,7 @@ def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int6
 
 
 def _row_on_grid(row: Array, clip: float, frac_bits: int) -> NDArray[np.int64]:
-    """One row of `clip_to_grid`, (d,)."""
+    """Return one row of `clip_to_grid`, (d,)."""
     if not np.isfinite(row).all():
         return np.zeros(row.shape, dtype=np.int64)
     norm = _norm(row)

@@ -61,7 +61,7 @@ class ProposeTestRelease:
 
     @property
     def grid_clip(self) -> Fraction:
-        """R in steps of the grid."""
+        """Return R in steps of the grid."""
         return Fraction(self.clip) * (1 << self.frac_bits)
 
 
@@ -77,7 +77,7 @@ class Release:
 
 
 def release(vectors: NDArray[np.int64], rule: ProposeTestRelease, random_bytes: RandomBytes = os.urandom) -> Release:
-    """One run of the mechanism. Shape of vectors: (m, d), m = 0 included; each of norm at most R.
+    """Run the mechanism once. Shape of vectors: (m, d), m = 0 included; each of norm at most R.
 
     Raises: ValueError if a vector is longer than R.
     """

@@ -46,7 +46,7 @@ _LOSS_ROUNDING: Final = 1e-9  # epsilon is raised by it for every round: 2^20 ma
 
 
 def pld_eps_ptr(q: float, sigma1: float, tau: float, b: float, delta0: float, T: float, delta: float) -> float:
-    """Epsilon of T Poisson(q)-sampled rounds by loss distributions, the larger of both directions. Bound.
+    """Return epsilon of T Poisson(q)-sampled rounds by loss distributions, the larger of both directions. Bound.
 
     Infinite where nothing is proved: for delta below what float64 resolves, or below the chance of a loss over 64.
     """
@@ -72,7 +72,7 @@ def ptr_loss_distribution(
 
 
 def _tractable(q: float, sigma1: float, tau: float, b: float, delta0: float) -> _Event:
-    """(q, sigma1, sigma2, b, delta0) of a pair that loses at least as much, or as much below _LARGEST_LOSS.
+    """Return (q, sigma1, sigma2, b, delta0) of a pair that loses at least as much, or as much below _LARGEST_LOSS.
 
     A smaller q is a mixture with no loss at all, and more noise is noise added: both are post-processing.
     """
@@ -95,7 +95,7 @@ def _grid_step(q: float, sigma1: float, sigma2: float, b: float, delta0: float, 
 def _one_round(
     q: float, sigma1: float, sigma2: float, b: float, delta0: float, step: float, is_reversed: bool
 ) -> LossDistribution:
-    """One round, of P from Q or reversed."""
+    """Return one round, of P from Q or reversed."""
     pair = _SampledPair(q, sigma1, sigma2, b, delta0)
     low, high = pair.range()
     low, high = (-high, -low) if is_reversed else (low, high)

@@ -32,7 +32,7 @@ INTEGER_ORDERS = (*range(2, 65), 80, 96, 128, 160, 192, 256)
 
 
 def ptr_threshold(b: float, delta0: float) -> float:
-    """b ln(1/(2 delta0)): Laplace noise of scale b exceeds it with probability delta0."""
+    """Return b ln(1/(2 delta0)): Laplace noise of scale b exceeds it with probability delta0."""
     require_positive("b", b)
     _require_delta0(delta0)
     return b * math.log(1 / (2 * delta0))
@@ -56,7 +56,7 @@ def ptr_direct_dp_refined(b: float, sigma1: float, delta0: float, delta: float) 
 
 
 def ptr_rdp(alpha: float, sigma1: float, tau: float, b: float, delta0: float) -> float:
-    """The larger of the two cases, sigma2 = tau sigma1. Source: [R], Theorem 4.3.
+    """Return the larger of the two cases, sigma2 = tau sigma1. Source: [R], Theorem 4.3.
 
     max( ln[(1-delta0) e^{(a-1) a/(2 sigma1^2)} + delta0 e^{(a-1) a/(2 sigma2^2)}]/(a-1), a/(2 sigma1^2) + eps_Lap(a) )
     """
@@ -99,12 +99,12 @@ def subsampled_ptr_rdp_blackbox(alpha: float, q: float, sigma1: float, tau: floa
 
 
 def ptr_thm44_valid(alpha: float, q: float, sigma1: float, tau: float, b: float, delta0: float) -> bool:
-    """Whether [R]'s Theorem 4.4 applies. It does in none of the paper's experiments."""
+    """Tell whether [R]'s Theorem 4.4 applies. It does in none of the paper's experiments."""
     return not _violated(alpha, q, sigma1, tau, b, delta0)
 
 
 def _violated(alpha: float, q: float, sigma1: float, tau: float, b: float, delta0: float) -> list[str]:
-    """The conditions of Theorem 4.4 that do not hold, in words with values.
+    """Return the conditions of Theorem 4.4 that do not hold, in words with values.
 
     q' = q/(q + (1-q) e^{-1/b}), L = ln(1 + 1/(q' (alpha-1))).
     """
@@ -166,7 +166,7 @@ def subsampled_ptr_rdp_thm44(alpha: float, q: float, sigma1: float, tau: float, 
 
 
 def _laplace_ratio(b: float) -> tuple[Array, Array]:
-    """(ln weight, ln r) of r = Lap(s; 1, b)/Lap(s; 0, b) under s ~ Lap(0, b): two atoms and a density on (0, 1).
+    """Return (ln weight, ln r) of r = Lap(s; 1, b)/Lap(s; 0, b) under s ~ Lap(0, b): two atoms and a density on (0, 1).
 
     Atoms 1/2 at e^{-1/b} and e^{-1/b}/2 at e^{1/b}; density e^{-s/b}/(2b), r = e^{(2s-1)/b}. Gauss-Legendre on panels
     shorter than b/4, exact to rounding for orders up to some hundred.
@@ -190,7 +190,7 @@ def eps_ptr_rounds(
     delta: float,
     orders: Sequence[float] = INTEGER_ORDERS,
 ) -> float:
-    """Epsilon of T Poisson(q)-sampled rounds: `subsampled_ptr_rdp_closed`, conversion of Balle et al."""
+    """Return epsilon of T Poisson(q)-sampled rounds: `subsampled_ptr_rdp_closed`, conversion of Balle et al."""
     T = integral("T", T)
     return eps_from_rdp(
         lambda alpha: rdp_composed(subsampled_ptr_rdp_closed(alpha, q, sigma1, tau, b, delta0), T),
