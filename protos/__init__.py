@@ -1,8 +1,10 @@
 """The wire: messages of precad.v1, the values they carry, and the transport that they travel on.
 
-config_path  paths in a configuration file
-messages/    messages to values and back
-precad/
-task/        a task's public parameters, and the one step that an opened sum takes
-tls/         mutual TLS: who is at the other end, and with which files
+Modules:
+
+    config_path  paths in a configuration file
+    messages/    messages to values and back
+    precad/      generated from the .proto files
+    task/        a task's public parameters, and the one step that an opened sum takes
+    tls/         mutual TLS: who is at the other end, and with which files
 """

@@ -24,11 +24,12 @@ from precad.protos.task.task import PROTOCOL_VERSION, Task
 CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
 FIRST_CHUNK_BYTES = 1 << 18
-"""Of an upload or a download: there in `transfer_grace_s` on the slowest line that a server waits for, by default."""
+"""Bytes of the first chunk of an upload or a download. On the slowest line that a server waits for, by default, it is
+there within `transfer_grace_s`."""
 DEALT_PARTS = ("squared_masks", "equality", "products", "peer_seed_digests")
-"""What `Corrections` has pieces of."""
+"""Names of the parts that `Corrections` has pieces of."""
 SALT_BYTES = 32
-"""Of what goes to B alone beside its share (`salted_digest`)."""
+"""Bytes of the salt that goes to B alone beside its share (`salted_digest`)."""
 
 
 class Bytes(Protocol):
@@ -46,9 +47,11 @@ def pieces(data: Bytes) -> Iterator[bytes]:
 
 
 def growing_pieces(data: Bytes) -> Iterator[bytes]:
-    """The same, the first one of FIRST_CHUNK_BYTES at most and each other no longer than all before it.
+    """Yield `data` in pieces: the first one of FIRST_CHUNK_BYTES at most, each other no longer than all before it
+    together.
 
-    gRPC hands on whole messages only: so whoever receives them sees at least half of what has come.
+    No piece is longer than CHUNK_BYTES. gRPC hands on whole messages only, so the receiver sees at least half of what
+    has come.
     """
     size, start = min(FIRST_CHUNK_BYTES, CHUNK_BYTES), 0
     while start == 0 or start < len(data):
@@ -122,11 +125,12 @@ def binding_digest(message: common_pb2.Binding) -> bytes:
 
 
 def salted_digest(payload_digest: bytes, salt: bytes) -> bytes:
-    """What a binding says of B's share in the `shares` form, 32 bytes: HMAC-SHA256 of the share's SHA-256 under the
-    salt, which only the client and B know.
+    """Return what a binding says of B's share in the `shares` form, 32 bytes.
 
-    A holds the same binding, and the seed of the other share: for every guess of the update it knows what B's share
-    would be. A digest without a salt would tell it which guess is right.
+    It is the HMAC-SHA256 of the share's SHA-256 under the salt, which only the client and B know.
+
+    A holds the same binding, and the seed of the other share. For every guess of the update, A knows what B's share
+    would be. A digest without a salt would tell A which guess is right.
     """
     return hmac.digest(salt, payload_digest, "sha256")
 
@@ -195,7 +199,10 @@ def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply
 
 
 def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
-    """What `dealt_to_messages` sent; `ServerTuples` checks the shapes."""
+    """Rebuild the `Dealt` that `dealt_to_messages` sent; `ServerTuples` checks the shapes.
+
+    Raises MalformedMessageError.
+    """
     digests = parts["peer_seed_digests"]
     words = {name: ring.from_bytes(parts[name], n_words=len(parts[name]) // WORD_BYTES) for name in DEALT_PARTS[:3]}
     if words["equality"].size % (3 * FIELD_WORDS):

@@ -1,7 +1,7 @@
 """Calls of which we decode the replies ourselves.
 
-A stub of gRPC's that is asked to decode what is no message writes a traceback to the log, and hands on None in its
-place. Here it is an error like any other.
+A stub of gRPC's that is asked to decode a message that does not parse writes a traceback to the log. It hands on None
+in place of the message. Here it is an error like any other.
 """
 
 from __future__ import annotations

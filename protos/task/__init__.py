@@ -1,8 +1,10 @@
 """A task's public parameters, and the one step that an opened sum takes.
 
-task            a task's public parameters and their digest
-task_fields     what two tasks differ in, for people
-carried_fields  what a hello has for that
-model_update    what an opened sum does to the model
-quantile        a bound of updates that is learnt with noise
+Modules:
+
+    task            a task's public parameters and their digest
+    task_fields     what two tasks differ in, for people
+    carried_fields  what a hello has for that
+    model_update    what an opened sum does to the model
+    quantile        a bound of updates that is learnt with noise
 """

@@ -1,4 +1,4 @@
-"""What an opened sum does to the model: the one step that both servers, and a simulation of them, take alike."""
+"""The step from an opened sum to the next model, which both servers, and a simulation of them, take alike."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from precad.protos.task.task import Task
 def updated(parameters: NDArray[np.float32], noisy_sum: RingArray, task: Task) -> NDArray[np.float32]:
     """theta + eta / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
 
-    Where the bound of updates is learnt, the sum is S / r times too small, and the last number of the vector is moved
-    by the rule of `precad.protos.task.quantile`.
+    Where the bound of updates is learnt, the sum is S / r times too small. The rule of `precad.protos.task.quantile`
+    then moves the last number of the vector.
     Computed elementwise in float64 and rounded once to float32, so two machines get the same bits.
     Source: PRECAD, equation (2), with the divisor made independent of who took part.
     """

@@ -4,15 +4,15 @@ What a client shares has one coordinate more than its update u = theta_i - theta
 
     ( r / S clip_S(u),  a c )      c = 1 where ||u|| <= S, else -1;   a = C z / (2 sigma_b);   r = sqrt(C^2 - a^2)
 
-so its norm is at most C whatever S is. Servers check that, add noise of standard deviation z C to every coordinate, and
-account it, as they do without the coordinate. In units of updates, of which the servers' sum is S / r times too small,
-the noise is z' S with z' = z C / r; in clients, of which the last coordinate counts each as a, it is 2 sigma_b. This is
-the source's split, z'^-2 + (2 sigma_b)^-2 = z^-2, for each server's noise.
+So its norm is at most C whatever S is. Servers check that norm. They add noise of standard deviation z C to every
+coordinate and account it, as they do without the coordinate. In units of updates, the servers' sum is S / r times too
+small, so the noise is z' S with z' = z C / r. In clients, the last coordinate counts each as a, so the noise is 2
+sigma_b. This is the source's split, z'^-2 + (2 sigma_b)^-2 = z^-2, for each server's noise.
 
-The next bound follows from the last coordinate's sum. It travels with the model: the last number of a task's vector is
-lambda = ln(S / C), so that whatever stores, compares, hands out or restores a model does it to the bound as well.
+The next bound follows from the last coordinate's sum and travels with the model. The last number of a task's vector is
+lambda = ln(S / C). So whatever stores, compares, hands out or restores a model does it to the bound as well.
 Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", NeurIPS '21,
-Algorithm 1 and Theorem 1; one vector for both is our derivation (docs/privacy.md).
+Algorithm 1 and Theorem 1. One vector for both is our derivation (docs/privacy.md).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import numpy as np
 RANGE: Final = 2.0**10
 """How far a learnt bound may move from its start, either way. The rule is public, so keeping to it costs nothing."""
 LARGEST_LOG_RATIO: Final = math.log(RANGE)
-"""Of lambda, either way."""
+"""Largest lambda, either way."""
 _LEAST_SPLIT: Final = 1.2
 """sigma_b is this many times z at least, unless it is given: then z' is at most 1.1 z."""
 _EXACT: Final = Context(prec=40, rounding=ROUND_HALF_EVEN)
-"""So many digits of a float32's exponential decide how it is rounded to float64: one as close to a tie as that is among
-the 2^31 cases with a chance of 2^-48."""
+"""Digits of a float32's exponential that decide how it is rounded to float64. A value as close to a tie as that is
+among the 2^31 cases with a chance of 2^-48."""
 
 
 def count_noise(expected_clients: float, noise_multiplier: float) -> float:
@@ -43,8 +43,8 @@ def count_noise(expected_clients: float, noise_multiplier: float) -> float:
 def moved(log_ratio: float, noisy_count: float, *, expected_clients: float, quantile: float, rate: float) -> float:
     """The next lambda, lambda - rate (b - gamma), no further than the range from zero.
 
-    noisy_count: sum of the c_i, with noise. b = 1/2 + noisy_count / (2 q n) estimates the share of updates no longer
-    than S, with q n, the expected number of clients, in place of their number, which is no public constant.
+    noisy_count: sum of the c_i, with noise. The share of updates no longer than S is estimated by b = 1/2 + noisy_count
+    / (2 q n). Here q n is the expected number of clients, since their number is no public constant.
     """
     share = 0.5 + noisy_count / (2 * expected_clients)
     return min(max(log_ratio - rate * (share - quantile), -LARGEST_LOG_RATIO), LARGEST_LOG_RATIO)

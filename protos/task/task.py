@@ -1,6 +1,6 @@
 """A task: every public parameter that both servers and all clients must hold alike, and its digest.
 
-Parties compare digests before anything else and refuse a peer on which they differ, so a client never trains under
+Parties compare digests before anything else and refuse a peer on which they differ. So a client never trains under
 weaker privacy than its own configuration names, and the servers never aggregate under two bounds.
 """
 
@@ -34,8 +34,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AlgorithmName: TypeAlias = Literal[
     "precad", "user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private"
 ]
-"""What two servers that see no single update can run. Each is defined in `precad.clients.training.round_update` and
-`precad.dp.task_privacy`."""
+"""Algorithms that two servers can run although they see no single update. Each is defined in
+`precad.clients.training.round_update` and `precad.dp.task_privacy`."""
 ONLY_SIMULATED: Final = (
     *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median", "norm-bounding"),
     *("tsgd-gaussian", "tsgd-ptr", "central-record-dp"),
@@ -75,7 +75,8 @@ class Task(BaseModel):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "task"
     """Lower-case letters, digits, dots, dashes."""
     algorithm: AlgorithmName = "precad"
-    """Who adds which noise to what; docs/simulation.md. Where it is not `precad`, the fields below say what changes."""
+    """Algorithm, by name: who adds which noise to what (docs/simulation.md). Where it is not `precad`, the fields below
+    say what changes."""
     clients: dict[str, Annotated[int, Field(ge=1)]]
     """Every enrolled client, with the number of records N_i that it declares. The declared numbers are public
     constants: they make the divisor of the update and never change during the task."""
@@ -91,7 +92,7 @@ class Task(BaseModel):
     record_clip: Positive
     """R: L2 bound on one record's gradient."""
     record_clipping: Literal["flat", "per-layer"] = "flat"
-    """What R bounds: the whole gradient, or each of the L layers' by R / sqrt(L), which keeps the whole within R."""
+    """Scope of R: the whole gradient, or each of the L layers' by R / sqrt(L), which keeps the whole within R."""
     client_clip: Positive
     """C: L2 bound on one client's update, enforced by the servers."""
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -111,9 +112,10 @@ class Task(BaseModel):
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """So many times theta is added to the gradient."""
     update_clipping: Literal["flat", "per-layer", "private-quantile"] = "flat"
-    """What a client clips to C: its whole update, or each of the L layers of it to C / sqrt(L), which keeps the whole
-    within C. `private-quantile`: the whole update, to a bound S that starts at C and follows a quantile of the norms,
-    learnt with noise; C bounds what is uploaded (`precad.protos.task.quantile`). Servers verify C alone."""
+    """Scope of the bound C of clipping: the whole update, or each of its L layers by C / sqrt(L), which keeps the whole
+    within C. With `private-quantile`, the whole update is clipped to a bound S that starts at C and follows a quantile
+    of the norms, learnt with noise. There C bounds what is uploaded (`precad.protos.task.quantile`). Servers verify C
+    alone."""
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """`private-quantile`: the share of updates that the bound shall leave as they are."""
     quantile_rate: Positive = 0.2
@@ -153,9 +155,9 @@ class Task(BaseModel):
     epsilon_budget_one_server: Positive | None = None
     """A round after which the proved epsilon against one corrupted server would exceed this does not start."""
     epsilon_budget_clients_only: Positive | None = None
-    """The same for the view of the clients alone."""
+    """Likewise for the view of the clients alone."""
     epsilon_budget_client: Positive | None = None
-    """The same for a whole client, in the view of the clients alone. Tested on every round, whoever is drawn."""
+    """Likewise for a whole client, in the view of the clients alone. Tested on every round, whoever is drawn."""
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -218,7 +220,11 @@ class Task(BaseModel):
             raise ValueError(f"accept_weak_wire_form is of mode 'shares' only, found mode {self.mode!r}")
 
     def _check_noise(self) -> None:
-        """Of whoever adds it. Raises ValueError."""
+        """Refuse noise that is too small or too large on the grid, whoever adds it. Raises ValueError.
+
+        Refuse also a client_clip that leaves no room for a client's own noise (`distributed-dp`). Nothing is refused of
+        a task that adds none (`non-private`).
+        """
         if self.algorithm == "non-private":
             return
         std, clip = max(self.noise_std_on_grid, self.client_noise_std_on_grid), "record_clip"
@@ -254,7 +260,11 @@ class Task(BaseModel):
                 raise ValueError(f"{name}: {self.algorithm} proves nothing that it could limit, expected none")
 
     def _check_quantile(self) -> None:
-        """What of the noise budget is the count's, where there is one. Raises ValueError."""
+        """Refuse parameters of the learnt bound that do not fit the task. Raises ValueError.
+
+        The count must leave the update a part of the noise budget, and must weigh a client at least 1 on the grid. A
+        task whose bound is not learnt has none of these parameters.
+        """
         rule = self.quantile_rule
         if rule is None:
             for name in _OF_QUANTILE:
@@ -295,7 +305,7 @@ class Task(BaseModel):
 
     @property
     def n_parameters(self) -> int:
-        """Of the model: its parameters are so many first numbers of the task's vector, which has d."""
+        """Return the number of the model's parameters, the first numbers of the task's vector, which has d."""
         return self.dim - (self.update_clipping == "private-quantile")
 
     @cached_property
@@ -311,7 +321,10 @@ class Task(BaseModel):
 
     @property
     def client_noise_std_on_grid(self) -> float:
-        """Of the noise that a client adds by itself, in every step where there are several; 0: it adds none."""
+        """Return the standard deviation on the grid of the noise that a client adds by itself; 0 if it adds none.
+
+        It is that of every step where there are several.
+        """
         shares = {"local-dp": 1, "ins-dp-fedavg": 1, "distributed-dp": self.non_colluding}
         if self.algorithm not in shares:
             return 0.0
@@ -319,12 +332,12 @@ class Task(BaseModel):
 
     @property
     def update_bound(self) -> float:
-        """What a client clips its update to: C, or what C leaves when noise of its own is added that nobody clips.
+        """Return what a client clips its update to: C, less the room for noise of its own that nobody clips.
 
         distributed-dp: C - std (sqrt(d) + sqrt(2 ln 2^64)) - sqrt(d) 2^-f / 2. The noise and its rounding exceed the
-        room with probability at most 2^-64, since the norm of d normals is above sqrt(d) + t with probability at most
-        exp(-t^2 / 2) (Gaussian concentration of a 1-Lipschitz function). So the check accepts whatever the records
-        are, and its verdict says nothing of them. May be <= 0, which is a configuration error.
+        room with probability at most 2^-64. For the norm of d normals is above sqrt(d) + t with probability at most
+        exp(-t^2 / 2) (Gaussian concentration of a 1-Lipschitz function). So the check accepts whatever the records are,
+        and its verdict says nothing of them. May be <= 0, which is a configuration error.
         """
         if self.algorithm != "distributed-dp":
             return self.client_clip
@@ -391,7 +404,7 @@ class Task(BaseModel):
 
     @property
     def digest_before(self) -> bytes:
-        """What the digest was in the version before, of a task that it had: to say so of what is left from then."""
+        """Return the digest that the version before gave a task that it had, to recognise what is left from then."""
         return hashlib.sha256(f"{VERSION_BEFORE}\n{self._canonical(without=ABSENT_BEFORE)}".encode()).digest()
 
     def canonical(self) -> str:

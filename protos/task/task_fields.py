@@ -1,6 +1,6 @@
-"""What two tasks differ in, for people: a digest says only that they do.
+"""Fields in which two tasks differ, for people: a digest says only that they do.
 
-A hello carries the sender's fields (`hello_to`), which are public. Nobody verifies or believes them: whether two tasks
+A hello carries the sender's fields (`hello_to`), which are public. Nobody verifies or believes them. Whether two tasks
 are the same is for their digests to say, and a peer that lies about its fields is refused all the same.
 """
 
@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 def hello_to(task: Task, *, task_id: str = "") -> common_pb2.Hello:
-    """What a party says first on any link."""
+    """Return what a party says first on any link."""
     return common_pb2.Hello(
         protocol_version=PROTOCOL_VERSION, config_digest=task.digest(), task=task_id, task_fields=task.carried_fields
     )
@@ -46,7 +46,7 @@ def first_difference(task: Task, theirs: Mapping[str, str]) -> Difference | None
 
 
 def _between(name: str, ours: str, theirs: str) -> Difference:
-    """Of objects, the first entry that differs."""
+    """Return how a field differs; where both values are objects, the first entry that differs."""
     known, others = _entries(ours), _entries(theirs)
     if known and others:
         for key in sorted(known.keys() | others.keys()):
@@ -57,7 +57,7 @@ def _between(name: str, ours: str, theirs: str) -> Difference:
 
 
 def _entries(text: str) -> dict[str, object]:
-    """Of a JSON object; none where it is no object, or too long to be one of ours."""
+    """Return the entries of a JSON object; none where it is no object, or too long to be one of ours."""
     try:
         value = json.loads(text) if len(text) <= LONGEST_VALUE else None
     except (ValueError, RecursionError):

@@ -1,8 +1,10 @@
 """Mutual TLS: who is at the other end, and with which files.
 
-identity     who a certificate says that its holder is
-files        the files of TLS: what a process shows and whom it trusts
-private_key  keys in PEM, in the clear or encrypted
-renewable    files that may be replaced while a process runs
-transport    gRPC channels and servers with mutual TLS
+Modules:
+
+    identity     who a certificate says that its holder is
+    files        the files of TLS: what a process shows and whom it trusts
+    private_key  keys in PEM, in the clear or encrypted
+    renewable    files that may be replaced while a process runs
+    transport    gRPC channels and servers with mutual TLS
 """

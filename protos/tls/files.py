@@ -42,7 +42,7 @@ class TlsFileError(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Who we are, and the proof: read and validated by `TlsFiles.load`. The key is in the clear here."""
+    """Our identity, and its proof: read and validated by `TlsFiles.load`. The key is in the clear here."""
 
     identity: Identity
     certificate: bytes
@@ -62,10 +62,10 @@ class TlsFiles:
     """The authority's own certificate; two of them, one after the other, while a new authority takes an old one's
     place. Every peer that is not pinned must be signed by one of them."""
     key_passphrase_file: Path | None = None
-    """What the key is encrypted under, as closed as the key. Without one, PRECAD_KEY_PASSPHRASE of the environment. A
-    key in the clear needs neither, and is refused where a file is named."""
+    """File with the passphrase that the key is encrypted under, as closed as the key. Without one,
+    PRECAD_KEY_PASSPHRASE of the environment. A key in the clear needs neither, and is refused where a file is named."""
     holder: Identity | None = None
-    """Whose certificate it must be, where that is known."""
+    """Holder that the certificate must have, where that is known."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -74,7 +74,7 @@ class TlsFiles:
         return self.certificate, self.key, self.authority, *secret
 
     def load(self) -> TlsMaterial:
-        """What the files hold, once it all fits together now. Raises: TlsFileError."""
+        """Return what the files hold, once it all fits together now. Raises: TlsFileError."""
         certificate_pem = _read("certificate", self.certificate)
         certificate = _parse_valid("certificate", self.certificate, certificate_pem)
         authorities = _read_authorities(self.authority)
@@ -91,7 +91,7 @@ class TlsFiles:
         return TlsMaterial(identity, certificate_pem, key_pem, b"".join(map(_pem, authorities)))
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """What `context` shows from now on: our certificate, with its key. Raises: TlsFileError."""
+        """Make `context` show our certificate, with its key, from now on. Raises: TlsFileError."""
         self.load()
         try:
             context.load_cert_chain(self.certificate, self.key, password=self._passphrase())
@@ -99,7 +99,7 @@ class TlsFiles:
             raise TlsFileError("key", self.key, expected="the certificate's key", found="another one") from None
 
     def _passphrase(self) -> bytes | None:
-        """Of the key, if there is any. Raises: TlsFileError."""
+        """Return the passphrase of the key, if there is any. Raises: TlsFileError."""
         return read_passphrase(self.key_passphrase_file)
 
     def _own_key(self, certificate: x509.Certificate) -> bytes:
@@ -184,7 +184,7 @@ class Pins:
 
 
 def renewable(files: TlsFiles) -> LastGood[TlsMaterial]:
-    """What we show and trust, for as long as the process lives; a renewed certificate must name the same holder.
+    """Return what we show and trust, for as long as the process lives. A renewed certificate must name the same holder.
 
     Raises: TlsFileError.
     """

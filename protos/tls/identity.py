@@ -1,4 +1,4 @@
-"""Who is at the other end of a call: the role and the name that the authority wrote into the peer's certificate.
+"""Identity of the other end of a call: the role and the name that the authority wrote into the peer's certificate.
 
 A certificate carries its holder as one URI, `precad://<role>/<name>`, among its subject alternative names. Nothing
 else names a peer: no message field, no host name, no address.
@@ -46,7 +46,7 @@ class PinRefusedError(IdentityError):
 
 
 class Role(enum.StrEnum):
-    """What a process may do; each is run by another operator."""
+    """Role of a process: what it may do. Each is run by another operator."""
 
     AGGREGATOR_A = "aggregator-a"
     AGGREGATOR_B = "aggregator-b"
@@ -144,7 +144,7 @@ class AuthenticatedCall(Protocol):
     """The part of a servicer context, blocking or asyncio, that tells who calls."""
 
     def auth_context(self) -> Mapping[str, Any]:
-        """What TLS proved about the peer; empty over a plaintext port."""
+        """Return what TLS proved about the peer; empty over a plaintext port."""
 
 
 def peer_certificate(context: AuthenticatedCall) -> bytes:
@@ -156,12 +156,12 @@ def peer_certificate(context: AuthenticatedCall) -> bytes:
 
 
 def peer_identity(context: AuthenticatedCall) -> Identity:
-    """Who makes this call. Raises: IdentityError."""
+    """Return who makes this call. Raises: IdentityError."""
     return Identity.from_certificate(peer_certificate(context))
 
 
 def require_role(context: AuthenticatedCall, *allowed: Role) -> Identity:
-    """Who makes this call, given that its role is allowed to. Raises: RoleRefusedError, IdentityError."""
+    """Return who makes this call, given that its role is allowed to. Raises: RoleRefusedError, IdentityError."""
     identity = peer_identity(context)
     if identity.role not in allowed:
         raise RoleRefusedError(allowed, identity)
@@ -169,10 +169,10 @@ def require_role(context: AuthenticatedCall, *allowed: Role) -> Identity:
 
 
 def require_pinned(context: AuthenticatedCall, fingerprints: Collection[str]) -> str:
-    """The call comes from the holder of exactly one of these certificates (`fingerprint`), which is returned.
+    """Require that the caller holds one of these certificates (`fingerprint`), and return which.
 
-    There are two while the peer renews its certificate. A server's TLS accepts whatever its authority signed, so
-    links between servers check this as well: then a second certificate of the same role, however it came about, opens
+    There are two while the peer renews its certificate. A server's TLS accepts whatever its authority signed, so links
+    between servers check this as well. Then a second certificate of the same role, however it came about, opens
     nothing.
     Raises: PinRefusedError, IdentityError.
     """

@@ -1,8 +1,8 @@
 """Private keys as PEM (PKCS #8), in the clear or encrypted under a passphrase.
 
 The encryption is what every TLS library reads: AES-256 under a key that PBKDF2-HMAC-SHA256 makes in 2048 steps. So few
-steps slow nobody down who guesses; a passphrase has to be one that nobody guesses, which is why it is a file's or the
-environment's and not a person's.
+steps slow nobody down who guesses. A passphrase has to be one that nobody guesses, which is why a file or the
+environment holds it, and not a person.
 
     PrivateKeyError     a key that cannot be read, or a passphrase that cannot be used
 """
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 MIN_PASSPHRASE_BYTES: Final = 24
-"""Of a new passphrase: 32 characters of `openssl rand -base64 24` hold 192 bits."""
+"""Least length of a new passphrase: 32 characters of `openssl rand -base64 24` hold 192 bits."""
 MAX_PASSPHRASE_BYTES: Final = 1023
 """OpenSSL takes no longer ones."""
 
@@ -67,7 +67,8 @@ def to_pem(key: PrivateKeyTypes, passphrase: bytes | None = None) -> bytes:
 
 
 def parse_passphrase(content: bytes) -> bytes:
-    """Of a file or a variable: one line, without its end. Raises: PrivateKeyError."""
+    """Return the passphrase in the content of a file or a variable: one line, without its end. Raises:
+    PrivateKeyError."""
     passphrase = content.rstrip(b"\r\n")
     if not 1 <= len(passphrase) <= MAX_PASSPHRASE_BYTES or b"\n" in passphrase or b"\0" in passphrase:
         raise PrivateKeyError(f"one line of 1 to {MAX_PASSPHRASE_BYTES} bytes", f"{len(content)} bytes, or other lines")

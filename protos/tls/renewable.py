@@ -1,8 +1,8 @@
 """Files that their operator may replace while a process runs: what was read last that could be used.
 
-A change is noticed when somebody asks, from a file's inode, time and size, so whoever replaces files renames new ones
-over them. Of several files that belong together one is there first: what does not fit is refused with one log line, and
-the value before it stays until all of them fit.
+A change is noticed when somebody asks, from a file's inode, time and size. So whoever replaces files renames new ones
+over them. When several files that belong together are replaced, one of them is there first. What does not fit is
+refused with one log line, and the value before it stays until all of them fit.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LastGood(Generic[T]):
 
 
 def _stamps(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when a file does; None while it is not there."""
+    """Return, for each path, what changes when its file does; None while it is not there."""
     return tuple(_stamp(path) for path in paths)
 
 

@@ -46,7 +46,7 @@ CLIENT_PING_TIMEOUT_S = 30
 IDLE_TIME_S = 10
 """A server hangs up on a connection without a call after so long, or twice as long: nobody parks connections."""
 HANDLER_NAME = "_schedule_rpc_coro"
-"""What gRPC 1.85 calls the coroutine of an open call."""
+"""Name that gRPC 1.85 gives the coroutine of an open call."""
 HANDLERS_END_S = 2.0
 """How long the handlers of calls that are cut off may take to tidy up."""
 RETRY_HINT = "grpc-retry-pushback-ms"
@@ -61,7 +61,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),  # the address is the whole route: no variable of the environment bends it
 )
-"""Of every channel. Message sizes stay at gRPC's 4 MB: what grows with d is streamed in chunks."""
+"""Options of every channel. Message sizes stay at gRPC's 4 MB: what grows with d is streamed in chunks."""
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 16),  # of one connection: nobody parks thousands of calls
@@ -77,11 +77,12 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.ping_timeout_ms", 1000 * CLIENT_PING_TIMEOUT_S),
     ("grpc.server_handshake_timeout_ms", 1000 * CONNECT_TIMEOUT_S),  # who connects and stays silent
 )
-"""Of every server; they permit the pings of CHANNEL_OPTIONS."""
+"""Options of every server; they permit the pings of CHANNEL_OPTIONS."""
 
 
 def server_credentials(tls: Source[TlsMaterial]) -> grpc.ServerCredentials:
-    """Of a server to which every peer must show a certificate of the authority; each handshake asks `tls` anew.
+    """Return the credentials of a server to which every peer must show a certificate of the authority. Each handshake
+    asks `tls` anew.
 
     Raises: TlsFileError, TransportError.
     """
@@ -137,7 +138,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def with_port(address: str, port: int) -> str:
-    """The same host with another port."""
+    """Return the address of the same host with another port."""
     return f"{address.rpartition(':')[0]}:{port}"
 
 
@@ -185,10 +186,11 @@ def bind_server(
 
 
 async def stop_server(server: grpc.aio.Server, grace_s: float) -> None:
-    """Refuses new calls, lets open ones end for grace_s, cuts off the rest, and returns when their handlers are over.
+    """Refuse new calls, let open ones end for grace_s, cut off the rest, and return when their handlers are over.
 
-    grpc.aio's own `stop` does not wait for handlers: the end of the loop cancels those that it finds, and for one that
-    had not begun gRPC prints a traceback. There is no interface to ask for them, so its tasks are known by their name.
+    grpc.aio's own `stop` does not wait for handlers. The end of the loop cancels those that it finds, and for one that
+    had not begun gRPC prints a traceback. There is no interface to ask for them, so their tasks are known by their
+    name.
     """
     await server.stop(grace_s)
     handlers = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == HANDLER_NAME]
