@@ -1,19 +1,21 @@
 """Two-party computation over Z_2^64: everything that happens to a share, and nothing about the wire.
 
-ring         integers modulo 2^64 on int64 arrays
-fixed_point  reals to ring elements and back
-prg          16-byte seeds, domain-separated, expanded by AES-128-CTR
-sharing      additive shares, and the two forms of a submission
-norm_bound   the public parameters of the norm check and the conditions its soundness rests on
-channel      the seam between a protocol and its transport, with its in-process twin
-opening      a vector of two shares, opened piece by piece
-joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
-gates        the comparison gates, which give the carries that this takes
-validation   the whole check, in the order of the paper
-errors       what may go wrong, as one tree
-crypten/     CrypTen's carry circuit as a comparison gate: the only folder that imports CrypTen
-gate/        from shares of words to one opened bit per client
-kernels/     the compiled loops: the only folder that imports Numba
-local/       everything that one server computes from vectors of length d
-tuples/      correlated randomness: dealt, held, and burnt before use
+Modules:
+
+    ring         integers modulo 2^64 on int64 arrays
+    fixed_point  reals to ring elements and back
+    prg          16-byte seeds, domain-separated, expanded by AES-128-CTR
+    sharing      additive shares, and the two forms of a submission
+    norm_bound   the public parameters of the norm check and the conditions its soundness rests on
+    channel      the seam between a protocol and its transport, with its in-process twin
+    opening      a vector of two shares, opened piece by piece
+    joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
+    gates        the comparison gates, which give the carries that this takes
+    validation   the whole check, in the order of the paper
+    errors       what may go wrong, as one tree
+    crypten/     CrypTen's carry circuit as a comparison gate: the only folder that imports CrypTen
+    gate/        from shares of words to one opened bit per client
+    kernels/     the compiled loops: the only folder that imports Numba
+    local/       everything that one server computes from vectors of length d
+    tuples/      correlated randomness: dealt, held, and burnt before use
 """

@@ -1,7 +1,7 @@
 """The seam between a two-party protocol and its transport.
 
 A protocol step calls `exchange(label, payload)`: it sends our bytes and returns the peer's bytes of the same step. The
-order of labels depends on public values alone, so the parties cannot fall out of step unless one of them is wrong; a
+order of labels depends on public values alone, so the parties cannot fall out of step unless one of them is wrong. A
 label that differs is a PeerMismatchError, never a wrong value. A step that is too long for memory is exchanged in
 pieces, `exchange_pieces`; it is one step all the same.
 
@@ -44,17 +44,20 @@ class Channel(Protocol):
         """
 
     def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
-        """The same for a payload in pieces: sends ours in their order and yields the peer's, as many, in theirs.
+        """Send our payload in pieces, in their order, and yield the peer's, as many, in theirs.
 
         Both parties cut alike, at most PIECE_BYTES each. Our i-th piece is taken before the peer's i-th is yielded, and
-        only a few pieces earlier than that, so neither side ever holds the whole. Read it to its end.
+        only a few pieces earlier than that. So neither side ever holds the whole. Read it to its end.
         at_most: bytes of a piece of the peer's; as many as ours in the same place where it is None.
         Raises: PeerMismatchError, ChannelClosedError, MalformedMessageError.
         """
 
 
 def require_at_most(label: str, n_bytes: int, limit: int) -> None:
-    """Of the peer's payload of this step, as announced or received. Raises MalformedMessageError."""
+    """Refuse a payload of the peer's, announced or received, that is longer than its step can need.
+
+    Raises MalformedMessageError.
+    """
     if n_bytes > limit:
         raise MalformedMessageError(f"step {label!r} takes at most {limit} bytes, got {n_bytes}")
 

@@ -1,8 +1,8 @@
 """Real vectors as ring elements: f fractional bits, rounding toward zero.
 
-Toward zero, because then |X_i| <= 2^f |x_i| holds exactly and an honest norm never grows by encoding: a vector clipped
-to C is accepted at the exact integer threshold floor(C^2 2^{2f}), with no slack (`privacy.md` section 6; the printed
-protocol's C + 1e-5 would have to be accounted as the client's sensitivity).
+With rounding toward zero, |X_i| <= 2^f |x_i| holds exactly, and an honest norm never grows by encoding. A vector
+clipped to C is accepted at the exact integer threshold floor(C^2 2^{2f}), with no slack (`privacy.md` section 6). The
+printed protocol's C + 1e-5 would have to be accounted as the client's sensitivity.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def decode(x: RingArray, frac_bits: int = DEFAULT_FRAC_BITS) -> NDArray[np.float
 def encode_within(x: NDArray[np.float64], *, squared_norm_threshold: int, frac_bits: int) -> RingArray:
     """The encoding of a clipped `x`, with sum X_i^2 <= threshold made certain in integers. Run by an honest client.
 
-    Truncation only shrinks, so a vector of norm at most C passes as it is; one whose norm float64 rounded to C from
+    Truncation only shrinks, so a vector of norm at most C passes as it is. One whose norm float64 rounded to C from
     just above is brought in by factors of 1 - 2^-40. Shapes: (d,) to (d,).
     Raises: ParameterError when x was not clipped (its norm is above the bound by more than rounding); what `encode`
     raises.

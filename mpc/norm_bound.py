@@ -1,7 +1,7 @@
 """The public parameters of the norm check, and the conditions that its theorem needs.
 
-A vector X of d ring elements is accepted if and only if its centred integer norm satisfies sum X_i^2 <= T, up to the
-2^-64 of the no-wrap test. Everything is computed with integers and rationals, never with floats.
+A vector X of d ring elements is accepted if and only if its centred integer norm satisfies sum X_i^2 <= T. That holds
+up to the 2^-64 of the no-wrap test. Everything is computed with integers and rationals, never with floats.
 
 Source: `secure_validation.md` sections 4 and 6.
 """
@@ -30,8 +30,8 @@ MAX_ENCODED_CLIP = 94_000_000
 class NormBound:
     """The L2 bound C on a vector of `dim` coordinates with `frac_bits` fractional bits.
 
-    Raises ParameterError when C is not positive and finite, when C * 2^f exceeds 9.4e7 or is below 1, or when
-    d (2b - 1) + b >= 2^64 (the theorem's condition on the dimension).
+    Raises ParameterError when C is not positive and finite, or when C * 2^f exceeds 9.4e7 or is below 1. Raises it also
+    when d (2b - 1) + b >= 2^64 (the theorem's condition on the dimension), and when another field is out of its range.
     """
 
     clip_norm: float
@@ -88,8 +88,11 @@ class NormBound:
 
     @property
     def log2_soundness_error(self) -> float:
-        """log2 of the probability that a longer or wrapping vector is accepted: 2^-k for the rows, and a collision of
-        the hash that compares the servers' bits (`precad.mpc.gate.equality`)."""
+        """Return log2 of the probability that a longer or wrapping vector is accepted.
+
+        It sums 2^-k for the rows, and a collision of the hash that compares the servers' bits
+        (`precad.mpc.gate.equality`).
+        """
         return math.log2(2.0**-self.n_rows + (self.words_per_client + 1) * 2.0**-127)
 
     @property

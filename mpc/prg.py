@@ -1,8 +1,8 @@
 """Seeds and the streams that they expand to: HKDF-SHA256 for labels, AES-128-CTR for words.
 
 Every stream has a label (protocol version, purpose, task, round, client), folded into the key by HKDF. Two streams with
-different labels are independent even under one seed, and a label is used for one stream only, so a counter that starts
-at zero never meets the same key twice.
+different labels are independent even under one seed. A label is used for one stream only, so a counter that starts at
+zero never meets the same key twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RandomBytes: TypeAlias = Callable[[int], bytes]
 
 
 class Purpose(enum.IntEnum):
-    """What a stream is for. One number per use; numbers are never given twice (4 to 6 were)."""
+    """Purpose of a stream. One number per use; numbers are never given twice (4 to 6 were given)."""
 
     UPLOAD_SHARE = 1
     MASK = 2
@@ -99,7 +99,8 @@ def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
 
 _WORDS_PER_BLOCK = 2
 _ZEROS = memoryview(bytes(1 << 19))
-"""What AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the work."""
+"""Zeros that AES-CTR encrypts: a block that stays in the cache, large enough that the call costs little beside the
+work."""
 
 
 class Stream:
@@ -118,9 +119,10 @@ class Stream:
         self.fill(np.empty(within, dtype=np.int64))
 
     def after(self, n_words: int) -> Stream:
-        """What follows the first n words of a stream that is still at its start; for no words, the stream itself.
+        """Return what follows the first n words of a stream that is still at its start; for no words, the stream
+        itself.
 
-        Every word is read once still: by whoever reads on from there, and by nobody before it.
+        Every word is still read once: by whoever reads on from there, and by nobody before it.
         """
         return self if n_words == 0 else Stream(self._key, n_skipped=n_words)
 

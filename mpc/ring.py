@@ -1,8 +1,8 @@
 """Z_2^64 on int64 arrays: the ring that every share lives in.
 
-NumPy's int64 arrays wrap silently, which is exactly addition and multiplication modulo 2^64 in two's complement; a
-value and its centred representative in [-2^63, 2^63) are the same word. Scalars are kept as Python integers and
-reduced by `centred`, because NumPy warns when a *scalar* wraps.
+NumPy's int64 arrays wrap silently, which is exactly addition and multiplication modulo 2^64 in two's complement. A
+value and its centred representative in [-2^63, 2^63) are the same word. Scalars are kept as Python integers and reduced
+by `centred`, because NumPy warns when a *scalar* wraps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORD_BYTES, WORD_BITS = 8, 64
 RingArray: TypeAlias = NDArray[np.int64]
 
 TILE = 1 << 14
-"""Coordinates per step of everything that grows with d: 128 KiB a vector, so that a step's working set stays in the
+"""Coordinates per step of everything that grows with d: 128 KiB a vector. So a step's working set stays in the
 second-level cache of one core, whatever d is. A multiple of 64, so that a tile begins with a word of signs."""
 
 

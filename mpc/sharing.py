@@ -74,7 +74,10 @@ def expand_share(seed: Seed, label: Label, dim: int) -> RingArray:
 
 
 class ExpandedShare:
-    """The same, expanded as it is read: one pass from the start, tile after tile. Nothing of length d is kept."""
+    """Share A of the `shares` form, expanded as it is read: one pass from the start, tile after tile.
+
+    Nothing of length d is kept.
+    """
 
     def __init__(self, seed: Seed, label: Label, dim: int) -> None:
         self._stream, self._dim, self._position = prg.open_stream(seed, Purpose.UPLOAD_SHARE, label), dim, 0

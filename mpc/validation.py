@@ -88,7 +88,8 @@ def lock(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Revealed:
-    """What both servers know of the locked uploads once the coin is shown: opened[i] is b of active[i], (d,)."""
+    """Facts about the locked uploads that both servers know once the coin is shown: opened[i] is b of active[i],
+    (d,)."""
 
     active: tuple[str, ...]
     opened: tuple[Words, ...]
@@ -113,12 +114,13 @@ def reveal_and_open(
     channel: Channel,
     rooms: Mapping[str, WritableWords] | None = None,
 ) -> Revealed:
-    """Shows the coin and opens b = x - a of every active client, in the `shares` form. One round, run by both servers.
+    """Show the coin and open b = x - a of every active client, in the `shares` form. One round, run by both servers.
 
     One step in pieces, 8d bytes per client and direction behind the coin. The peer's coin is checked before any of its
-    b is taken. rooms: where each client's b is written, d words, in memory unless the caller has another place. It may
-    be where the share lies: every piece of that is read once, in order, and before b's. Beside them this holds a few
-    pieces.
+    b is taken.
+
+    rooms: where each client's b is written, d words, in memory unless the caller has another place. It may be where the
+    share lies: every piece of that is read once, in order, and before b's. Beside them this holds a few pieces.
     Source: PRECAD, Sec. 4.3, step 1. Raises CommitmentError, MalformedMessageError, TupleReusedError.
     """
     dim = tuples.shape.dim
@@ -192,7 +194,7 @@ def validate(
 
 
 def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:
-    """What this server holds of the clients, with every a_P at its start."""
+    """Return what this server holds of the clients, with every a_P at its start."""
     return [Masked(b, tuples.mask_share(client)) for client, b in zip(clients, opened, strict=True)]
 
 
@@ -241,8 +243,10 @@ def _keep_accepted(
     tuples: ServerTuples,
     engine: Engine,
 ) -> None:
-    """The sum of everybody's shares, (d,), becomes that of the accepted: the rejected are taken out, or, where they are
-    the majority, the accepted are added up anew. In place, as `add_shares`."""
+    """Turn the sum of everybody's shares, (d,), into that of the accepted, in place, as `add_shares`.
+
+    The rejected are taken out. Where they are the majority, the accepted are added up anew.
+    """
 
     def clients_with(verdict: bool) -> list[Masked]:
         chosen = [i for i, ok in enumerate(verdicts) if ok is verdict]

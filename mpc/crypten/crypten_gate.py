@@ -1,16 +1,16 @@
 """CrypTen's carry circuit as the comparison gate. The only module that imports CrypTen, whose globals it leaves alone.
 
-The gate gives the carries of additions of which each server knows one summand: several short summands lie in one word,
-each with a zero above it, server A enters its words as one binary-shared operand, B enters its own as the other, and
+The gate gives the carries of additions of which each server knows one summand. Several short summands lie in one word,
+each with a zero above it. Server A enters its words as one binary-shared operand, B enters its own as the other.
 CrypTen's set-propagate-kill adder (the circuit inside its A2B conversion and its comparison) adds them in 7 rounds.
-What it looks up in CrypTen's globals is answered by ours: the communicator works over `Channel`, the tuple provider has
-the dealer's binary triples. Operands enter as (x_A, 0) and (0, x_B): a correct sharing that draws nothing from
-CrypTen's generators, whose zero-sharings come, with two parties, from mt19937 streams known to both sides and would
+Ours answer what it looks up in CrypTen's globals: the communicator works over `Channel`, the tuple provider has the
+dealer's binary triples. Operands enter as (x_A, 0) and (0, x_B): a correct sharing that draws nothing from CrypTen's
+generators. With two parties, zero-sharings of those generators come from mt19937 streams known to both sides and would
 hide nothing. What hides an operand is the dealer's triple at the first AND.
 
 CrypTen keeps one communicator and one provider per process. Ours answer the threads that run the gate, each with its
-own channel and triples, and no other thread. When no gate runs, CrypTen's own lookups are in place: a CrypTen program
-in the same process gets its own communicator and provider, before the gate, after it and beside it.
+own channel and triples, and no other thread. When no gate runs, CrypTen's own lookups are in place. So a CrypTen
+program in the same process gets its own communicator and provider, before the gate, after it and beside it.
 """
 
 from __future__ import annotations

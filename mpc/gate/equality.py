@@ -1,16 +1,16 @@
 """Masked equality: one opened bit per client, and nothing else, from XOR shares of bits that must all be zero.
 
-XOR shares of a string are shares of zero exactly when both servers hold the same string. Each server hashes its
-string by a polynomial over F_p at a public random point (alpha at A, beta at B); with a dealt (rho != 0, omega,
-rho omega) they open e = alpha - beta - omega, which is uniform, and then z = rho e + rho omega = rho (alpha - beta):
+XOR shares of a string are shares of zero exactly when both servers hold the same string. Each server hashes its string
+by a polynomial over F_p at a public random point (alpha at A, beta at B). With a dealt (rho != 0, omega, rho omega)
+they open e = alpha - beta - omega, which is uniform. Then they open z = rho e + rho omega = rho (alpha - beta). It is
 zero if the strings are equal, otherwise uniform and not zero, unless the hash collides.
 
 Each server commits to its share of z before it sees the other's. Otherwise whoever answers last would know the bit of a
-question of its own, and could complete z to the bit that the other server shall see. The commitment needs no nonce: all
-that can be tried against it is z = 0, which the opening tells next.
+question of its own. It could then complete z to the bit that the other server shall see. The commitment needs no nonce:
+all that can be tried against it is z = 0, which the opening tells next.
 
 Source: `secure_validation.md` section 5, step 5. There p = 2^61 - 1, which leaves a forger 2^-54 per upload and would
-dominate the 2^-64 of the rows; with p = 2^127 - 1 a collision has probability at most 66 / 2^127.
+dominate the 2^-64 of the rows. With p = 2^127 - 1 a collision has probability at most 66 / 2^127.
 """
 
 from __future__ import annotations
@@ -51,12 +51,14 @@ def polynomial_hashes(words: RingArray, key: int) -> Elements:
 
 
 def all_zero(bits: RingArray, key: int, tuples: RingArray, channel: Channel) -> list[bool]:
-    """For each client, whether its XOR-shared words are all zero. Three rounds, run by both servers.
+    """Tell for each client whether its XOR-shared words are all zero. Three rounds, run by both servers.
 
-    Of 32 bytes per client, and 32 for all.
+    The rounds take 32 bytes per client in all, and 32 bytes more for all clients together.
 
-    Shapes: bits (n, w), this server's XOR shares, already masked to the bits that count; tuples (n, 3, 2), its shares
-    of rho, omega and rho omega (`ServerTuples.equality_tuples`).
+    Shapes:
+    - bits (n, w), this server's XOR shares, already masked to the bits that count
+    - tuples (n, 3, 2), its shares of rho, omega and rho omega (`ServerTuples.equality_tuples`)
+
     Raises: ParameterError, MalformedMessageError, CommitmentError.
     """
     n, field, shares = len(bits), loading.field(), np.ascontiguousarray(tuples).view(np.uint64)

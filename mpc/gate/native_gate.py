@@ -1,13 +1,13 @@
 """The native comparison gate: the carry of an addition in two rounds.
 
-Server A holds x and server B holds y, n bits each, and they want shares of the bit that x + y carries out of its top.
-The n bits are cut into s blocks of k. A block generates a carry (g) or passes one on (p); both are polynomials in bits
-of which each server knows its half, so one round of opening masked products of one's own bits gives shares of all g and
-p (`_blocks`). The carry is g_(s-1) ^ p_(s-1) (g_(s-2) ^ p_(s-2) (..)), and one more round opens the masked g and p and
+Server A holds x and server B holds y, n bits each. They want shares of the bit that x + y carries out of its top. The n
+bits are cut into s blocks of k. A block generates a carry (g) or passes one on (p). Both are polynomials in bits of
+which each server knows its half. So one round of opening masked products of one's own bits gives shares of all g and p
+(`_blocks`). The carry is g_(s-1) ^ p_(s-1) (g_(s-2) ^ p_(s-2) (..)). One more round opens the masked g and p and
 evaluates all of it at once, from shares of the products of the masks (`_join`).
 
-For the 30 bits of a row, s = 6 and k = 5: 24.75 bytes per word and direction, and 56 bytes of corrections from the
-dealer. A tree of ANDs (Kogge-Stone) takes 7 rounds and 144 bytes for a sum of 64 bits.
+For the 30 bits of a row, s = 6 and k = 5. That is 24.75 bytes per word and direction, and 56 bytes of corrections from
+the dealer. A tree of ANDs (Kogge-Stone) takes 7 rounds and 144 bytes for a sum of 64 bits.
 
 Source: ours; for an AND of several inputs in one round, Ohata and Nuida, FC 2020 (arXiv 1907.03415), section 4.
 """
@@ -105,11 +105,12 @@ def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, t
 
 
 def _join(opened: Planes, shares: CarryShares, party: Party) -> Planes:
-    """XOR share of g_(s-1) ^ p_(s-1) (g_(s-2) ^ ..), (lanes,), where each g and p is opened ^ mask. (s, 2, lanes).
+    """Return the XOR share of g_(s-1) ^ p_(s-1) (g_(s-2) ^ ..), (lanes,), where each g and p is opened ^ mask. (s, 2,
+    lanes).
 
-    Multiplied out, the product of masks g_j and of those p_i, i in A, above j has as its factor the product of the
-    opened p_i above j that are not in A; with p_j instead of g_j, that factor times the carry into block j that the
-    opened values would have. `subsets` holds the products in the order of
+    Multiplied out, a product of masks g_j and of those p_i, i in A, above j has a factor. That is the product of the
+    opened p_i above j that are not in A. With p_j instead of g_j, it is that product times the carry into block j that
+    the opened values would have. `subsets` holds the products in the order of
     `precad.mpc.tuples.correlations.subset_products`.
     """
     s, _, lanes = opened.shape

@@ -1,10 +1,10 @@
 """From additive shares of words to XOR shares of words that vanish exactly when the first ones' top bits do.
 
-A word w = w_A + w_B is below 2^L exactly when its bits L..63 are zero, and those are, modulo 2^(64-L), the sum of both
-servers' own top bits and of the carry c out of the lowest L. So a comparison takes one shared bit of each word, not 64:
-a gate gives XOR shares of c; one more opening, of c ^ r for a dealt random bit r, turns them into additive shares; and
-the servers then hold additive shares t_A + t_B of the top bits. t is zero exactly when A's t_A equals B's -t_B: those
-two are the XOR shares that `precad.mpc.gate.equality` compares.
+A word w = w_A + w_B is below 2^L exactly when its bits L..63 are zero. Modulo 2^(64-L), those bits are the sum of both
+servers' own top bits and of the carry c out of the lowest L. So a comparison takes one shared bit of each word, not 64.
+A gate gives XOR shares of c. One more opening, of c ^ r for a dealt random bit r, turns them into additive shares. The
+servers then hold additive shares t_A + t_B of the top bits. Their sum t is zero exactly when A's t_A equals B's -t_B.
+Those two are the XOR shares that `precad.mpc.gate.equality` compares.
 
 Source: the test is that of `secure_validation.md` section 4; taking it by a carry instead of by all bits is ours. The
 conversion of c is the usual one from a bit that is dealt in both forms.
@@ -48,7 +48,7 @@ class Gate(Protocol):
 
 
 def blocks(gate: Gate, n_clients: int, low_bits: Sequence[int]) -> tuple[Block, ...]:
-    """What `shares_of_zero` uses up for n_clients clients, whose j-th word counts from bit low_bits[j] on."""
+    """Return what `shares_of_zero` uses up for n_clients clients, whose j-th word counts from bit low_bits[j] on."""
     groups = [(n_clients * len(columns), n_bits) for n_bits, columns in _columns(tuple(low_bits))]
     return (*gate.blocks(groups), *(BitBlock(n_words) for n_words, _ in groups))
 

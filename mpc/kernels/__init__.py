@@ -1,8 +1,10 @@
 """The compiled loops: the only folder that imports Numba.
 
-local         its inner loops, in Numba
-machine_code  how such loops are compiled, and where that is kept
-gate          the loops of both, in Numba
-field         the loops of both, in Numba
-loading       loads them when they are first needed
+Modules:
+
+    local         the inner loops of the local step, in Numba
+    machine_code  how such loops are compiled, and where that is kept
+    gate          the loops of the native gate and of the top bits, in Numba
+    field         arithmetic of F_p for the equality opening, in Numba
+    loading       loads them when they are first needed
 """

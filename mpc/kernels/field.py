@@ -1,7 +1,7 @@
 """Arithmetic of F_p, p = 2^127 - 1, for `precad.mpc.gate.equality`, compiled by Numba. `precad.mpc.kernels.loading`
 loads it when first needed.
 
-An element is two words, the low one first, and below p. Products are made of four 64-bit products; 2^127 = 1 modulo p,
+An element is two words, the low one first, and below p. Products are made of four 64-bit products. 2^127 = 1 modulo p,
 so what lies above bit 126 is added to what lies below. `tests/mpc/field_twin.py` says the same in Python's integers.
 
 No branch and no address depends on an element: a comparison is only ever the carry of an addition.

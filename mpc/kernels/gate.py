@@ -121,7 +121,7 @@ def top_shares(
     mask: np.uint64,
     out: Words,
 ) -> None:
-    """Of each named column, +-(its top bits and the carry into them) & mask, into the same column of `out`: + at A.
+    """Write +-(its top bits and the carry into them) & mask of each named column into the same column of `out`: + at A.
 
     The carry is o + (1 - 2 o) r in additive shares, with o the opened bit and r the dealt one.
     Shapes: words and out (n, w), opened (ceil(m / 8),) and bits (m,) with m = n * columns.size, client by client.

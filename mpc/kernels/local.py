@@ -2,13 +2,14 @@
 first needed.
 
 `combine` is one pass over a tile of one client: both inner products, the sum of shares, and the signed share. `scatter`
-is the expensive half of 64 ternary rows. Row j is the sum of the signed shares y_i whose word u_i has bit j. Instead of
-adding y_i to the rows that it belongs to, 32 on average, the loop adds it to one of 256 buckets for each of the eight
-bytes of u_i; afterwards row 8 g + j is the sum of the buckets of byte g whose index has bit j. That is eight additions
+is the expensive half of 64 ternary rows. Row j is the sum of the signed shares y_i whose word u_i has bit j. The loop
+does not add y_i to the rows that it belongs to, 32 on average. It adds y_i to one of 256 buckets for each of the eight
+bytes of u_i. Afterwards row 8 g + j is the sum of the buckets of byte g whose index has bit j. That is eight additions
 per coordinate and client, with no table to build and no bit matrix to transpose. Source: Pippenger's bucket method.
 
-Four clients side by side share each bucket's address, and their four words are added at once: 0.9 ns per coordinate and
-client instead of 2.6. Numba vectorises no such store by itself, hence `_add_four`, in LLVM's portable vector type.
+Four clients side by side share each bucket's address, and their four words are added at once. That takes 0.9 ns per
+coordinate and client instead of 2.6. Numba vectorises no such store by itself, hence `_add_four`, in LLVM's portable
+vector type.
 
 Signatures are given, so that all is compiled or read (`precad.mpc.kernels.machine_code`) when the module is loaded,
 and no call waits.
@@ -107,10 +108,10 @@ def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
 
 @compiled(types.void(_READ_3D, _WRITE, _WRITE_2D))
 def add_up(buckets: Words, folded: Words, rows: Words) -> None:
-    """Row 8 g + j of each lane: the sum of the buckets of byte g whose index has bit j.
+    """Add up row 8 g + j of each lane: the sum of the buckets of byte g whose index has bit j.
 
-    From the highest bit down: the upper half of the buckets adds up to the bit's row, and is then added to the lower
-    half, where it counts for the bits below. Shapes: (8, 256, lanes), scratch (256 * lanes,), rows (lanes, 64).
+    The loop begins at the highest bit. The upper half of the buckets adds up to the bit's row. It is then added to the
+    lower half, where it counts for the bits below. Shapes: (8, 256, lanes), scratch (256 * lanes,), rows (lanes, 64).
     """
     lanes = buckets.shape[2]
     for byte in range(BYTES):

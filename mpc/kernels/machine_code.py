@@ -1,7 +1,7 @@
 """How Numba compiles this package's loops, and where their machine code is kept for the next process.
 
 Compiling takes 2.2 s of one core in all, reading what was kept 0.4. Numba keeps it where Python keeps its bytecode, in
-`__pycache__` beside the source, and under the same trust: whoever can write there can already make a process run
+`__pycache__` beside the source, and under the same trust. Whoever can write there can already make a process run
 anything. It is taken again only for the same source, version of Numba and processor. Where nothing can be written, as
 in an image that is read-only, every process compiles for itself.
 """
@@ -17,8 +17,9 @@ from numba import config, njit
 F = TypeVar("F", bound=Callable[..., Any])
 
 config.CACHE_LOCATOR_CLASSES = "InTreeCacheLocator"
-"""Beside the source and nowhere else. Where that cannot be written, Numba would go on to the user's cache folder, which
-$HOME or $XDG_CACHE_HOME may put under /tmp: whoever is first there would have us run what they left."""
+"""Place of the machine code: beside the source and nowhere else. Where that cannot be written, Numba would go on to the
+user's cache folder, which $HOME or $XDG_CACHE_HOME may put under /tmp. Whoever is first there would have us run what
+they left."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 

@@ -1,9 +1,9 @@
 """Bytes in a file that only this process can read: AES-128-CTR under a key that it never writes down.
 
-A region has a key of its own, from the operating system, and a block of it a version: the counter of a byte is made of
-its block's version and its position. What is appended goes on in the stream that its block has begun; what is written
-over gets the block's next version. So no byte of a key stream covers two bytes, not even for somebody who has kept an
-earlier content of the disk.
+A region has a key of its own, from the operating system, and a block of it has a version. The counter of a byte is made
+of its block's version and its position. What is appended goes on in the stream that its block has begun; what is
+written over gets the block's next version. So no byte of a key stream covers two bytes, not even for somebody who has
+kept an earlier content of the disk.
 
 A disk that lies is not found out: flipping a bit of the file flips that bit of the upload, and nothing here notices.
 Whoever can do that to a running server can do what its operator can.

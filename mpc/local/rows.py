@@ -1,11 +1,11 @@
 """64 random ternary projections of a shared vector, modulo 2^64: the no-wrap test's linear part.
 
 Row j is v_j = sum_i u_ji s_i x_i with one public sign s_i per coordinate and one public bit u_ji per coordinate and
-row, all drawn from the joint coin *after* every share was fixed, and shared by all clients of a round. A projection of
-a share is a share of the projection, so no message is needed.
+row. All of them are drawn from the joint coin *after* every share was fixed, and shared by all clients of a round. A
+projection of a share is a share of the projection, so no message is needed.
 
-u_ji is bit j of word i of one stream; s_i = -1 where bit i of another stream is set, counted through its words from the
-lowest. This module reads the streams; an engine computes the products (`precad.mpc.local.step`).
+Bit j of word i of one stream is u_ji. The sign s_i is -1 where bit i of another stream is set, counted through its
+words from the lowest. This module reads the streams; an engine computes the products (`precad.mpc.local.step`).
 
 Source: `secure_validation.md` section 4 (our theorem; the idea of ternary projections against wrap-around is PINE's,
 arXiv 2311.10237).

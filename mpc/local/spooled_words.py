@@ -1,7 +1,7 @@
 """A vector on disk, read and written tile by tile, so that 10^8 words never lie in memory.
 
-A memory map works as well; but every page of a map that was touched counts as resident until the kernel wants it back,
-and a server that has a budget would rather hold one tile. And it could not be encrypted
+A memory map works as well. But every page of a map that was touched counts as resident until the kernel wants it back.
+A server that has a budget would rather hold one tile. And a map could not be encrypted
 (`precad.mpc.local.encrypted_region`).
 """
 

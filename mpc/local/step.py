@@ -1,14 +1,14 @@
 """The local step: everything that a server computes from vectors of length d, in one pass over the uploads.
 
-Tile by tile, for all clients of the round: expand the public rows, once; per client expand its mask a_P, read its b,
-and let an engine add up both inner products, the row values and the sum of shares. What is kept is one vector of d
-words (the sum) and a few kilobytes per client, so that d is bounded by the disk that holds the uploads, not by memory.
+The pass goes tile by tile, for all clients of the round. It expands the public rows once. Per client it expands a_P,
+reads b, and lets an engine add up both inner products, the row values and the sum of shares. What is kept is one vector
+of d words (the sum) and a few kilobytes per client. So d is bounded by the disk that holds the uploads, not by memory.
 
-The sum is taken over every client before anybody knows the verdicts: rejections are rare, and `add_shares` takes them
+The sum is taken over every client before anybody knows the verdicts. Rejections are rare, and `add_shares` takes them
 out again, from b and the seed of a_P. Sums in a ring are exact, so the result is the same.
 
-Tiles are independent, so the coordinates may be cut into spans, one for each thread of an engine: every stream can be
-read from any word on, the sums of the spans add up modulo 2^64, and each span has its own part of the d words. The
+Tiles are independent, so the coordinates may be cut into spans, one for each thread of an engine. Every stream can be
+read from any word on, and the sums of the spans add up modulo 2^64. Each span has its own part of the d words. The
 result is the same integers, however many threads there are.
 
 Source: `secure_validation.md` section 5, step 3.
@@ -32,8 +32,8 @@ from precad.mpc.sharing import Party
 WORDS_PER_SPAN: Final = 1 << 17
 """Half a millisecond of one core: below that, a second thread costs more than it saves."""
 TILES_BESIDE_OTHERS: Final = 4
-"""That a thread takes at once when it is not alone, which costs one core 2 %: of each call it has to ask for Python's
-lock afterwards, and with calls of one tile two threads lose there what they gain (docs/performance.md)."""
+"""Tiles that a thread takes at once when it is not alone, which costs one core 2 %. After each call it has to ask for
+Python's lock, and with calls of one tile two threads lose there what they gain (docs/performance.md)."""
 
 
 class Words(Protocol):
@@ -63,7 +63,7 @@ class Masked:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LocalSums:
-    """What one pass adds up, modulo 2^64. Shapes: (n, 64), (n,), (n,), (d,)."""
+    """Sums of one pass, modulo 2^64. Shapes: (n, 64), (n,), (n,), (d,)."""
 
     rows: RingArray
     """v = U (s o [x]_P) of each client."""
@@ -109,11 +109,13 @@ class Engine(Protocol):
     group: int
     """How many clients `Accumulator.add` takes at once, at most."""
     threads: Threads
-    """Who works on spans at once."""
+    """Threads that work on spans at once."""
 
     def accumulator(self, party: Party, n_clients: int, share_sum: RingArray) -> Accumulator:
-        """Zero sums of a span. Server A's share of x is b + a_A, B's is a_B. share_sum: zeros, of the span's length,
-        which take the sum of shares, after `Accumulator.sums` at the latest."""
+        """Return zero sums of a span. Server A's share of x is b + a_A, B's is a_B.
+
+        share_sum: zeros, of the span's length, which take the sum of shares, after `Accumulator.sums` at the latest.
+        """
 
     def warm_up(self) -> None:
         """Loads and compiles whatever the first use would otherwise wait for."""
@@ -159,7 +161,7 @@ def _sums_over(
 
 
 def _spans(dim: int, n_clients: int, engine: Engine) -> tuple[list[slice], int]:
-    """Of the threads that pay, and how many tiles each takes at once."""
+    """Return the spans of the threads that pay, and how many tiles each takes at once."""
     spans = ring.spans(dim, min(engine.threads.n, dim * n_clients // WORDS_PER_SPAN))
     return spans, 1 if len(spans) == 1 else TILES_BESIDE_OTHERS
 

@@ -1,6 +1,6 @@
 """The local step on a GPU, in PyTorch. The only engine that imports torch; it does so when it is made.
 
-CUDA has no product of integer matrices, so float64 does it exactly: a word is cut in two halves of 32 bits, and a 0/1
+CUDA has no product of integer matrices, so float64 does it exactly. A word is cut in two halves of 32 bits, and a 0/1
 combination of at most 2^14 halves stays below 2^46. Streams are expanded on the host, by AES instructions.
 """
 

@@ -1,6 +1,6 @@
 """The seam to whatever remembers which tuples are used up.
 
-A tuple is used up in two steps, and each may happen once: its mask seed is given to the client (`masked` form), and its
+A tuple is used up in two steps, and each may happen once. Its mask seed is given to the client (`masked` form), and its
 shares enter a check. Both are recorded before they happen, so a crash can waste a tuple and never use one twice.
 
 `precad.servers.store.burnt_tuples` keeps the record on disk; `MemoryBurns` is its twin for tests and simulation.
@@ -16,7 +16,7 @@ from precad.mpc.errors import TupleReusedError
 
 
 class TupleUse(enum.StrEnum):
-    """What a tuple is used up for."""
+    """Use of a tuple, which uses it up."""
 
     MASK = "mask"
     """Its mask seed is given to the client."""
@@ -59,10 +59,10 @@ class MemoryBurns:
 
 
 def reused(round: int, slot: int, use: TupleUse) -> TupleReusedError:
-    """Of a tuple that was used so before."""
+    """Return the error for a tuple that was used so before."""
     return TupleReusedError(f"the tuple of slot {slot} in round {round} was used before ({use}); it is burnt")
 
 
 def bound_otherwise(round: int, slot: int) -> TupleReusedError:
-    """Of a tuple that belongs to somebody else."""
+    """Return the error for a tuple that belongs to another client."""
     return TupleReusedError(f"the tuple of slot {slot} in round {round} is bound to another client")

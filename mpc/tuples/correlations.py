@@ -1,14 +1,14 @@
 """The binary correlations that a comparison gate uses up, and how they lie in the dealer's streams.
 
 A block is a run of correlations of one kind. `masks` are bits (or words) that hide what a gate opens; `products` are
-functions of the masks of both servers, shared between them. Each server's masks are a stream of its own key; server
-A's share of the products is another, and server B's is what the dealer sends. So a block is three things: how many
+functions of the masks of both servers, shared between them. Each server's masks are a stream of its own key. Server A's
+share of the products is another stream, and server B's is what the dealer sends. So a block is three things: how many
 words of masks and of products it has, and what the products are.
 
 Bits of many words lie in planes: one byte holds one bit of eight words, so that one operation works on all of them.
 
-Source: Beaver, CRYPTO '91, for one AND; Ohata and Nuida, FC 2020 (arXiv 1907.03415), for an AND of several inputs in
-one round from masks and the products of all their subsets.
+Source: Beaver, CRYPTO '91, for one AND. For an AND of several inputs in one round, from masks and the products of all
+their subsets: Ohata and Nuida, FC 2020 (arXiv 1907.03415).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class BitBlock:
 
 @dataclass(frozen=True, slots=True)
 class CarryBlock(_XorShared):
-    """What one addition x + y takes, to its carry, where server A holds x and B holds y of n_blocks * block_bits bits.
+    """Correlations of one addition x + y, to its carry. Server A holds x and B holds y, of n_blocks * block_bits bits.
 
     Masks of each server, for each of the n_blocks: one for every product of some of its block_bits bits, 2^k - 1. Then
     shared by both: one for each of the joining step's inputs g_0, p_0, g_1, p_1, .. (p_0 is not used).
@@ -235,9 +235,9 @@ class SplitPairs(NamedTuple):
 def split_pairs(block_bits: int) -> SplitPairs:
     """The pairs of a block of `block_bits` bits, lowest bit first, sets as bit masks.
 
-    With p_i = x_i ^ y_i the block generates a carry as the XOR over j of x_j y_j prod_{i > j} p_i, and propagates one
-    as the product of all p_i. Multiplied out, each term is a product of A's bits times a product of B's: the bits above
-    j are split between the two in every way. Products over all bits of one server (x.. x or y.. y) need no pair.
+    With p_i = x_i ^ y_i the block generates a carry as the XOR over j of x_j y_j prod_{i > j} p_i. It propagates one as
+    the product of all p_i. Multiplied out, each term is a product of A's bits times a product of B's. The bits above j
+    are split between the two in every way. Products over all bits of one server (x.. x or y.. y) need no pair.
     """
     full = (1 << block_bits) - 1
     generate = [

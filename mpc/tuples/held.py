@@ -1,7 +1,7 @@
 """Correlated randomness of one round, as one server holds it: a key, digests, and at B a few words more.
 
-Per client, an inner-product tuple (a, r) with r = <a, a> (PRECAD, Sec. 4.3) and an equality tuple (rho, omega,
-rho * omega) over F_p; per round, the binary correlations of the comparison gate (`precad.mpc.tuples.correlations`).
+Each client has an inner-product tuple (a, r) with r = <a, a> (PRECAD, Sec. 4.3) and an equality tuple (rho, omega, rho
+* omega) over F_p. Each round has the binary correlations of the comparison gate (`precad.mpc.tuples.correlations`).
 Server A's shares are streams of its key. Server B's are streams of its own key, except the products, which are
 corrections of one word each. No message of the dealer grows with d.
 
@@ -11,9 +11,9 @@ get. A server that handed out another seed would have a linear function of the u
 Whatever a key alone decides is expanded when the batch arrives, some seconds before the check that waits for it: about
 7 kB a client. Only the masks, whose length is d, stay seeds.
 
-A batch belongs to one (task, round). It lives in memory only and is dropped with the round; each tuple is burnt,
-in a record that outlives the process (`precad.mpc.tuples.burning`), before its mask seed leaves and before it enters a
-check.
+A batch belongs to one (task, round). It lives in memory only and is dropped with the round. Each tuple is burnt before
+its mask seed leaves and before it enters a check. The record of that outlives the process
+(`precad.mpc.tuples.burning`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from precad.mpc.tuples.burning import Burns, MemoryBurns, TupleUse
 from precad.mpc.tuples.correlations import Block, Correlations
 
 FIELD_PRIME = (1 << 127) - 1
-"""p of the equality hash: a Mersenne prime, so that 127 masked bits are uniform but for one value, and so large that a
-collision of the hash adds nothing to the error of the no-wrap test."""
+"""Prime p of the equality hash. As a Mersenne prime, it leaves 127 masked bits uniform but for one value. It is so
+large that a collision of the hash adds nothing to the error of the no-wrap test."""
 FIELD_WORDS = 2
 DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What both servers ask the dealer for; public, and equal at both or nothing is dealt."""
+    """Shape of a batch, as both servers ask the dealer for it; public, and equal at both or nothing is dealt."""
 
     task: str
     round: int
@@ -86,11 +86,12 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dealt:
-    """What the dealer sends one server: a key, digests and, to B only, the corrections.
+    """Part of a batch that the dealer sends one server: a key, digests and, to B only, the corrections.
 
-    peer_seed_digests: 32 bytes a client, of the other server's mask seeds, in the order of the slots.
-    squared_masks: (n,) words; equality: (n, 3, 2) words, three field elements a client; products: (n_products,) words.
-    These three are empty at A.
+    - peer_seed_digests: 32 bytes a client, of the other server's mask seeds, in the order of the slots
+    - squared_masks: (n,) words; empty at A
+    - equality: (n, 3, 2) words, three field elements a client; empty at A
+    - products: (n_products,) words; empty at A
     """
 
     key: Seed
@@ -164,7 +165,10 @@ class ServerTuples:
         return {client: self._mask_seeds[self.shape.slot_of(client)] for client in clients}
 
     def hand_out_mask_seed(self, client: str) -> Seed:
-        """The same for one client."""
+        """Return the seed of this server's half of one client's mask, for that client.
+
+        Once: raises TupleReusedError after.
+        """
         return self.hand_out_mask_seeds((client,))[client]
 
     def peer_mask_seed_digest(self, client: str) -> bytes:
