@@ -149,7 +149,7 @@ class Aggregator:
             await self._see_through(while_leading(run.run(), session))
 
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
-        """What is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
+        """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
         state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)
         self._view.records.extend(restore_records(self.config.state_dir, state.committed, state.model.parameters))
@@ -236,7 +236,7 @@ class Aggregator:
         self._on_state(state)
 
     def _log_context(self) -> dict[str, object]:
-        """Of every line that is logged on our behalf."""
+        """Return the context of every line that is logged on our behalf."""
         about: dict[str, object] = {"role": ROLES[self.party]}
         if self._view.task_id:
             about["task"] = self._view.task_id

@@ -1,4 +1,4 @@
-"""What the operator of a server configures: the `[aggregator.a]`, `[aggregator.b]` and `[dealer]` sections.
+"""Configuration of a server by its operator: the `[aggregator.a]`, `[aggregator.b]` and `[dealer]` sections.
 
 Paths are relative to the configuration file. Private keys are paths here, never values.
 """
@@ -45,7 +45,7 @@ def require_own_role(tls: TlsFiles, role: Role) -> None:
 
 
 class ServerConfig(BaseModel):
-    """What every server has."""
+    """Settings that every server has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,8 +77,8 @@ class ServerConfig(BaseModel):
     """Connections to `listen` at once, of all peers; who comes beyond is hung up on before the handshake. A client
     process has one for each client that it hosts."""
     max_connections_per_caller: Annotated[int, Field(ge=2, le=1_000_000)] = 16
-    """Connections of one certificate's holder at once, as far as calls say whose they are; beyond, the one that has
-    been without a call for longest is hung up on. A client or server needs one."""
+    """Connections of one certificate's holder at once, as far as calls say whose they are. Beyond that, the one that
+    has been without a call for longest is hung up on. A client or server needs one."""
     max_calls: Annotated[int, Field(ge=16, le=1_000_000)] = 20_480
     """Open calls of clients at once, beyond which they are told to come back. A connected client holds one."""
     max_calls_per_caller: Annotated[int, Field(ge=4, le=1_000_000)] = 8
@@ -108,7 +108,7 @@ class ServerConfig(BaseModel):
 
     @property
     def tls(self) -> TlsFiles:
-        """What this server shows and trusts."""
+        """Return the files with what this server shows and trusts."""
         return TlsFiles(
             certificate=self.certificate,
             key=self.key,
@@ -134,8 +134,8 @@ class AggregatorConfig(ServerConfig):
     """File of clients' certificates that are no longer accepted: a SHA-256 fingerprint a line
     (`precad.servers.door.revocation`). It may change while the server runs."""
     memory_budget_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
-    """Resident memory that this server may take, in MiB. What the model needs comes first (24 bytes a parameter and
-    768 MiB); uploads that do not fit into the rest wait in a file of `state_dir`."""
+    """Resident memory that this server may take, in MiB. The needs of the model come first (24 bytes a parameter and
+    768 MiB). Uploads that do not fit into the rest wait in a file of `state_dir`."""
     max_upload_in_memory_mb: Annotated[int, Field(ge=0, le=1 << 24)] = 16
     """An upload that is longer than this many MiB waits in the file in any case."""
     max_uploads: Annotated[int, Field(ge=1, le=1_000_000)] = 256
@@ -146,9 +146,9 @@ class AggregatorConfig(ServerConfig):
     max_downloads: Annotated[int, Field(ge=1, le=1_000_000)] = 256
     """Clients that download the model at once; further ones are told to come back."""
     min_transfer_bytes_s: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 32_768.0
-    """While others wait for a place, an upload or download that is slower on the average, in bytes a second, is cut off
-    to make room; it may begin again when the others have had theirs. Where nobody waits, none is. 0: only those that
-    would not be over by the round's deadline."""
+    """Slowest average pace of an upload or download, in bytes a second, while others wait for a place. A slower one is
+    cut off to make room; it may begin again when the others have had theirs. Where nobody waits, none is cut off. 0:
+    only those that would not be over by the round's deadline."""
     transfer_grace_s: Seconds = 10.0
     """How old a transfer is before it is judged by its speed."""
     engine: Literal["cpu", "cuda"] = "cpu"
@@ -160,8 +160,8 @@ class AggregatorConfig(ServerConfig):
 
     step_timeout_s: Patience = 600.0
     """How long the other server may take over its part of a step, before the round is given up as if it had hung up.
-    More where it may be at work (`precad.servers.links.step_limits`): 8 n d bytes at 8 MiB/s, the step's own bytes at
-    1 Mbit/s, and the time for uploads, dealer and clients. 0: for ever."""
+    More where it may be at work (`precad.servers.links.step_limits`). That is 8 n d bytes at 8 MiB/s, the step's own
+    bytes at 1 Mbit/s, and the time for uploads, dealer and clients. 0: for ever."""
     lane_listen: Annotated[str, Field(min_length=1)] | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
 

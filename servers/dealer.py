@@ -1,9 +1,9 @@
 """The dealer's process: deals one batch of correlated randomness per round to both aggregators, and to nobody else.
 
-A batch is made when the first server asks for it, from fresh seeds of the operating system; the other server must ask
-for the same shape, each part leaves once, which is on disk before it does (`precad.servers.store.dealt_parts`), and no
-seed is kept afterwards. An aggregator that is lost may come back; the servers then go on with a round that nothing was
-dealt for. The process needs neither CrypTen nor torch.
+A batch is made when the first server asks for it, from fresh seeds of the operating system. The other server must ask
+for the same shape. Each part leaves once, and that is on disk before it does (`precad.servers.store.dealt_parts`). No
+seed is kept afterwards. An aggregator that is lost may come back; the servers then continue with a round that nothing
+was dealt for. The process needs neither CrypTen nor torch.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Dealer:
         )
 
     def _log_context(self) -> dict[str, object]:
-        """Of every line that is logged on our behalf."""
+        """Return the context of every line that is logged on our behalf."""
         task = "" if self._servicer is None else self._servicer.task_id
         return {"role": Role.DEALER, "task": task} if task else {"role": Role.DEALER}
 
@@ -173,8 +173,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         return len(self._batches)
 
     async def deal_until_over(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
-        """Returns when both aggregators have finished the task. Raises PeerUnreachableError when one does not come, or
-        is lost and does not come back in time; StoreError when a part could not be recorded, and so did not leave."""
+        """Return when both aggregators have finished the task.
+
+        Raises PeerUnreachableError when one does not come, or is lost and does not come back in time. Raises StoreError
+        when a part could not be recorded, and so did not leave.
+        """
         await self._until_all_here(connect_timeout_s, f"not both aggregators came within {connect_timeout_s:g} s")
         while len(self._finished) < 2:
             if self._is_one_missing():

@@ -20,8 +20,8 @@
         └── SubmissionRefusedError  with a RefusalReason
             └── NoRoomError
 
-`STATUS_CODES` is the one place where an error becomes a gRPC status: callers see the text of what is listed there,
-which holds public values only; of anything else they see that it failed, and the log has the detail.
+`STATUS_CODES` is the one place where an error becomes a gRPC status. Callers see the text of what is listed there,
+which holds public values only. For anything else they see that it failed, and the log has the detail.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Work that goes on only as long as its guards do: the one place where tasks are raced and errors chosen.
 
-Work that is given up is cancelled, which ends no thread. So what a thread writes down is waited for (`to_the_end`):
-nobody reads a disk on which something of given up work may still come to be.
+Work that is given up is cancelled, which ends no thread. So what a thread writes down is waited for (`to_the_end`).
+Nobody reads a disk on which something of given up work may still come to be.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence[asyncio.Task[Any]]) -> T:
-    """The result of `work`, unless a guard raises first: then that error. A guard that ends in peace is no end.
+    """Return the result of `work`, unless a guard raises first: then raise that error.
 
-    When several have failed at once, the error that the others follow from wins: one that refuses to go on, then one
-    that says who is gone.
+    A guard that ends in peace is no end. When several have failed at once, the error that the others follow from wins.
+    An error that refuses to continue comes first, then one that says who is gone.
     """
     main = asyncio.create_task(work)
     waiting: set[asyncio.Task[Any]] = {main, *guards}
@@ -69,6 +69,6 @@ def _rank(error: BaseException) -> int:
 
 
 def _errors(tasks: set[asyncio.Task[Any]]) -> list[BaseException]:
-    """Of those tasks that have failed. A cancelled one has not failed by itself."""
+    """Return the errors of those tasks that have failed. A cancelled one has not failed by itself."""
     finished = (task for task in tasks if task.done() and not task.cancelled())
     return [error for task in finished if (error := task.exception()) is not None]

@@ -93,9 +93,7 @@ ROOMS = (
     Room("servers/links", "mpc protos | .", "The connections that a server opens: to its peer and to the dealer."),
     Room("servers/store", "mpc dp protos | . database", "Everything durable of one task at one server."),
     Room("servers/rounds", "mpc dp protos | . links store", "Algorithm 1: one round from its selection to its commit."),
-    Room(
-        "servers/telemetry", "dp protos | . store rounds", "What a server reports of itself: events, status, log lines."
-    ),
+    Room("servers/telemetry", "dp protos | . store rounds", "Telemetry of a server: events, status, log lines."),
     Room(
         "servers/door",
         "mpc protos | . links store rounds telemetry",

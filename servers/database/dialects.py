@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """Of one kind of database."""
+    """SQL of one kind of database."""
 
     integer: str
     """64 bits."""

@@ -1,9 +1,9 @@
 """PostgreSQL as this package uses it: one session per process, which leads, or waits until it does.
 
 Several replicas of a server may run on one database. The one whose session holds the role's advisory lock leads; the
-others wait for it. PostgreSQL frees the lock when the session ends, however it does: the process dies, or its machine
+others wait for it. PostgreSQL frees the lock when the session ends, however it does. The process dies, or its machine
 does and keepalives notice, or an operator ends it. A session that is lost is never opened again, so a replica that was
-cut off can write nothing more. And whoever begins to lead takes the next epoch: every transaction locks the epoch's row
+cut off can write nothing more. And whoever begins to lead takes the next epoch. Every transaction locks the epoch's row
 and finds its own epoch there, or undoes itself (a fencing token; M. Kleppmann, "How to do distributed locking", 2016).
 So a transaction that has returned was the leader's, also behind a pooler that mixes sessions up.
 
@@ -49,7 +49,7 @@ _SETTINGS: Final[dict[str, str]] = {
 
 
 class Session:
-    """Of one replica of `role`. Several stores share it; transactions take turns."""
+    """Session of one replica of `role`. Several stores share it; transactions take turns."""
 
     def __init__(self, url: str, role: Role) -> None:
         """Connects. url: postgresql://..., with a password or without.
@@ -109,8 +109,10 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Of the leader. Raises LeadLostError when that may be another one by now: nothing was recorded then, or it is
-        not known whether it was, and nobody of this process will ask again."""
+        """Run a transaction of the leader. Raises LeadLostError when another replica may lead by now.
+
+        Nothing was recorded then, or it is not known whether it was, and nobody of this process will ask again.
+        """
         try:
             with self._turn, self._connection.transaction():
                 found = self._run("SELECT epoch FROM leader FOR SHARE").fetchone()
@@ -152,7 +154,7 @@ class Session:
             raise SetupError(f"{self.where}: expected tables of this role: {error}") from None
 
     def tables(self, store: str) -> PostgresTables:
-        """Of one store."""
+        """Return the tables of one store."""
         return PostgresTables(self, store)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """Several replicas of one server on one database: one leads, the others wait until it does no more.
 
-A replica that waits holds nothing: no port, no file, no link. When it begins to lead it does what a server does that is
-started again: it reads what the last one left, and meets the other servers (`precad.servers.store.standing`). What is
-not in the database (`ledger.jsonl`, the checkpoints) lies in `state_dir`, which the replicas share; the ledger's file
-is locked by whoever uses it, and a replica that finds it in use, or finds another folder, refuses to start.
+A replica that waits holds nothing: no port, no file, no link. When it begins to lead, it does what a server does that
+is started again. It reads what the last one left, and meets the other servers (`precad.servers.store.standing`). Some
+files are not in the database (`ledger.jsonl`, the checkpoints). They lie in `state_dir`, which the replicas share. The
+ledger's file is locked by whoever uses it. A replica that finds it in use, or finds another folder, refuses to start.
 
 A leader asks once a second whether it still leads, and ends when it does not, or cannot be told (exit code 4).
 """
@@ -39,7 +39,7 @@ TAKE_OVER_S: Final = 15.0
 
 
 def url_of(configured: SecretStr | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Of the configuration or, without one, of the environment; None where neither has one."""
+    """Return the URL of the configuration or, without one, of the environment; None where neither has one."""
     return environment.get(ENVIRONMENT_VARIABLE) if configured is None else configured.get_secret_value()
 
 

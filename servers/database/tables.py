@@ -21,7 +21,7 @@ BUSY_TIMEOUT_S = 5.0
 
 
 class Rows(Protocol):
-    """What a statement gives, as the drivers of Python's database interface do (PEP 249)."""
+    """Result of a statement, as the drivers of Python's database interface give it (PEP 249)."""
 
     @property
     def description(self) -> Any: ...
@@ -40,7 +40,7 @@ class Backend(Protocol):
 
     dialect: Dialect
     errors: tuple[type[Exception], ...]
-    """What its driver raises."""
+    """Errors that its driver raises."""
     where: str
     """For messages."""
 
@@ -48,7 +48,7 @@ class Backend(Protocol):
         """Statements that happen together or not at all; on disk when it ends."""
 
     def version(self, run: Run) -> int:
-        """Of this store's tables; 0 when there are none."""
+        """Return the version of this store's tables; 0 when there are none."""
 
     def set_version(self, run: Run, version: int) -> None:
         """Notes it, within the transaction."""
@@ -95,10 +95,11 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Run]:
-        """Statements that happen together or not at all; on disk when it ends.
+        """Run statements that happen together or not at all; they are on disk when it ends.
 
-        An error inside undoes them. Raises StoreError when the database cannot be read or written, or does not become
-        free in time, or is another replica's by now: then nothing was recorded, and whoever asked must not go on.
+        An error inside undoes them. Raises StoreError when the database cannot be read or written, does not become free
+        in time, or is another replica's by now. Then nothing was recorded, or a LeadLostError leaves that open. Whoever
+        asked must not go on.
         """
         try:
             with self._backend.transaction() as run:

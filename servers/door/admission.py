@@ -1,7 +1,7 @@
 """Admission control: what a server takes on at once, and from whom. All is bounded, and nothing waits in a queue.
 
-A call over a limit is refused before a byte of its body is read, and told when to come back
-(`OverloadedError`, which `precad.servers.door.calls` makes a status and a hint of):
+A call over a limit is refused before a byte of its body is read. It is told when to come back (`OverloadedError`, which
+`precad.servers.door.calls` makes a status and a hint of):
 
     connections           of all peers, in gRPC itself, before the handshake       max_connections
     connections           of one caller, once a call says whose they are           max_connections_per_caller
@@ -11,7 +11,7 @@ A call over a limit is refused before a byte of its body is read, and told when 
     max_upload_mb, ...
 
 Whoever holds a certificate is a caller. Clients that are not enrolled share one caller's part: their number has no
-bound. The operator has a part of its own, and so has each server, at any rate: a server is refused by its pin at once
+bound. The operator has a part of its own, and so has each server, at any rate. A server is refused by its pin at once
 or stays, and none of them is kept out by what clients do.
 """
 
@@ -76,10 +76,10 @@ class TokenBucket:
 
 
 class Admission(grpc.aio.ServerInterceptor):
-    """Of one server; every call passes it.
+    """Admission control of one server; every call passes it.
 
-    To gRPC every method is one with a stream of requests, which is the same on the wire: the body of a call that is
-    refused is then never read, and what is no message is refused here, where gRPC would write a traceback to the log.
+    To gRPC every method has a stream of requests, which is the same on the wire. So the body of a call that is refused
+    is never read. A message that does not parse is refused here, where gRPC would write a traceback to the log.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Admission(grpc.aio.ServerInterceptor):
         )
 
     async def _request(self, call: str, handler: Handler, requests: Requests, context: Context) -> Any:
-        """What the method's own handler takes: the stream of its requests, or the one."""
+        """Return what the method's own handler takes: the stream of its requests, or the one."""
         if handler.request_streaming or handler.request_deserializer is None:
             return requests
         async with refusing(call, context, self._telemetry):
@@ -164,7 +164,7 @@ class Admission(grpc.aio.ServerInterceptor):
             del self._open[caller]
 
     def _caller(self, identity: Identity) -> str:
-        """Whose part a call takes from."""
+        """Return the caller whose part a call takes from."""
         is_stranger = identity.role is Role.CLIENT and identity.name not in self._enrolled
         return STRANGERS if is_stranger else identity.uri
 

@@ -1,7 +1,7 @@
-"""What every service does with a call that goes wrong: an error becomes the call's status, is counted, and is logged.
+"""Treatment of a call that goes wrong, in every service: an error becomes the call's status, is counted, and is logged.
 
-By the one table in `precad.servers.errors`. A refusal for want of room says when to ask again, in gRPC's own trailer
-for that (`grpc-retry-pushback-ms`, gRFC A6), which needs no message type and no further library.
+The one table in `precad.servers.errors` gives the status. A refusal for want of room says when to ask again. It uses
+gRPC's own trailer for that (`grpc-retry-pushback-ms`, gRFC A6), which needs no message type and no further library.
 """
 
 from __future__ import annotations

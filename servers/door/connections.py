@@ -1,13 +1,13 @@
 """The connections of each caller: so many, and who opens more is hung up on.
 
 gRPC says whose a connection is when a call comes over it, with its address, and nothing when it goes. So a connection
-is its caller's from its first call on, whatever becomes of that call, for as long as it carries one and FORGOTTEN_S
-after it, by when gRPC itself has hung up. A new one takes the place of that one of its caller's that has been without a
-call for longest; where all of them carry calls, the new one is refused and hung up on. A connection that no call was
-ever made over is nobody's, and does not last longer.
+is its caller's from its first call on, whatever becomes of that call. It remains so for as long as it carries one and
+FORGOTTEN_S after it, by when gRPC itself has hung up. A new one takes the place of its caller's connection that has
+been without a call for longest. Where all of them carry calls, the new one is refused and hung up on. A connection that
+no call was ever made over is nobody's, and does not last longer.
 
-gRPC's servers offer no way to hang up on one connection, so the process shuts the TCP socket down itself, found among
-its own by the other end's address; gRPC sees it as a client that is gone.
+gRPC's servers offer no way to hang up on one connection, so the process shuts the TCP socket down itself. It finds the
+socket among its own by the other end's address; gRPC sees it as a client that is gone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Connection:
 
 
 class Connections:
-    """Of one server, by caller."""
+    """Connections of one server, by caller."""
 
     def __init__(
         self, max_per_caller: int, hang_up: Callable[[str], None], now: Callable[[], float] = time.monotonic
@@ -142,11 +142,12 @@ def _endpoint(host: str, port: int) -> Endpoint:
 
 
 def shut_down(peers: Collection[Endpoint]) -> int:
-    """Ends this process's TCP connections with these peers; how many there were. Raises OSError where it has no
-    descriptor left to look at them.
+    """End this process's TCP connections with these peers, and return how many there were.
 
-    Each is looked at and ended through a descriptor of our own, so that none is mistaken for one that is closed, and
-    its number given away, in the meantime.
+    Raises OSError where it has no descriptor left to look at them.
+
+    Each is looked at and ended through a descriptor of our own. So none is mistaken for one that is closed, and its
+    number given away, in the meantime.
     """
     ports, n_ended = {port for _, port in peers}, 0
     for name in os.listdir(DESCRIPTORS):

@@ -1,8 +1,8 @@
 """gRPC's health protocol on a server's main port, for whoever holds a certificate of the authority.
 
-It opens nothing: the port asks for a certificate as ever, `Check` says one bit that its holder could find out by
-calling, and `Watch`, which holds a stream open, is the operator's. A probe without a certificate has the operations
-port's /healthz.
+It opens nothing, and the port asks for a certificate as ever. `Check` says one bit that its holder could find out by
+calling. `Watch`, which holds a stream open, is the operator's. A probe without a certificate has the operations port's
+/healthz.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Response: TypeAlias = health_pb2.HealthCheckResponse
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # generated without annotations
-    """Of the server as a whole; it names no single services."""
+    """Health of the server as a whole; it names no single services."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -42,7 +42,10 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # ge
     async def Watch(  # noqa: N802
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[Response]:
-        """The same, now and each time that it changes; of a service that is not known, that it is not known."""
+        """Yield whether the server is ready, now and each time that it changes, until the server is over.
+
+        Asked for a named service, yield once that it is not known.
+        """
         async with refusing("Watch", context, self._telemetry):
             require_role(context, Role.OPERATOR)
         last = -1

@@ -26,7 +26,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self.n_watchers = 0
 
     def status(self) -> control_pb2.Status:
-        """What `GetStatus` answers."""
+        """Return what `GetStatus` answers."""
         view = self._view
         return control_pb2.Status(
             role=self._role,

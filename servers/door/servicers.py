@@ -1,12 +1,12 @@
 """gRPC in, values out: the services of an aggregator for clients and for the other aggregator.
 
 The operator's is `precad.servers.door.operator`. Whoever calls is authenticated first (`precad.protos.tls.identity`),
-every request is checked against what it may be, and an error becomes a status by the one table in
+and every request is checked against what it may be. An error becomes a status by the one table in
 `precad.servers.errors`.
 
 Discussion: the services run on gRPC's asyncio server. Ten thousand clients that wait for their next invitation are ten
-thousand idle streams on one thread, where a thread pool would need a thread for each; what computes (MPC, noise, the
-ledger) runs in threads of its own, and MPC in exactly one.
+thousand idle streams on one thread. A thread pool would need a thread for each. What computes (MPC, noise, the ledger)
+runs in threads of its own, and MPC in exactly one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_INBOX = 4
 
 @dataclass(slots=True)
 class TaskView:
-    """What the services may see of the task in progress."""
+    """View of the task in progress, for the services."""
 
     task: Task
     party: Party
@@ -74,7 +74,7 @@ class TaskView:
     downloads: Transfers
     """That are under way: bounded."""
     telemetry: Telemetry
-    """What operators may know of what happens here."""
+    """Record of what happens here, as far as operators may know it."""
     revocations: Revocations = field(default_factory=lambda: Revocations(None))
     state: str = "starting"
     task_id: str = ""
@@ -86,7 +86,7 @@ class TaskView:
     """By clients to this server, in the round in progress."""
     ended: common_pb2.Goodbye | None = None
     model_of_round: bytes = b""
-    """What the round's chosen clients download."""
+    """Model that the round's chosen clients download."""
     relay: Callable[[int, str, Payload, bytes], None] | None = None
     """Server A, `masked` form: passes an upload on to B, with the client's statement."""
 
@@ -118,7 +118,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         self._view = view
 
     def _client(self, context: Context) -> str:
-        """Who calls. Raises IdentityError, RevokedError."""
+        """Return the name of the client that calls. Raises IdentityError, RevokedError."""
         name = require_role(context, Role.CLIENT).name
         self._view.revocations.require_valid(context)
         return name
@@ -304,8 +304,10 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
 
 
 class _Inbox:
-    """What came over a stream and is not taken in yet. While there is no room, nobody reads the stream, and the flow
-    control of HTTP/2 makes its sender wait."""
+    """Messages that came over a stream and are not taken in yet.
+
+    While there is no room, nobody reads the stream, and the flow control of HTTP/2 makes its sender wait.
+    """
 
     def __init__(self) -> None:
         self._items: asyncio.Queue[peer_pb2.PeerMessage | TaskRefusedError | None] = asyncio.Queue()

@@ -7,8 +7,8 @@
     turns   who has had a place in this round gets another only when nobody waits who has had none
 
 So while others wait, a transfer of n bytes keeps its place for max(grace_s, n / min_bytes_s) at most, whatever its
-client does, and clients that mean harm have one turn each before everybody else has had one. Where nobody waits, nobody
-is cut off, however slow.
+client does. Clients that mean harm have one turn each before everybody else has had one. Where nobody waits, nobody is
+cut off, however slow.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SHORTEST_RETRY_S, LONGEST_RETRY_S = 0.1, 10.0
 CUT_OFF_RETRY_S = 1.0
 """When a client whose transfer was cut off should ask again."""
 LATE_BY = 2.0
-"""A client that was told to come back counts as waiting for so many times what it was told, and at least for
-LEAST_WAIT_S: it adds a random part."""
+"""Factor on the time after which a client was told to come back. For that long, and at least for LEAST_WAIT_S, it
+counts as waiting: it adds a random part."""
 LEAST_WAIT_S = 4.0
 
 
@@ -65,7 +65,7 @@ class Place:
 
 
 class Transfers:
-    """Of one kind, at one server."""
+    """Transfers of one kind, at one server."""
 
     def __init__(
         self,

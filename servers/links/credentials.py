@@ -1,4 +1,4 @@
-"""What an aggregator shows and trusts on its links: of each, what its files said last that could be used.
+"""Credentials of an aggregator on its links: what it shows and trusts, as its files said last that could be used.
 
 An operator replaces certificates, keys and pins while the server runs (`precad.protos.tls.renewable`). Connections
 that stand go on; whatever connects from then on meets the new ones.
@@ -22,7 +22,7 @@ ROLES: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Of one aggregator."""
+    """Credentials of one aggregator."""
 
     tls: LastGood[TlsMaterial]
     peer: LastGood[Pins]

@@ -2,16 +2,16 @@
 
 A step costs what its slowest hop costs, and a check makes a dozen of them. On gRPC's stream a message passes two event
 loops and four threads; here the thread that computes is the one that writes and reads. Everything else between the
-aggregators (hello, relayed uploads, the close of a round, goodbye) stays on the gRPC link
-(`precad.servers.links.peer`), over which B tells A where the lane opens (`precad.servers.links.lane_opening`). The
-lane ends with the link.
+aggregators stays on the gRPC link (`precad.servers.links.peer`): hello, relayed uploads, the close of a round, goodbye.
+Over that link B tells A where the lane opens (`precad.servers.links.lane_opening`). The lane ends with the link.
 
 A frame is the length of its label (2 bytes) and of its payload (8 bytes), big-endian, then both. Both ends show their
 certificate and trust exactly the pinned one of the other, as they read when the lane is made.
 
-A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. Of what the peer
-sends ahead of us, one record of TLS (16 KiB) is held at most; the rest fills the socket's buffer, then stays with it.
-The lane ends when the peer's part of a step has not come within the step's limit (`precad.servers.links.step_limits`).
+A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. One record of
+TLS (16 KiB) at most is held of what the peer sends ahead of us. The rest fills the socket's buffer, then stays with the
+peer. The lane ends when the peer's part of a step has not come within the step's limit
+(`precad.servers.links.step_limits`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SPIN_S = 300e-6
 LONGEST_SLEEP_S = 86_400.0
 """In one call of poll, which counts milliseconds in 32 bits."""
 TCP_INFO_BYTES, TCPI_BYTES_SENT = 256, slice(200, 208)
-"""Of Linux's struct tcp_info: its length or more, and where its `tcpi_bytes_sent` lies (since 4.19)."""
+"""Length of Linux's struct tcp_info, or more, and where its `tcpi_bytes_sent` lies (since 4.19)."""
 
 
 class CountedChannel(Channel, Protocol):
@@ -215,7 +215,7 @@ class _Incoming:
 
 
 def lane_context(party: Party, tls: TlsFiles, pinned: Path) -> TlsContext:
-    """What a server shows and trusts on the lane; pinned: the other one's certificate."""
+    """Return what a server shows and trusts on the lane; pinned: the other one's certificate."""
     return TlsContext(tls=tls, pinned=PinFile(pinned, _other(party)), server_side=party == 1)
 
 

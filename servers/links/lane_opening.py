@@ -1,7 +1,7 @@
 """How the lane between the aggregators opens: server A shows, before TLS, that server B has told it a token.
 
 B tells A a fresh token over the link, which both have authenticated already. On the lane's port B sends every
-connection a challenge of its own, and only who answers it gets a TLS handshake; strangers cost B next to nothing
+connection a challenge of its own, and only who answers it gets a TLS handshake. So strangers cost B next to nothing
 (`precad.servers.links.lane_listener`). TLS with pinned certificates follows as if there were no token.
 
     B -> A    challenge, 32 random bytes
@@ -40,7 +40,7 @@ _TRY_AGAIN = (TimeoutError, ConnectionResetError, ConnectionAbortedError, Broken
 
 
 def answer_to(challenge: bytes, token: bytes) -> bytes:
-    """What the holder of the token says, once, on the connection that was so challenged."""
+    """Return what the holder of the token says, once, on the connection that was so challenged."""
     return hmac.digest(token, PURPOSE + challenge, hashlib.sha256)
 
 

@@ -1,13 +1,13 @@
 """The link between the two aggregators: one ordered gRPC stream for the whole task.
 
 It carries what is not MPC: hello, uploads that A relays to B, the word that a server has closed a round's intake, and
-goodbye. One task of the link writes to it, a whole message sequence at a time, so relays of two clients never mix, no
-handler of a client's call can break the stream, and what was handed to the link before a round is closed arrives before
-that word. The steps of MPC have a connection of their own (`precad.servers.links.lane`).
+goodbye. One task of the link writes to it, a whole message sequence at a time. So relays of two clients never mix, and
+no handler of a client's call can break the stream. Whatever was handed to the link before a round is closed arrives
+before the word of that. The steps of MPC have a connection of their own (`precad.servers.links.lane`).
 
-A peer may deviate. Each of its messages is of the first round that it has not closed yet, and it comes to no round
-before we have closed the one before; whatever else it names ends the link. Who reads the stream holds a few messages. A
-peer that does not read ours loses the link after a while.
+A peer may deviate. Each of its messages is of the first round that it has not closed yet. It comes to no round before
+we have closed the one before. Whatever else it names ends the link. Who reads the stream holds a few messages. A peer
+that does not read ours loses the link after a while.
 
 The link lives on the event loop.
 """
@@ -43,7 +43,7 @@ pieces never mix."""
 _SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
 RETRY_S = 0.2
 MAX_MESSAGE_BYTES = convert.CHUNK_BYTES + 1024
-"""Of every message but the hello: a piece of an upload, with its client's name and statement."""
+"""Limit on every message but the hello: a piece of an upload, with its client's name and statement."""
 WORTH_ASKING_AGAIN = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -78,13 +78,16 @@ class PeerLink:
         self._patience_s = patience_s
 
     async def run(self) -> common_pb2.Goodbye:
-        """Sends what is handed over and takes in messages until the peer says goodbye, which is returned; what is
-        handed over still leaves then, up to our own.
+        """Send what is handed over and take in messages until the peer says goodbye, which is returned.
 
-        Raises: PeerUnreachableError when the stream ends without one, or the peer reads nothing of it for too long;
-        PeerMismatchError on messages that do not belong here, MalformedMessageError on those that no round can need,
-        TaskRefusedError on what is no message; and what reading a relay raises: nothing leaves behind a message that
-        has not left, so a round would wait for ever.
+        What is handed over still leaves then, up to our own goodbye.
+
+        Raises:
+        - PeerUnreachableError when the stream ends without one, or the peer reads nothing of it for too long
+        - PeerMismatchError on messages that do not belong here
+        - MalformedMessageError on messages that no round can need
+        - TaskRefusedError on a message that does not parse
+        - what reading a relay raises: nothing leaves behind a message that has not left, so a round would wait for ever
         """
         self._sending = asyncio.create_task(self._send_outbox())
         try:

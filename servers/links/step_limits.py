@@ -1,8 +1,8 @@
 """How long the other aggregator may take over its part of a step, before the round is given up.
 
 A server that keeps its connections open and answers nothing would stall a round for ever. One that computes, or waits
-for its disk, its dealer or its clients, is honest: a limit is what the slowest of these may need, and never less than
-`step_timeout_s`. It is one for the whole step, however few bytes come at a time.
+for its disk, its dealer or its clients, is honest. So a limit is what the slowest of these may need, and never less
+than `step_timeout_s`. It is one for the whole step, however few bytes come at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from precad.protos.task.task import Task
 from precad.servers.config import AggregatorConfig
 
 SLOWEST_CHECK_BYTES_S = 8 << 20
-"""Of all clients' vectors, that a server may need to read or compute between two steps. The check of one vector takes
-0.3 s at d = 10^7 on one core, which is 270 MB/s (docs/performance.md)."""
+"""Slowest pace at which a server may read or compute on all clients' vectors between two steps. The check of one vector
+takes 0.3 s at d = 10^7 on one core, which is 270 MB/s (docs/performance.md)."""
 SLOWEST_LINE_BYTES_S = 1 << 17
 """Between the aggregators: 1 Mbit/s."""
 DRAW, LOCK = "/coin/commit", "/validation/lock"
@@ -28,7 +28,7 @@ class StepLimits:
     """Seconds."""
 
     every: float = math.inf
-    """Of every step, the bytes on their way apart."""
+    """Limit of every step, the bytes on their way apart."""
     draw: float = 0.0
     """More, where a server may come from waiting for the dealer and its clients."""
     lock: float = 0.0

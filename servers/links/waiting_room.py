@@ -1,8 +1,8 @@
 """Connections of whoever, before they have shown that they may be here: a bounded number, each for a bounded time.
 
-Nobody is known yet, so nothing but the address and the order of arrival can decide who gives way when the room is full:
-the source that has most connections here loses its oldest one. A flood of one address displaces itself. Where all come
-from one address, whoever answers before `capacity` others have come is heard.
+Nobody is known yet, so only the address and the order of arrival can decide who gives way when the room is full. The
+source that has most connections here loses its oldest one. A flood of one address displaces itself. Where all come from
+one address, whoever answers before `capacity` others have come is heard.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 PREFIX_BITS_IPV6 = 64
-"""Of an address: what one network has at its disposal is one source."""
+"""Bits of an address that name its source: what one network has at its disposal is one source."""
 
 
 @dataclass(eq=False, slots=True)
@@ -84,7 +84,7 @@ class WaitingRoom:
 
 
 def source_of(host: str) -> str:
-    """What counts as one source: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return what counts as one source: an IPv4 address, or an IPv6 network of 64 bits."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

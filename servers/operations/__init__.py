@@ -1,7 +1,9 @@
 """The operations port of a server: what an operator may look at, and nothing that changes anything.
 
-metrics   both, for Prometheus
-access    who may look: a token, sessions of browsers, a limit on failed attempts
-port      The operations port: HTTP on an address of its own, for people and programs that watch a server
-snapshot  The status of an aggregator and of a dealer, made from what they hold at this moment
+Modules:
+
+    metrics   the counters and the status, for Prometheus
+    access    who may look: a token, sessions of browsers, a limit on failed attempts
+    port      The operations port: HTTP on an address of its own, for people and programs that watch a server
+    snapshot  The status of an aggregator and of a dealer, made from what they hold at this moment
 """

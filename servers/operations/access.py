@@ -1,7 +1,7 @@
-"""Who may look at the operations port: whoever shows the token.
+"""Access to the operations port: whoever shows the token may look.
 
-Programs send it with every request (`Authorization: Bearer ...`). A browser sends it once, in the body of a form, and
-gets a random session in exchange, in a cookie that no script can read and no other site can send along: so the token is
+Programs send it with every request (`Authorization: Bearer ...`). A browser sends it once, in the body of a form. It
+gets a random session in exchange, in a cookie that no script can read and no other site can send along. So the token is
 in no URL, no page and no history, one may log out, and a stolen cookie ends with the process. (HTTP Basic would have
 the browser keep the token itself until it is closed, and send it with requests that other sites cause.)
 
@@ -29,7 +29,7 @@ ENVIRONMENT_VARIABLE = "PRECAD_OPERATIONS_TOKEN"
 SESSION_LIFETIME_S = 12 * 3600.0
 MAX_SESSIONS = 256
 MAX_FAILURES = 10
-"""Of one address in quick succession; then one more per RECOVERY_S."""
+"""Failures of one address in quick succession; then one more per RECOVERY_S."""
 RECOVERY_S = 6.0
 MAX_ADDRESSES = 4096
 
@@ -83,7 +83,7 @@ def read_private(path: Path, field: str) -> str:
 
 
 class BrowserSessions:
-    """Of browsers that have shown the token. Kept as digests, in memory."""
+    """Sessions of browsers that have shown the token. Kept as digests, in memory."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -131,7 +131,10 @@ class FailureLimit:
 
 
 def address_of(remote: str | None) -> str:
-    """Whose failures count together: an IPv4 address, or the /64 network of an IPv6 one."""
+    """Return whose failures count together: an IPv4 address, or the /64 network of an IPv6 one.
+
+    Empty for what is no address.
+    """
     try:
         address = ipaddress.ip_address(remote or "")
     except ValueError:

@@ -1,4 +1,5 @@
-"""What Prometheus reads: the counters that telemetry keeps, and gauges made from the status at the moment of a scrape.
+"""Metrics that Prometheus reads: the counters that telemetry keeps, and gauges made from the status at the moment of a
+scrape.
 
 The gauges are no second account: they are the value that the dashboard shows.
 """

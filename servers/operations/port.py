@@ -13,8 +13,8 @@
 Everything but /healthz, the login form and its looks needs the token or a session. Nothing here changes the
 server's course. The dashboard's pages load nothing from elsewhere, which their policy says to the browser as well.
 
-Discussion: aiohttp, because it runs on the event loop that the gRPC server has, streams, speaks TLS, and leaves signals
-and logging alone; http.server would need a thread for each dashboard that is open.
+Discussion: aiohttp runs on the event loop that the gRPC server has, streams, speaks TLS, and leaves signals and logging
+alone. With http.server, each dashboard that is open would need a thread.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _contexts(config: ServerConfig) -> TlsContext:
 
 
 class OperationsPort:
-    """What the port answers."""
+    """Answers of the port."""
 
     def __init__(
         self,
@@ -374,7 +374,7 @@ async def _pause(closing: asyncio.Event) -> None:
 
 
 class _HangUp(asyncio.Protocol):
-    """Of a connection over the limit."""
+    """Protocol of a connection over the limit, which ends it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -393,7 +393,8 @@ def _require_same_origin(request: web.Request) -> None:
 
 
 async def _token_in(request: web.Request) -> str:
-    """What the login form says. Raises web.HTTPError: everybody may send what is no form, so that is no defect."""
+    """Return what the login form says. Raises web.HTTPError: everybody may send what is no form, so that is no
+    defect."""
     if request.content_type != FORM_TYPE:
         raise web.HTTPUnsupportedMediaType(text=f"a login is a form, {FORM_TYPE}\n")
     try:

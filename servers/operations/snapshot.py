@@ -42,7 +42,7 @@ CHECKPOINTS = ("model.npy", "rounds.jsonl", "ledger.jsonl")
 
 
 class AggregatorSnapshots:
-    """Of one aggregator. Sums over all rounds are kept between snapshots."""
+    """Snapshots of one aggregator. Sums over all rounds are kept between them."""
 
     def __init__(self, view: TaskView, telemetry: Telemetry, state_dir: Path) -> None:
         self._view, self._telemetry, self._state_dir = view, telemetry, state_dir

@@ -1,4 +1,4 @@
-"""What a round is handed: the links of a meeting, and what computes on shares, for as long as the process lasts."""
+"""Equipment of a round: the links of a meeting, and what computes on shares, for as long as the process lasts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What computes on shares, in which thread, and the noise that this server adds."""
+    """Equipment that computes on shares, its thread, and the noise that this server adds."""
 
     gate: Gate
     engine: Engine
     thread: ThreadPoolExecutor
-    """Of one worker, so that the steps of MPC keep their order."""
+    """Pool of one worker, so that the steps of MPC keep their order."""
     noise: NoiseSource

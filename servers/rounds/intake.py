@@ -1,12 +1,11 @@
 """One round's uploads at one server: who may submit what, and when the round has all that it will get.
 
-A submission is bound to its task, round, client, model and content, and it is taken at most once, at its exact length.
-A client has one try per round, unless its upload was cut off to make room for others: a refused or broken upload leaves
-it out of this round, and nobody else. In the `masked`
-form server A receives the masked vector and hands it to the link to B before it counts as complete, so it arrives
-before the lock that covers it. With it comes the client's statement to B, made with B's half of the mask seed, so a
-vector that A (or the way) changed, or made, is not active. B sees no call of the client; A's close of the round tells
-it that no more will come.
+A submission is bound to its task, round, client, model and content. It is taken at most once, at its exact length. A
+client has one try per round, unless its upload was cut off to make room for others. A refused or broken upload leaves
+it out of this round, and nobody else. In the `masked` form server A receives the masked vector. A hands it to the link
+to B before it counts as complete, so it arrives before the lock that covers it. With it comes the client's statement to
+B, made with B's half of the mask seed. So a vector that A (or the way) changed, or made, is not active. B sees no call
+of the client; A's close of the round tells it that no more will come.
 """
 
 from __future__ import annotations
@@ -73,7 +72,8 @@ class Intake:
 
     @property
     def room_bytes(self) -> int:
-        """What an upload may need here until the round is over: in the `shares` form its b is written in its place."""
+        """Return the bytes that an upload may need here until the round is over. In the `shares` form its b is written
+        in its place."""
         return WORD_BYTES * self._task.dim if self._task.wire_mode is Mode.SHARES else self.payload_bytes
 
     @property
@@ -156,9 +156,13 @@ class Intake:
 
     @asynccontextmanager
     async def receiving(self, client: str, is_cut_off: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
-        """While an upload comes in, after `begin`. It is cut off at the lock; a client whose upload is cut off, breaks
-        off or is refused is not waited for any more. is_cut_off: whether others needed its place; then it may begin
-        again. Raises SubmissionRefusedError."""
+        """Receive an upload, after `begin`, while the block runs; cut it off at the lock. Raises
+        SubmissionRefusedError.
+
+        A client whose upload is cut off, breaks off or is refused is not waited for any more.
+
+        is_cut_off: whether others needed its place; then the client may begin again.
+        """
         try:
             async with asyncio.timeout(None) as limit:
                 self._receiving.add(limit)
@@ -215,9 +219,12 @@ class Intake:
         self._no_longer_expected(client)
 
     async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event) -> None:
-        """Returns when no invited client is expected any more: complete, refused, or gone; at the deadline; or shortly
-        after the other server has locked, at once where all uploads come from it. There, an upload may still come of a
-        client that is gone, but not for long."""
+        """Return when no invited client is expected any more (complete, refused, or gone), and at the deadline at the
+        latest.
+
+        Return shortly after the other server has locked, at once where all uploads come from it. An upload of a client
+        that is gone may still come, but is not waited for long.
+        """
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
         deadline = self._deadline = loop.time() + self._task.submit_timeout_s

@@ -1,7 +1,8 @@
 """How much memory a server needs for a task, and what its budget leaves for uploads.
 
-What grows with d, beside uploads, is bounded by what lies in memory at once: two copies of the model (parameters, and
-their bytes for clients), and two vectors of words (sum of shares and noise), or one with the next model's two copies.
+What grows with d, beside uploads, is bounded by what lies in memory at once. Two copies of the model (parameters, and
+their bytes for clients) lie there. Beside them lie two vectors of words (sum of shares and noise), or one with the next
+model's two copies.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BASE_MB."""
 
 
 def of_server(config: AggregatorConfig, task: Task) -> int:
-    """What a server's configuration leaves for uploads, in bytes. Raises SetupError."""
+    """Return what a server's configuration leaves for uploads, in bytes. Raises SetupError."""
     n_clients = len(task.clients)
     return for_uploads(config.memory_budget_mb, task.dim, n_clients=n_clients, n_threads=config.check_threads)
 

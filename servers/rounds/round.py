@@ -269,8 +269,10 @@ class RoundRunner:
         return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_share)
 
     def _release(self, share_sum: RingArray, n_accepted: int) -> RingArray:
-        """What leaves this server; in place, since d words may be most of a server's memory. Nothing of the uploads
-        where there are too few of them to hide one another by the noise that clients add."""
+        """Return what leaves this server; in place, since d words may be most of a server's memory.
+
+        Nothing of the uploads leaves where there are too few of them to hide one another by the noise that clients add.
+        """
         if not self.task.may_release(n_accepted):
             share_sum[:] = 0
         if self.task.noise_std_on_grid > 0:

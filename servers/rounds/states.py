@@ -37,7 +37,7 @@ class Collecting:
     tuples: ServerTuples
     intake: Intake
     model: bytes = field(repr=False)
-    """What the chosen clients download."""
+    """Model that the chosen clients download."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Where a server's uploads lie until their round is over: in memory while there is room, else in one file.
 
-The file is cut into slots of equal length, is made when the first upload needs it, shrinks to nothing when no slot is
-in use, and goes with the process; one that a crash left is deleted at the next start. In it lie this server's halves of
-uploads, encrypted under keys that only this process has (`precad.mpc.local.encrypted_region`): a disk, a backup or
-what a crash left helps nobody who has the other halves. A slot is read by position: one open file serves any number of
-uploads.
+The file is cut into slots of equal length. It is made when the first upload needs it, shrinks to nothing when no slot
+is in use, and goes with the process. A file that a crash left is deleted at the next start. In it lie this server's
+halves of uploads, encrypted under keys that only this process has (`precad.mpc.local.encrypted_region`). So a disk, a
+backup or what a crash left helps nobody who has the other halves. A slot is read by position: one open file serves any
+number of uploads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Payload(Protocol):
         """A part of what was written."""
 
     def words(self, n_words: int) -> WritableWords:
-        """What was written, as ring elements, to be read tile by tile."""
+        """Return what was written, as ring elements, to be read tile by tile."""
 
     def room(self, n_words: int) -> WritableWords:
         """The upload's own room, to be written over tile by tile: where `words` lie, if it has as many."""
@@ -147,7 +147,7 @@ class FilePayload:
 
 
 class Spool:
-    """Of one server. For the event loop and the MPC thread."""
+    """Room for the uploads of one server. For the event loop and the MPC thread."""
 
     def __init__(self, path: Path, *, slot_bytes: int, memory_bytes: int, max_memory_upload: int) -> None:
         """slot_bytes: of the longest upload. memory_bytes: for all uploads in memory together; one that is longer than

@@ -1,14 +1,16 @@
 """Everything durable of one task at one server.
 
-standing      what that standing is
-state         everything durable of one task at one aggregator
-rounds        who it is, how far it came, which round numbers are used up
-record        a committed round as operators get it: a message, a line of rounds.jsonl
-audit_log     what it did, in a chain
-checkpoints   the last models, and the noisy sums that made them
-burnt_tuples  which tuples are used up, on disk before they are
-dealt_parts   which parts of which batches have left the dealer
-folder        the folder of it all
-rehearsal     what opening it would refuse, on a copy
-copy          what PostgreSQL holds, as files for auditors
+Modules:
+
+    standing      how far both servers are, and how they go on together
+    state         everything durable of one task at one aggregator
+    rounds        who it is, how far it came, which round numbers are used up
+    record        a committed round as operators get it: a message, a line of rounds.jsonl
+    audit_log     what it did, in a chain
+    checkpoints   the last models, and the noisy sums that made them
+    burnt_tuples  which tuples are used up, on disk before they are
+    dealt_parts   which parts of which batches have left the dealer
+    folder        the folder of it all
+    rehearsal     what opening it would refuse, on a copy
+    copy          what PostgreSQL holds, as files for auditors
 """

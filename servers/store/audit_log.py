@@ -1,11 +1,11 @@
-"""What a server did, entry by entry, in an order that cannot be changed afterwards without notice.
+"""Log of what a server did, entry by entry, in an order that cannot be changed afterwards without notice.
 
-One entry per decision and per release, in the transaction that records it (`precad.servers.store.rounds`), so there is
-no decision without its entry and no entry of a decision that was not taken. An entry's chain value is the SHA-256 of
-the previous one's and of this entry's text, so whoever keeps the last value (`precad audit log` prints it) notices
-every later change of what came before. The database refuses to change or delete an entry; the chain is for whoever
-bypasses the database. It is not keyed: somebody who may write the file and rewrites all of it is found out by a value
-kept elsewhere, or by the other aggregator's log.
+Each decision and each release has one entry, in the transaction that records it (`precad.servers.store.rounds`). So
+there is no decision without its entry and no entry of a decision that was not taken. An entry's chain value is the
+SHA-256 of the previous one's and of this entry's text. Whoever keeps the last value (`precad audit log` prints it)
+notices every later change of what came before. The database refuses to change or delete an entry; the chain is for
+whoever bypasses the database. It is not keyed. Somebody who may write the file and rewrites all of it is found out by a
+value kept elsewhere, or by the other aggregator's log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Fields that whoever verifies a log goes by, of the kinds of entries that have them."""
 COMPARED: Final = ("chosen", "accepted", "rejected", "noisy_sum", "model")
-"""What both servers' entries of a committed round must agree on."""
+"""Fields on which both servers' entries of a committed round must agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def append(run: Run, kind: str, at: str, fields: Mapping[str, Any]) -> None:
 
 
 def last_kind(run: Run) -> str | None:
-    """Of the newest entry, if there is one."""
+    """Return the kind of the newest entry, if there is one."""
     last = run("SELECT entry FROM audit ORDER BY number DESC LIMIT 1").fetchone()
     return None if last is None else json.loads(last[0])["kind"]
 
@@ -158,8 +158,8 @@ def checked(log: Sequence[Entry]) -> set[int]:
 def n_unknown_verdicts(log: Sequence[Entry], charged: Collection[int]) -> int:
     """Count the uploads whose check may have begun and whose verdict this server has not seen.
 
-    charged: the rounds that the ledger holds. Of a server that is stopped in a check, or is in one, only they tell that
-    it began: the entry `unknown` is written when the server goes on.
+    charged: the rounds that the ledger holds. When a server is stopped in a check, or is in one, only they tell that it
+    began. The entry `unknown` is written when the server goes on.
     """
     ended = {entry.fields["round"] for entry in log if entry.kind in ("validated", "unknown")}
     begun = [entry.fields for entry in log if entry.kind == "checking" and entry.fields["round"] in charged]

@@ -1,8 +1,8 @@
 """Which tuples an aggregator has used up, on disk before a seed of theirs leaves or they enter a check.
 
-One row per use: (task, round, slot, client, use). A slot's tuple belongs to one client, a client has one slot in a
-round, and each use happens once; whoever asks again, in whatever process, gets TupleReusedError. A row is there before
-its use, so after a crash a burnt tuple may be one that nobody ever saw: it is wasted, and its round cannot be repeated
+Each use has one row: (task, round, slot, client, use). A slot's tuple belongs to one client, a client has one slot in a
+round, and each use happens once. Whoever asks again, in whatever process, gets TupleReusedError. A row is there before
+its use, so after a crash a burnt tuple may be one that nobody ever saw. It is wasted, and its round cannot be repeated
 with the same batch.
 """
 
@@ -17,7 +17,7 @@ from precad.servers.database.tables import BUSY_TIMEOUT_S, Backend, Database, Ru
 
 
 def migrations(sql: Dialect) -> Sequence[str]:
-    """Of this store's tables."""
+    """Return the migrations of this store's tables."""
     return (
         f"""
         CREATE TABLE burnt (

@@ -1,10 +1,9 @@
 """The models of the last committed rounds, each with the noisy sum that made it, in a few files that take turns.
 
-A file is overwritten in its place and put on disk before the round counts as committed
-(`precad.servers.store.rounds`), and never while it holds one of the last two that do: what a crash leaves, half
-written or of a round that was not committed after all, is a file that nothing refers to, and the next to be
-overwritten. The noisy sum is public to both servers; it is kept for the one that crashed before it had it
-(`precad.servers.store.standing`).
+A file is overwritten in its place and put on disk before the round counts as committed (`precad.servers.store.rounds`).
+It is never overwritten while it holds one of the last two that do. A crash may leave a file half written, or of a round
+that was not committed after all. Nothing refers to such a file, and it is the next to be overwritten. The noisy sum is
+public to both servers. It is kept for the one that crashed before it had it (`precad.servers.store.standing`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FILES: Final = KEPT + 1
 
 
 class Checkpoints:
-    """Of one task, in one folder."""
+    """Checkpoints of one task, in one folder."""
 
     def __init__(self, folder: Path, dim: int) -> None:
         """Raises SetupError."""
@@ -93,7 +92,7 @@ class Checkpoints:
 
 
 def _round_in(path: Path) -> int | None:
-    """Of a checkpoint; None where there is none, or half of one."""
+    """Return the round of a checkpoint; None where there is none, or half of one."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return int(file["round"])

@@ -1,4 +1,4 @@
-"""What a server keeps in PostgreSQL, copied into the files that it would keep in its folder without: for auditors.
+"""Copy of what a server keeps in PostgreSQL, as the files that it would keep in its folder without: for auditors.
 
 The copy is of one moment, also while the server runs. Nothing goes on from it: it is old as soon as it is made.
 """

@@ -1,8 +1,8 @@
 """Which parts of which batches the dealer has given away, on disk before they leave.
 
-One row per part: (task, round, party), with the shape of the batch and the process that made it. A batch lives in the
-memory of one process, so when that is gone the part that has not left yet is gone as well: the other server is told so
-and never gets a part of another batch of the same round, which would fit nothing.
+Each part has one row: (task, round, party), with the shape of the batch and the process that made it. A batch lives in
+the memory of one process. When that is gone, the part that has not left yet is gone as well. The other server is told
+so. It never gets a part of another batch of the same round, which would fit nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from precad.servers.errors import NotDealtError
 
 
 def migrations(sql: Dialect) -> Sequence[str]:
-    """Of this store's tables."""
+    """Return the migrations of this store's tables."""
     return (
         f"""
         CREATE TABLE process (

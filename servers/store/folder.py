@@ -1,4 +1,4 @@
-"""What an aggregator keeps on disk, and the model that it starts from.
+"""Files that an aggregator keeps on disk, and the model that it starts from.
 
     ledger.jsonl      the privacy ledger                                        `precad.dp.ledger`
     task.sqlite       how far the task came, and the audit log                  `precad.servers.store.rounds`
@@ -63,14 +63,16 @@ def require_folder(state_dir: Path) -> None:
 
 
 def store_path(state_dir: Path) -> Path:
-    """Of what is known of the task in this folder."""
+    """Return the path of what is known of the task in this folder."""
     return state_dir / "task.sqlite"
 
 
 def open_task_store(state_dir: Path, task: Task, initial_model: bytes, backend: Backend | None = None) -> TaskStore:
-    """What is known of the task. initial_model: as bytes. backend: where it is not in the folder.
+    """Open what is known of the task. Raises SetupError when the folder is of another task.
 
-    Raises SetupError when the folder is of another task."""
+    - initial_model: as bytes
+    - backend: where the store is not in the folder
+    """
     return TaskStore(
         backend or store_path(state_dir),
         config_digest=task.digest(),
@@ -85,7 +87,7 @@ def open_checkpoints(state_dir: Path, task: Task) -> Checkpoints:
 
 
 def ledger_path(state_dir: Path) -> Path:
-    """Of the task in this folder."""
+    """Return the path of the ledger of the task in this folder."""
     return state_dir / "ledger.jsonl"
 
 
@@ -118,7 +120,7 @@ def open_tuple_ledger(state_dir: Path, backend: Backend | None = None) -> TupleL
 
 
 def spool_path(state_dir: Path) -> Path:
-    """Of uploads that memory has no room for."""
+    """Return the path of the uploads that memory has no room for."""
     return state_dir / "uploads.spool"
 
 

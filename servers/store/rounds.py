@@ -1,4 +1,5 @@
-"""What an aggregator must know of its task after a crash: who it is, how far it came, which round numbers are used up.
+"""State of a task that an aggregator must know after a crash: who it is, how far it came, which round numbers are used
+up.
 
     reserved    the number is used up: its coin, its tuples and its labels belong to one attempt, in one process
     checking    the uploads are locked; with a charge in the ledger, the norm check may have begun
@@ -8,7 +9,7 @@
     committed   the noisy sum is open, and the model that it makes is on disk
 
 A transition is on disk before its effect leaves the process. A round that is not committed when its process dies is
-*lost*: it is never continued, and the next attempt has the next number, so nothing that was drawn for a number serves
+*lost*: it is never continued. The next attempt has the next number, so nothing that was drawn for a number serves
 twice. Every transition writes its entry of the audit log in the same transaction.
 """
 
@@ -31,7 +32,7 @@ from precad.servers.store import audit_log
 
 
 def migrations(sql: Dialect) -> Sequence[str]:
-    """Of this store's tables."""
+    """Return the migrations of this store's tables."""
     return (
         f"""
         CREATE TABLE task (
@@ -85,7 +86,7 @@ class CommittedRound:
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     model_digest: bytes
-    """Of the model after it."""
+    """Digest of the model after the round."""
     epsilon_one_server: float
     epsilon_clients_only: float
     seconds: Mapping[str, float] = field(default_factory=dict, hash=False)

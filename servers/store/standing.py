@@ -1,10 +1,10 @@
 """How far both servers are, and how they go on together: after the first start, a crash of one, or of both.
 
-A server sends its digest of a new model only when that model is on disk, and begins the next round only when it has the
+A server sends its digest of a new model only when that model is on disk. It begins the next round only when it has the
 other's. So two honest servers are never more than one committed round apart, and the one behind has charged the round
-that it lacks. Nor are their next numbers: a server reserves one only in a draw with the other, which has reserved all
-before it, and one that meets has caught up before it says anything on the lane. Everything else means that a server
-lost its state, or was given back an old one: then it is for the operators to decide, and nothing is released.
+that it lacks. Nor are their next numbers. A server reserves a number only in a draw with the other, which has reserved
+all before it. A server that meets has caught up before it says anything on the lane. Everything else means that a
+server lost its state, or was given back an old one. Then it is for the operators to decide, and nothing is released.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_ROUND = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a server says of itself when the servers meet."""
+    """Standing of a server, as it says when the servers meet."""
 
     task_id: str
     """Empty when it has not met the other one yet."""
@@ -31,7 +31,7 @@ class Standing:
     """The first number that it has never used."""
     model_digest: bytes
     previous_model_digest: bytes
-    """Of the model before the last committed round; the same as `model_digest` before the first."""
+    """Digest of the model before the last committed round; equal to `model_digest` before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class Agreement:
 
 
 def agree(party: Party, ours: Standing, theirs: Standing, *, fresh_task_id: str) -> Agreement:
-    """The same at both servers. Raises PeerMismatchError when their states do not belong together."""
+    """Decide how both go on, alike at both servers. Raises PeerMismatchError when their states do not belong
+    together."""
     known = {standing.task_id for standing in (ours, theirs) if standing.task_id}
     if len(known) > 1:
         raise PeerMismatchError("task", ours=ours.task_id, peers=theirs.task_id)

@@ -134,7 +134,7 @@ class TaskState:
 
     @property
     def standing(self) -> Standing:
-        """What the other server is told."""
+        """Return what the other server is told."""
         initial = convert.sha256(convert.model_to_bytes(self.initial))
         before, last = [initial, initial, *(round.model_digest for round in self.committed)][-2:]
         return Standing(

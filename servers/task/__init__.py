@@ -1,6 +1,8 @@
 """One task from the servers' meeting to its end.
 
-run      the task in it: meeting, registration, rounds, end; again after every loss
-meeting  both servers meet, at first and after every loss, and bring one another to the same standing
-drain    how a server leaves when it is asked to
+Modules:
+
+    run      the task in it: meeting, registration, rounds, end; again after every loss
+    meeting  both servers meet, at first and after every loss, and bring one another to the same standing
+    drain    how a server leaves when it is asked to
 """

@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class Drain:
-    """Of one server. For the event loop."""
+    """Drain of one server, which leaves when it is asked to. For the event loop."""
 
     def __init__(self, who: str, timeout_s: float, stop: Callable[[], None]) -> None:
         """stop: ends the server at the next possible moment."""

@@ -1,7 +1,7 @@
 """The two aggregators meet: hello, the same parameters, a lane, and one standing, from which both go on.
 
 Every meeting begins like the first one: link, hello, lane. Then each tells the other which rounds it has charged in
-vain, so that both ledgers hold both servers' charges, and the server that lacks the last committed round gets its noisy
+vain, so that both ledgers hold both servers' charges. The server that lacks the last committed round gets its noisy
 sum, which both were about to know anyway.
 """
 
@@ -114,7 +114,7 @@ def _listen(stack: AsyncExitStack, config: AggregatorConfig, credentials: Creden
 
 
 def hello_of(task: Task, standing: Standing, *, lane_port: int, lane_token: bytes = b"") -> common_pb2.Hello:
-    """What a server says first; B also where its lane opens, and to whom."""
+    """Return what a server says first; B also where its lane opens, and to whom."""
     return common_pb2.Hello(
         protocol_version=PROTOCOL_VERSION,
         config_digest=task.digest(),
@@ -161,7 +161,7 @@ def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2
 
 
 def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
-    """What any server of this task can say of itself. Raises MalformedMessageError."""
+    """Refuse a hello that no server of this task can say of itself. Raises MalformedMessageError."""
     if hello.task and re.fullmatch(rf"{re.escape(task.name)}-[0-9a-f]{{{TASK_ID_DIGITS}}}", hello.task) is None:
         raise MalformedMessageError(
             f"task: expected {task.name}-, then {TASK_ID_DIGITS} hexadecimal digits, got {hello.task[:80]!r}"

@@ -5,8 +5,8 @@
     '--- wait for whoever was lost --------------------'
 
 Until both servers agree nothing is computed. When the link, the lane or the dealer is lost, the round in flight is
-given up on both servers, and both meet again (`precad.servers.task.meeting`), as they do after a crash. Whatever else
-goes wrong ends the task on every process with one clear reason, and releases nothing more.
+given up on both servers. Both meet again (`precad.servers.task.meeting`), as they do after a crash. Whatever else goes
+wrong ends the task on every process with one clear reason, and releases nothing more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 LINGER_S = 10.0
 """How long the end of a task waits for the others to take note of it."""
 GOODBYE_S = 2.0
-"""The same when the task has failed, and at the start of a process whose task was over already."""
+"""Likewise when the task has failed, and at the start of a process whose task was over already."""
 REJOIN_GRACE_S = 2.0
 """How long a task that goes on waits for those clients that are not back yet, once there are enough."""
 RETRY_S = 0.2
@@ -80,8 +80,11 @@ class _Patience:
         self._deadline, self._has_met = None, True
 
     def nears_its_end(self) -> None:
-        """The task is over, and all that is left is that the other server hears it: one that we have met, within
-        LINGER_S; at the start of a process, after a death, it may long have gone."""
+        """Shorten the patience once the task is over, and all that is left is that the other server hears it.
+
+        A server that we have met hears it within LINGER_S. At the start of a process, after a death, the other one may
+        long have gone, and has GOODBYE_S.
+        """
         end = time.monotonic() + (LINGER_S if self._has_met else GOODBYE_S)
         self._deadline = end if self._deadline is None else min(self._deadline, end)
 
@@ -100,10 +103,10 @@ class TaskRun:
     task: Task
     config: AggregatorConfig
     addresses: tuple[str, str]
-    """Of aggregator B (dialled by A) and of the dealer."""
+    """Addresses of aggregator B (dialled by A) and of the dealer."""
     state: TaskState
     view: TaskView
-    """What the services, and operators, may see of all this."""
+    """View of all this that the services, and operators, have."""
     peer_servicer: PeerServicer
     credentials: Credentials
     compute: Compute
@@ -147,8 +150,11 @@ class TaskRun:
                 raise
 
     async def _after_loss(self, error: PeerUnreachableError | ChannelClosedError, patience: _Patience) -> str | None:
-        """None when it is to be waited for whoever was lost; why the task is over when that is so without them, and
-        time is up. Raises `error` when time is up and the task is not over."""
+        """Decide what to do after losing a server. Return None to wait for the lost server and meet again.
+
+        Return why the task is over if it is over without the lost server and time is up. Raises `error` if time is up
+        and the task is not over.
+        """
         await self._settle()
         await asyncio.to_thread(self._require_rounds_left)
         if patience.starts_or_goes_on():
@@ -178,10 +184,11 @@ class TaskRun:
             self.state.require_rounds_left()
 
     async def _run_together(self, stack: AsyncExitStack, meeting: Meeting, patience: _Patience) -> str:
-        """From a meeting to the end of the task, or to the loss of another server. Returns why the task is over.
+        """Run from a meeting to the end of the task, or to the loss of another server. Return why the task is over.
 
-        The other servers are told how it ended while their links still stand; of a task that is over, once that is on
-        our disk, so that a server that hears it may forget us, and one that was lost before is waited for.
+        The other servers are told how the task ended while their links still stand. When the task is over, they are
+        told once that is on our disk. So a server that hears it may forget us, and one that was lost before is waited
+        for.
         """
         link, tuples = meeting.link, self._tuple_source(meeting.agreement.task_id)
         guards = (asyncio.create_task(_stays(link)), asyncio.create_task(tuples.run()))
@@ -308,8 +315,11 @@ class TaskRun:
 
 
 def public_reason(role: Role, error: Exception) -> str:
-    """What the other processes, clients too, are told. Errors of ours hold public values, but some name files and
-    databases; of those, and of others' errors, the log has more."""
+    """Return what the other processes, clients too, are told of an error.
+
+    Errors of ours hold public values, but some name files and databases. For those, and for others' errors, the log has
+    more.
+    """
     if isinstance(error, (StoreError, SetupError)):
         return f"{role} cannot read or write what it must; its log says more"
     if isinstance(error, TooFewClientsError):

@@ -1,8 +1,8 @@
-"""What a server reports of itself while it works: one line at each place where something happens.
+"""Telemetry of a server while it works: one line at each place where something happens.
 
-It counts for Prometheus, in a registry of its own, and keeps what neither the task's records nor the services' view
-hold: since when the state is what it is, why uploads were refused, who was not connected. It changes nothing, never
-waits and never fails a caller.
+It counts for Prometheus, in a registry of its own. It keeps what neither the task's records nor the services' view
+hold. That is since when the state is what it is, why uploads were refused, and who was not connected. It changes
+nothing, never waits and never fails a caller.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINKS = ("to_peer", "from_clients", "from_dealer")
 
 @dataclass(slots=True)
 class RoundNotes:
-    """What a round's record does not say."""
+    """Facts that a round's record does not hold."""
 
     absent: frozenset[str] = frozenset()
     """Chosen, and not connected when uploads were asked for."""
@@ -49,7 +49,7 @@ class Flight:
 
 
 class Telemetry:
-    """Of one server. For the event loop."""
+    """Telemetry of one server. For the event loop."""
 
     def __init__(self, role: Role) -> None:
         self.role, self.started_at = role, time.time()
@@ -83,7 +83,7 @@ class Telemetry:
             self.flight = None
 
     def note(self, round: int) -> RoundNotes:
-        """Of this round; the notes of old rounds make room."""
+        """Return the notes of this round; the notes of old rounds make room."""
         while round not in self.notes and len(self.notes) > MAX_DETAILED:
             self.notes.popitem(last=False)
         return self.notes.setdefault(round, RoundNotes())

@@ -1,7 +1,7 @@
 """Every log line of a server says which server, task and round it is about, wherever it is written.
 
-What is bound is not the values but where to find them: a context variable that is set before the server starts reaches
-the tasks of all its calls, also those that began before there was a task or a round.
+A context variable binds not the values but where to find them. It is set before the server starts, so it reaches the
+tasks of all its calls. Those are also calls that began before there was a task or a round.
 
 What callers can have written as often as they like is written once in a while, with the number of what was left out.
 """
@@ -54,7 +54,7 @@ class Throttle:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._kinds: OrderedDict[tuple[str, ...], tuple[float, int]] = OrderedDict()
-        """Of each kind, until when it is left out, and how many were."""
+        """Time until which each kind is left out, and how many lines were."""
 
     def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
         """Raises structlog.DropEvent for a line that is left out."""

@@ -19,12 +19,12 @@ from precad.protos.task.task import Task
 MAX_ROUNDS = 120
 """Rounds in a snapshot, the latest ones."""
 MAX_DETAILED = 12
-"""Of these, the ones that name their clients."""
+"""Rounds of these that name their clients."""
 MAX_NAMED = 100
 """Clients that a round names; the rejected and missing come first."""
 
 PHASES = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
-"""Of a round, in order, as its record times them."""
+"""Phases of a round, in order, as its record times them."""
 
 PHASE_OF_STATE = {
     "selecting": "select",
@@ -54,12 +54,12 @@ class _Value(BaseModel):
 
 
 class ClientOutcome(_Value):
-    """What became of a chosen client's upload."""
+    """Outcome of a chosen client's upload."""
 
     client: str
     verdict: Verdict
     reason: str = ""
-    """Of a rejected or missing one: a `RefusalReason`, or one of the three above."""
+    """Reason of a rejected or missing one: a `RefusalReason`, or one of the three above."""
 
 
 class RoundSummary(_Value):
@@ -83,11 +83,11 @@ class RoundSummary(_Value):
     committed_at: float | None = None
     """None for a round that an earlier process of this server committed."""
     outcomes: tuple[ClientOutcome, ...] = ()
-    """Of at most MAX_NAMED clients, and of the latest rounds only."""
+    """Outcomes of at most MAX_NAMED clients, and of the latest rounds only."""
 
     @property
     def seconds_total(self) -> float:
-        """Of all phases."""
+        """Return the seconds of all phases."""
         return sum(self.seconds.values())
 
 
@@ -119,17 +119,17 @@ class AbsentClient(_Value):
 
 
 class Epsilon(_Value):
-    """What the task has spent in one view, or of a whole client that is drawn or not."""
+    """Epsilon that the task has spent in one view, or of a whole client that is drawn or not."""
 
     view: View
     unit: Unit = Unit.RECORD
-    """Whose epsilon it is: one record's, or one whole client's."""
+    """Unit that the epsilon is of: one record, or one whole client."""
     is_level: bool = False
     """Whether it is about a client that is drawn or not. Else it is about one in the rounds that it was drawn for."""
     spent: float
-    """Of the rounds so far. Holds if no draw is discarded."""
+    """Epsilon of the rounds so far. Holds if no draw is discarded."""
     if_discarded: float | None = None
-    """Of the most rounds that there can be. Holds if draws are discarded as well. None: not told."""
+    """Epsilon of the most rounds that there can be. Holds if draws are discarded as well. None: not told."""
     budget: float | None = None
     delta: float
 
@@ -140,13 +140,15 @@ class Epsilon(_Value):
 
     @property
     def left(self) -> float | None:
-        """Of the budget; None without one."""
+        """Return what is left of the budget; None without one."""
         return None if self.budget is None else max(0.0, self.budget - self.spent)
 
 
 def epsilons_of(task: Task, spent: Mapping[View, float], n_drawn: int = 0) -> tuple[Epsilon, ...]:
-    """What the task has spent, with its budgets; a whole client's first where a budget limits it. n_drawn: rounds so
-    far, given up or not."""
+    """Return what the task has spent, with its budgets; a whole client's first where a budget limits it.
+
+    n_drawn: rounds so far, given up or not.
+    """
     unit, cost = task_privacy(task).unit, task_cost(task)
     found = [
         Epsilon(
@@ -174,7 +176,7 @@ def epsilons_of(task: Task, spent: Mapping[View, float], n_drawn: int = 0) -> tu
 
 
 def client_epsilon(task: Task, n_drawn: int) -> float | None:
-    """What a budget for a whole client is compared with after so many draws; None of a task without one."""
+    """Return what a budget for a whole client is compared with after so many draws; None for a task without one."""
     cost = task_cost(task)
     return cost.level_after_draws(Level.CLIENT, n_drawn) if Level.CLIENT in cost.budgets else None
 
@@ -216,7 +218,7 @@ class Status(_Value):
     rounds_lost: int = 0
     """Drawn, and not committed."""
     rounds_lost_at_most: int = 0
-    """Of which so many end the task."""
+    """Number of lost rounds that ends the task."""
     verdicts_unknown: dict[str, int] = Field(default_factory=dict)
     """Uploads of each client whose check began in a lost round, and whose verdict this server never saw. At most
     MAX_NAMED clients, those with most."""
@@ -228,11 +230,11 @@ class Status(_Value):
     says how many they are."""
     live: LiveRound | None = None
     uploads: dict[str, int] = Field(default_factory=dict)
-    """Of all committed rounds, by verdict."""
+    """Uploads of all committed rounds, by verdict."""
     refused: dict[str, int] = Field(default_factory=dict)
     """Uploads that this process refused before the check, by reason."""
     bytes: dict[str, int] = Field(default_factory=dict)
-    """Of all committed rounds, by link."""
+    """Bytes of all committed rounds, by link."""
     epsilons: tuple[Epsilon, ...] = ()
     queues: tuple[Queue, ...] = ()
     rounds: tuple[RoundSummary, ...] = ()
