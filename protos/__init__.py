@@ -4,7 +4,7 @@ Modules:
 
     config_path  paths in a configuration file
     messages/    messages to values and back
-    precad/      generated from the .proto files
+    precad/      the .proto files, and the code generated from them
     task/        a task's public parameters, and the one step that an opened sum takes
     tls/         mutual TLS: who is at the other end, and with which files
 """
