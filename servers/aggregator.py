@@ -103,7 +103,7 @@ class Aggregator:
         self._drain = Drain(ROLES[party], config.drain_timeout_s, self.stop)
 
     def stop(self) -> None:
-        """Ends the task at the next possible moment (SIGINT)."""
+        """End the task at the next possible moment (SIGINT)."""
         self._stop.set()
 
     def drain(self) -> None:
@@ -193,7 +193,7 @@ class Aggregator:
             raise TaskUnfulfilledError(f"the training diverged: the model's squared norm is not finite; {reason}")
 
     def _bind(self) -> tuple[grpc.aio.Server, int]:
-        """The main port, behind admission control. Raises TlsFileError, TransportError."""
+        """Return the main port, behind admission control. Raises TlsFileError, TransportError."""
         admission = Admission(self.config, self.task.clients, self._telemetry)
         bound = bind_server(
             self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections

@@ -28,7 +28,7 @@ def _address(value: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody outside this machine reaches what listens at HOST:PORT. A name other than localhost may be
+    """Return whether nobody outside this machine reaches what listens at HOST:PORT. A name other than localhost may be
     anything."""
     host, _ = split_address(address)
     try:

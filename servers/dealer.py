@@ -72,11 +72,11 @@ class Dealer:
         self._servicer: DealerServicer | None = None
 
     def stop(self) -> None:
-        """Ends at the next possible moment (SIGINT)."""
+        """End at the next possible moment (SIGINT)."""
         self._stop.set()
 
     def drain(self) -> None:
-        """Ends when both aggregators have left; a second time, at the next possible moment (SIGTERM)."""
+        """End when both aggregators have left; a second time, at the next possible moment (SIGTERM)."""
         self._telemetry.is_draining = True
         self._drain.request(is_busy=self._servicer is not None and self._servicer.n_connected > 0)
 
@@ -187,7 +187,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
                 await self._news()
 
     async def _news(self) -> None:
-        """Returns when an aggregator has come or gone. Raises StoreError."""
+        """Return when an aggregator has come or gone. Raises StoreError."""
         self._changed.clear()
         if self._cannot_record is None:
             await self._changed.wait()
@@ -207,7 +207,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise PeerUnreachableError(why_not) from None
 
     def hang_up(self) -> None:
-        """Ends the open streams. (A stream that a stopping server cancels leaves a traceback of gRPC's in the log.)"""
+        """End the open streams. (A stream that a stopping server cancels leaves a traceback of gRPC's in the log.)"""
         self._hung_up.set()
 
     async def _requests(

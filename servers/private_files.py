@@ -26,7 +26,7 @@ def require_unshared(folder: Path) -> None:
 
 
 def private_folder(folder: Path) -> None:
-    """Makes the folder where there is none, and takes from everybody else what they may do to it and to what is in it.
+    """Make the folder where there is none, and take from everybody else what they may do to it and to what is in it.
 
     What belongs to another user stays as it is: the root of a volume that an orchestrator lends to our group.
     Raises SetupError.
@@ -53,5 +53,5 @@ def private(path: str, flags: int) -> int:
 
 
 def touch_private(path: Path) -> None:
-    """Makes an empty file where there is none. Raises OSError."""
+    """Make an empty file where there is none. Raises OSError."""
     os.close(private(str(path), os.O_RDWR | os.O_CREAT))

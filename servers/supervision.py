@@ -37,7 +37,7 @@ async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence
 
 
 async def until_stopped(work: Coroutine[None, None, T], stop: asyncio.Event, who: str) -> T:
-    """The work's result. Raises StoppedError when the operator stops this process first."""
+    """Return the work's result. Raises StoppedError when the operator stops this process first."""
 
     async def stopped() -> None:
         await stop.wait()
@@ -52,8 +52,8 @@ async def until_stopped(work: Coroutine[None, None, T], stop: asyncio.Event, who
 
 
 async def to_the_end(function: Callable[..., T], *args: object) -> T:
-    """The result of `function`, which writes something down, in a thread. Who is cancelled meanwhile waits until it has
-    returned, and is cancelled then."""
+    """Return the result of `function`, which writes something down, in a thread. Who is cancelled meanwhile waits until
+    it has returned, and is cancelled then."""
     writing = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         return await asyncio.shield(writing)

@@ -82,8 +82,8 @@ class Session:
             raise SetupError(f"database_url: expected a database that takes us: {error}") from None
 
     def try_lead(self) -> bool:
-        """Whether this replica leads now, and so until its session ends. Raises LeadLostError when that has ended,
-        SetupError when it may not make our tables."""
+        """Return whether this replica leads now, and so until its session ends. Raises LeadLostError when that has
+        ended, SetupError when it may not make our tables."""
         try:
             with self._turn, self._connection.transaction():
                 is_ours = bool(self._only("SELECT pg_try_advisory_lock(?)", (self._key,)))
@@ -96,7 +96,7 @@ class Session:
             raise SetupError(f"{self.where}: expected a database that we can lead on: {error}") from None
 
     def _next_epoch(self) -> int:
-        """Waits for a transaction of an earlier leader, and makes it the last one."""
+        """Wait for a transaction of an earlier leader, and make it the last one."""
         self._run(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         self._run("CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, version BIGINT NOT NULL)")
         self._run("CREATE TABLE IF NOT EXISTS leader (one BIGINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL)")
@@ -130,7 +130,7 @@ class Session:
         return self._connection.execute(statement.replace("?", "%s").encode(), values)
 
     def _only(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
-        """The one value of a statement that always gives one."""
+        """Return the one value of a statement that always gives one."""
         row = self._run(statement, values).fetchone()
         assert row is not None  # by the statement
         return row[0]
@@ -158,7 +158,7 @@ class Session:
         return PostgresTables(self, store)
 
     def close(self) -> None:
-        """Ends the session, and with it the lead."""
+        """End the session, and with it the lead."""
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -44,7 +44,7 @@ def url_of(configured: SecretStr | None, environment: Mapping[str, str] = os.env
 
 
 def connect(url: str, role: Role) -> Session:
-    """A session that does not lead yet. Raises SetupError, PeerUnreachableError."""
+    """Return a session that does not lead yet. Raises SetupError, PeerUnreachableError."""
     try:
         from precad.servers.database.postgres import Session
     except ImportError:
@@ -67,7 +67,7 @@ async def _connected(url: str, role: Role, patience_s: float) -> Session:
 async def lead(
     stack: AsyncExitStack, role: Role, configured: SecretStr | None, connect_timeout_s: float
 ) -> Session | None:
-    """Returns when this replica leads, until `stack` is closed; at once, without a session, where no database is
+    """Return when this replica leads, until `stack` is closed; at once, without a session, where no database is
     configured. Raises SetupError; PeerUnreachableError, LeadLostError when there is no database, or no more."""
     if (url := url_of(configured)) is None:
         return None
@@ -85,7 +85,7 @@ async def lead(
 
 
 async def while_leading(work: Coroutine[None, None, T], session: Session | None) -> T:
-    """The work's result. Raises LeadLostError as soon as somebody else may lead."""
+    """Return the work's result. Raises LeadLostError as soon as somebody else may lead."""
 
     async def leads() -> None:
         while session is not None:

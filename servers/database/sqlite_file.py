@@ -68,6 +68,6 @@ class SqliteFile:
         run(f"PRAGMA user_version={version}")
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Give the file back."""
         with self._turn:
             self._connection.close()

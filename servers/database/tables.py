@@ -108,7 +108,7 @@ class Database:
             raise StoreError(f"{Path(self.where).name}: nothing was recorded: {error}") from error
 
     def close(self) -> None:
-        """Gives it back."""
+        """Give it back."""
         self._backend.close()
 
     def __enter__(self) -> Self:

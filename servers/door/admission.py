@@ -103,7 +103,8 @@ class Admission(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """The method's handler behind the limits. One that does not exist has one as well: its caller is counted."""
+        """Return the method's handler behind the limits. One that does not exist has one as well: its caller is
+        counted."""
         method = handler_call_details.method
         if method not in self._admitting:
             handler = await continuation(handler_call_details)
@@ -187,7 +188,7 @@ class Admission(grpc.aio.ServerInterceptor):
 
 
 def _behaviour(handler: Handler) -> Callable[[Any, Context], Any]:
-    """The servicer's method: every handler has one, of one of four kinds."""
+    """Return the servicer's method: every handler has one, of one of four kinds."""
     kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
     return cast("Callable[[Any, Context], Any]", next(kind for kind in kinds if kind is not None))
 
@@ -197,7 +198,7 @@ async def _no_such_method(requests: Requests, context: Context) -> None:
 
 
 async def _only_one(requests: Requests) -> bytes:
-    """The serialized request of a call that has one. Raises MalformedMessageError."""
+    """Return the serialized request of a call that has one. Raises MalformedMessageError."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             request: bytes | None = await anext(aiter(requests), None)
@@ -209,7 +210,7 @@ async def _only_one(requests: Requests) -> bytes:
 
 
 def reserve_descriptors(max_connections: int) -> None:
-    """Lets this process hold as many open files as its connections need, as far as the system allows it."""
+    """Let this process hold as many open files as its connections need, as far as the system allows it."""
     wanted = max_connections + OWN_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -41,7 +41,7 @@ async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIt
 
 
 def caller_of(context: Context) -> str:
-    """The identity in the caller's certificate, for a log line; empty where there is none."""
+    """Return the identity in the caller's certificate, for a log line; empty where there is none."""
     try:
         return peer_identity(context).uri
     except IdentityError:

@@ -32,7 +32,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # ge
         return int(Response.SERVING if self._telemetry.is_ready else Response.NOT_SERVING)
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Response:  # noqa: N802
-        """Whether the server is ready."""
+        """Return whether the server is ready."""
         async with refusing("Check", context, self._telemetry):
             require_role(context, *Role)
         if request.service:

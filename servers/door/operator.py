@@ -37,17 +37,17 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def notify(self) -> None:
-        """Wakes the watchers: there is a new record, or the end."""
+        """Wake the watchers: there is a new record, or the end."""
         async with self._changed:
             self._changed.notify_all()
 
     async def wait_until_unwatched(self) -> None:
-        """Returns when nobody watches any more."""
+        """Return when nobody watches any more."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.n_watchers == 0)
 
     async def GetStatus(self, request: control_pb2.StatusRequest, context: Context) -> control_pb2.Status:  # noqa: N802
-        """Whether we are up, and in which state."""
+        """Return whether we are up, and in which state."""
         async with refusing("GetStatus", context, self._view.telemetry):
             require_role(context, Role.OPERATOR)
         return self.status()
@@ -81,7 +81,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             await asyncio.shield(self.notify())
 
     async def _news(self, n_seen: int) -> None:
-        """Returns at the next record or the end, or when it is time to look at the state again."""
+        """Return at the next record or the end, or when it is time to look at the state again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STATUS_INTERVAL_S), self._changed:
                 await self._changed.wait_for(lambda: len(self._view.records) > n_seen or self._view.ended is not None)

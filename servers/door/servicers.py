@@ -228,7 +228,7 @@ def _place(
 
 
 async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator_pb2.SubmitPart:
-    """The first message of a submission. Raises SubmissionRefusedError."""
+    """Return the first message of a submission. Raises SubmissionRefusedError."""
     try:
         async with asyncio.timeout(HEADER_TIMEOUT_S):
             header = await anext(aiter(parts), None)
@@ -259,7 +259,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
         self._released: asyncio.Event | None = None
 
     async def wait_for_peer(self, ours: common_pb2.Hello, timeout_s: float) -> tuple[PeerLink, common_pb2.Hello]:
-        """The link that server A opened, greeted with our hello, and its hello. Raises PeerUnreachableError."""
+        """Return the link that server A opened, greeted with our hello, and its hello. Raises PeerUnreachableError."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -278,7 +278,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
     async def Link(  # noqa: N802
         self, request_iterator: AsyncIterator[peer_pb2.PeerMessage], context: Context
     ) -> None:
-        """Hands the stream to the aggregator, which compares parameters, and stays until it lets go."""
+        """Hand the stream to the aggregator, which compares parameters, and stay until it lets go."""
         async with refusing("Link", context, self._telemetry):
             require_role(context, Role.AGGREGATOR_A)
             require_pinned(context, self._pinned.load().fingerprints)
@@ -314,7 +314,7 @@ class _Inbox:
         self._room = asyncio.Semaphore(MAX_INBOX)
 
     async def fill(self, messages: AsyncIterator[peer_pb2.PeerMessage], telemetry: Telemetry) -> None:
-        """Moves a stream in, and its end too, however it comes."""
+        """Move a stream in, and its end too, however it comes."""
         try:
             await self._room.acquire()
             async for message in messages:

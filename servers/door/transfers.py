@@ -47,7 +47,7 @@ class Place:
     """Whether it had to make room. Its client may begin again."""
 
     def needs_s(self, now: float) -> float:
-        """How much longer it takes at the speed that it had so far, seconds."""
+        """Return how much longer it takes at the speed that it had so far, seconds."""
         left = self.n_bytes - self.n_moved
         if left <= 0:
             return 0.0
@@ -58,7 +58,7 @@ class Place:
         return self.n_moved < bytes_s * (now - self.began_at)
 
     def cut_off(self) -> None:
-        """Ends it. Twice does nothing."""
+        """End it. Twice does nothing."""
         if not self.is_cut_off:
             self.is_cut_off = True
             self.limit.reschedule(asyncio.get_running_loop().time())
@@ -136,7 +136,7 @@ class Transfers:
         raise OverloadedError(limit, detail, retry_after_s=retry_after_s)
 
     def _is_waited_for(self, now: float) -> bool:
-        """Whether a client that has had no turn is about to ask again."""
+        """Return whether a client that has had no turn is about to ask again."""
         while self._waiting:
             client, until = next(iter(self._waiting.items()))
             if until > now:

@@ -43,7 +43,7 @@ class TupleSource:
         self.bytes_received = 0
 
     async def run(self) -> None:
-        """Takes in replies until the dealer has taken our goodbye, or we leave and it is gone.
+        """Take in replies until the dealer has taken our goodbye, or we leave and it is gone.
 
         Raises PeerUnreachableError, TaskRefusedError.
         """
@@ -78,7 +78,7 @@ class TupleSource:
         return True
 
     async def wait_until_greeted(self, timeout_s: float) -> None:
-        """Returns when the dealer has answered our hello. Raises PeerUnreachableError."""
+        """Return when the dealer has answered our hello. Raises PeerUnreachableError."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._greeted.wait()

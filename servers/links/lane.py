@@ -142,7 +142,7 @@ class Lane:
         ready.poll(None if left_s == math.inf else math.ceil(1000 * min(left_s, LONGEST_SLEEP_S)))
 
     def _read(self, incoming: _Incoming) -> bool:
-        """Takes in what is there; False when nothing is. Raises OSError at the end of the stream."""
+        """Take in what is there; False when nothing is. Raises OSError at the end of the stream."""
         try:
             n_read = self._socket.recv_into(incoming.wanted)
         except ssl.SSLWantReadError:
@@ -153,7 +153,7 @@ class Lane:
         return True
 
     def close(self) -> None:
-        """Ends the lane; whoever waits in `exchange`, here or there, raises ChannelClosedError."""
+        """End the lane; whoever waits in `exchange`, here or there, raises ChannelClosedError."""
         self._hang_up()
         with self._in_use:
             self._socket.close()

@@ -85,7 +85,7 @@ class LaneListener:
         self._thread.start()
 
     async def accept(self, timeout_s: float) -> Lane:
-        """The first connection that knows the token and shows A's certificate. Raises PeerUnreachableError."""
+        """Return the first connection that knows the token and shows A's certificate. Raises PeerUnreachableError."""
         try:
             async with asyncio.timeout(timeout_s):
                 lane = await asyncio.wrap_future(self._arrived)
@@ -122,7 +122,7 @@ class LaneListener:
             self._stopped.close()
 
     def _receive_some(self) -> bool:
-        """Waits for something to happen. False when it was `close`. Answers come before newcomers, who might displace
+        """Wait for something to happen. False when it was `close`. Answers come before newcomers, who might displace
         those that gave them."""
         now = time.monotonic()
         wait_s = next((max(0.0, caller.deadline - now) for caller in self._waiting), None)
@@ -141,7 +141,7 @@ class LaneListener:
         return True
 
     def _welcome(self) -> None:
-        """Takes in connections that wait at the port. An error is one connection's, or passes: the next may be A's."""
+        """Take in connections that wait at the port. An error is one connection's, or passes: the next may be A's."""
         for _ in range(ACCEPT_BATCH):
             try:
                 connection, address = self._listener.accept()
@@ -181,7 +181,7 @@ class LaneListener:
         return True
 
     def _hear(self, caller: Caller) -> None:
-        """Takes in what there is of its answer, and not a byte of what follows, which is TLS's."""
+        """Take in what there is of its answer, and not a byte of what follows, which is TLS's."""
         try:
             received = caller.connection.recv(ANSWER_BYTES - len(caller.answer))
         except BlockingIOError:
@@ -238,7 +238,7 @@ class LaneListener:
 
 
 def _room() -> int:
-    """How many connections without an answer this process can afford."""
+    """Return how many connections without an answer this process can afford."""
     n_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_WAITING if n_files == resource.RLIM_INFINITY else max(1, min(MAX_WAITING, n_files // SHARE_OF_FILES))
 

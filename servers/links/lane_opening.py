@@ -85,7 +85,7 @@ def _open(host: str, port: int, token: bytes, context: ssl.SSLContext, timeout_s
 
 
 def _admitted(host: str, port: int, token: bytes, deadline: float) -> socket.socket:
-    """A connection on which B's challenge is answered. Raises OSError."""
+    """Return a connection on which B's challenge is answered. Raises OSError."""
     connection = socket.create_connection((host, port), timeout=_left_s(deadline))
     try:
         challenge = b""

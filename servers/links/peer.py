@@ -184,14 +184,14 @@ class PeerLink:
         return event
 
     def relay(self, round: int, client: str, payload: convert.Bytes, statement: bytes) -> None:
-        """Hands a masked upload over for the other server; it arrives before the close of its round.
+        """Hand a masked upload over for the other server; it arrives before the close of its round.
 
         It is read, piece by piece, when its turn comes.
         """
         self._outbox.put_nowait(_relay_messages(round, client, payload, statement))
 
     async def flush(self) -> None:
-        """Returns when everything handed over so far has left, and is counted, or cannot leave any more."""
+        """Return when everything handed over so far has left, and is counted, or cannot leave any more."""
         await self._outbox.join()
 
     async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
@@ -239,7 +239,7 @@ async def dial_peer(
 
 
 def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
-    """The call's messages, and None at its end, however it ends."""
+    """Return the call's messages, and None at its end, however it ends."""
 
     async def receive() -> peer_pb2.PeerMessage | None:
         try:

@@ -36,7 +36,7 @@ class StepLimits:
 
     @classmethod
     def of(cls, task: Task, config: AggregatorConfig) -> Self:
-        """The limits of one task at one server; there are none where `step_timeout_s` is 0."""
+        """Return the limits of one task at one server; there are none where `step_timeout_s` is 0."""
         if config.step_timeout_s == 0:
             return cls()
         n_bytes = WORD_BYTES * task.dim * len(task.clients)

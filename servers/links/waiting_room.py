@@ -49,7 +49,7 @@ class WaitingRoom:
 
     @property
     def is_full(self) -> bool:
-        """Whether somebody must leave before another one enters."""
+        """Return whether somebody must leave before another one enters."""
         return len(self._callers) >= self._capacity
 
     def enter(self, caller: Caller) -> None:
@@ -58,7 +58,7 @@ class WaitingRoom:
         self._by_source.setdefault(caller.source, {})[caller] = None
 
     def leave(self, caller: Caller) -> None:
-        """Makes room."""
+        """Make room."""
         del self._callers[caller]
         of_source = self._by_source[caller.source]
         del of_source[caller]
@@ -66,7 +66,8 @@ class WaitingRoom:
             del self._by_source[caller.source]
 
     def first_to_give_way(self) -> Caller:
-        """The oldest of the source that has most; of several such sources, the one that has been here for longest.
+        """Return the oldest of the source that has most; of several such sources, the one that has been here for
+        longest.
 
         Somebody is here.
         """

@@ -71,7 +71,7 @@ def load_token(path: Path | None, environment: Mapping[str, str] = os.environ) -
 
 
 def read_private(path: Path, field: str) -> str:
-    """The text of a file that is closed to other users. field: what it is to its operator. Raises SetupError."""
+    """Return the text of a file that is closed to other users. field: what it is to its operator. Raises SetupError."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
@@ -90,7 +90,7 @@ class BrowserSessions:
         self._ends: OrderedDict[bytes, float] = OrderedDict()
 
     def open(self) -> str:
-        """A new session's name, for the cookie. The oldest one ends when there are too many."""
+        """Return a new session's name, for the cookie. The oldest one ends when there are too many."""
         session = secrets.token_urlsafe(32)
         while len(self._ends) >= MAX_SESSIONS:
             self._ends.popitem(last=False)
@@ -98,11 +98,11 @@ class BrowserSessions:
         return session
 
     def is_open(self, session: str) -> bool:
-        """Whether it exists and has not ended."""
+        """Return whether it exists and has not ended."""
         return self._ends.get(_digest(session), -1.0) > self._clock()
 
     def close(self, session: str) -> None:
-        """Ends it, if there is such a one."""
+        """End it, if there is such a one."""
         self._ends.pop(_digest(session), None)
 
 
@@ -114,7 +114,7 @@ class FailureLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, address: str) -> float:
-        """How long until this address may try again; 0 when it may now."""
+        """Return how long until this address may try again; 0 when it may now."""
         failures = self._failures(address)
         return max(0.0, (failures - MAX_FAILURES + 1) * RECOVERY_S)
 

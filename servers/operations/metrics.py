@@ -41,7 +41,7 @@ class StatusCollector(Collector):
 
 
 def expose(registry: prometheus.CollectorRegistry) -> bytes:
-    """The registry in Prometheus' text format."""
+    """Return the registry in Prometheus' text format."""
     return prometheus.generate_latest(registry)
 
 

@@ -340,7 +340,7 @@ class OperationsPort:
         return stream
 
     def _look(self, *, is_last: bool) -> str:
-        """The status as JSON. Dashboards that are open at the same time share a look, but for the last one."""
+        """Return the status as JSON. Dashboards that are open at the same time share a look, but for the last one."""
         if is_last or time.monotonic() - self._looked_at > LOOK_S / 2:
             self._seen, self._looked_at = self._snapshot().model_dump_json(), time.monotonic()
         return self._seen

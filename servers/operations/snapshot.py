@@ -51,7 +51,7 @@ class AggregatorSnapshots:
         self._bytes: Counter[str] = Counter()
 
     def take(self) -> Status:
-        """The status now."""
+        """Return the status now."""
         view, telemetry = self._view, self._telemetry
         self._sum_new_records()
         return Status(
@@ -141,7 +141,7 @@ class AggregatorSnapshots:
 
 
 def of_dealer(telemetry: Telemetry, *, task: str, n_connected: int, n_waiting: int) -> Status:
-    """A dealer's status. n_waiting: batches of which one server has its part and the other has not asked yet."""
+    """Return a dealer's status. n_waiting: batches of which one server has its part and the other has not asked yet."""
     queues = (Queue(name="batches_half_dealt", depth=n_waiting),)
     return Status(
         **_common(telemetry),
@@ -172,7 +172,7 @@ def summary_of(
     outcomes: tuple[ClientOutcome, ...] = (),
     epsilon_client: float | None = None,
 ) -> RoundSummary:
-    """A record as the status shows it."""
+    """Return a record as the status shows it."""
     return RoundSummary(
         round=record.number,
         n_chosen=len(record.chosen),
@@ -190,7 +190,7 @@ def summary_of(
 
 
 def epsilon_of(record: CommittedRound) -> dict[View, float]:
-    """The bounds that a record states."""
+    """Return the bounds that a record states."""
     return {View.ONE_SERVER: record.epsilon_one_server, View.CLIENTS_ONLY: record.epsilon_clients_only}
 
 

@@ -99,7 +99,7 @@ class Intake:
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
     def is_chosen(self, client: str) -> bool:
-        """Whether the client was drawn for this round."""
+        """Return whether the client was drawn for this round."""
         return client in self._slots
 
     def require_open(self, client: str) -> None:
@@ -183,7 +183,7 @@ class Intake:
         self._changed.set()
 
     def finish(self, client: str, binding: common_pb2.Binding, payload: Payload, salt: bytes = b"") -> None:
-        """Takes and keeps a complete upload. Raises SubmissionRefusedError; then the payload is still the caller's."""
+        """Take and keep a complete upload. Raises SubmissionRefusedError; then the payload is still the caller's."""
         if self._closed:
             raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
         if len(payload) != self.payload_bytes:
@@ -203,7 +203,7 @@ class Intake:
         self._mask_seeds = dict(mask_seeds)
 
     def relay(self, round: int, client: str, payload: Payload, statement: bytes) -> None:
-        """Takes a masked vector from server A. What belongs to another round or client, comes twice, or is not what its
+        """Take a masked vector from server A. What belongs to another round or client, comes twice, or is not what its
         client states, is dropped."""
         if round != self.round or self._closed or client not in self._mask_seeds:
             payload.discard()
@@ -222,8 +222,8 @@ class Intake:
         """Return when no invited client is expected any more (complete, refused, or gone), and at the deadline at the
         latest.
 
-        Return shortly after the other server has locked, at once where all uploads come from it. An upload of a client
-        that is gone may still come, but is not waited for long.
+        Return shortly after the other server has locked, at once where all uploads come from it. There, an upload of a
+        client that is gone may still come, but is not waited for long.
         """
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
@@ -271,14 +271,15 @@ class Intake:
         self._mask_seeds.clear()
 
     def vector(self, client: str) -> Words:
-        """A complete upload as ring elements, (d,): b in the `masked` form, our share, to be read once, in `shares`."""
+        """Return a complete upload as ring elements, (d,): b in the `masked` form, our share, to be read once, in
+        `shares`."""
         payload = self._uploads[client].payload
         if self._task.wire_mode is Mode.SHARES and self._party == 0:
             return ExpandedShare(Seed(payload[:]), self._label(client), self._task.dim)
         return payload.words(self._task.dim)
 
     def room(self, client: str) -> WritableWords:
-        """A complete upload's room, (d,), for what is opened from it."""
+        """Return a complete upload's room, (d,), for what is opened from it."""
         return self._uploads[client].payload.room(self._task.dim)
 
 

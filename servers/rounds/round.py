@@ -134,7 +134,7 @@ class RoundRunner:
                 await self._draw(coming)
 
     def close(self) -> None:
-        """Lets go of what was fetched ahead and of the uploads of an unfinished round; none of it is ever used."""
+        """Let go of what was fetched ahead and of the uploads of an unfinished round; none of it is ever used."""
         for _, dealing in self._ahead.values():
             dealing.cancel()
         self._ahead.clear()

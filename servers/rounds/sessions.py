@@ -49,7 +49,7 @@ class Sessions:
         return sum(queue.qsize() for queue in self._queues.values())
 
     def enter(self, client: str) -> asyncio.Queue[aggregator_pb2.ClientEvent]:
-        """The event queue of a client whose stream opens. Raises NotEnrolledError, AlreadyConnectedError."""
+        """Return the event queue of a client whose stream opens. Raises NotEnrolledError, AlreadyConnectedError."""
         if client not in self._enrolled:
             raise NotEnrolledError(f"client {client!r} is not enrolled in this task")
         if client in self._queues:
@@ -64,12 +64,12 @@ class Sessions:
         self._absent_since[client] = self._now()
 
     async def notify(self) -> None:
-        """Wakes whoever waits for sessions to come or go."""
+        """Wake whoever waits for sessions to come or go."""
         async with self.changed:
             self.changed.notify_all()
 
     def send(self, client: str, event: aggregator_pb2.ClientEvent) -> None:
-        """Queues an event for a connected client. For one that does not read, in place of the oldest: an invitation is
+        """Queue an event for a connected client. For one that does not read, in place of the oldest: an invitation is
         worth nothing once there is a newer one."""
         queue = self._queues[client]
         if queue.full():
@@ -77,17 +77,17 @@ class Sessions:
         queue.put_nowait(event)
 
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
-        """Queues the last event for everybody."""
+        """Queue the last event for everybody."""
         for client in self._queues:
             self.send(client, aggregator_pb2.ClientEvent(goodbye=goodbye))
 
     async def wait_for(self, n_clients: int) -> None:
-        """Returns when at least n_clients are connected."""
+        """Return when at least n_clients are connected."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self._queues) >= n_clients)
 
     async def wait_until_gone(self) -> None:
-        """Returns when every stream has ended."""
+        """Return when every stream has ended."""
         async with self.changed:
             await self.changed.wait_for(lambda: not self._queues)
 

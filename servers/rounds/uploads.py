@@ -37,16 +37,16 @@ class Payload(Protocol):
         """Appends. Raises StoreError when there is no room for it."""
 
     def digest(self) -> bytes:
-        """SHA-256 of what was written."""
+        """Return the SHA-256 of what was written."""
 
     def __getitem__(self, part: slice, /) -> bytes:
-        """A part of what was written."""
+        """Return a part of what was written."""
 
     def words(self, n_words: int) -> WritableWords:
         """Return what was written, as ring elements, to be read tile by tile."""
 
     def room(self, n_words: int) -> WritableWords:
-        """The upload's own room, to be written over tile by tile: where `words` lie, if it has as many."""
+        """Return the upload's own room, to be written over tile by tile: where `words` lie, if it has as many."""
 
     def discard(self) -> None:
         """Nobody reads it any more. Twice does nothing."""

@@ -49,7 +49,7 @@ class Entry:
 
 
 def table(sql: Dialect) -> str:
-    """The statements that make it."""
+    """Return the statements that make it."""
     return f"""CREATE TABLE audit (
             number {sql.integer} PRIMARY KEY,
             entry TEXT NOT NULL,
@@ -59,7 +59,7 @@ def table(sql: Dialect) -> str:
 
 
 def append(run: Run, kind: str, at: str, fields: Mapping[str, Any]) -> None:
-    """Adds an entry, within the caller's transaction."""
+    """Add an entry, within the caller's transaction."""
     last = run("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1").fetchone()
     number, chain = (0, FIRST_CHAIN) if last is None else (last[0] + 1, last[1])
     text = _text(kind, at=at, **fields)
@@ -73,7 +73,7 @@ def last_kind(run: Run) -> str | None:
 
 
 def holds(run: Run, kind: str) -> bool:
-    """Whether there is an entry of this kind."""
+    """Return whether there is an entry of this kind."""
     start = _text(kind).removesuffix("}")
     return run("SELECT 1 FROM audit WHERE entry LIKE ? LIMIT 1", (f"{start},%",)).fetchone() is not None
 
@@ -87,7 +87,7 @@ def _next_chain(chain: str, number: int, text: str) -> str:
 
 
 def read(path: Path) -> list[Entry]:
-    """The verified log in a server's database, without changing it. Raises AuditError at the first thing amiss;
+    """Return the verified log in a server's database, without changing it. Raises AuditError at the first thing amiss;
     SetupError where there is no such database."""
     if not path.is_file():
         raise SetupError(f"{path}: expected a server's database, found none")
@@ -122,7 +122,7 @@ def _verified(rows: Sequence[tuple[int, str, str]]) -> Iterator[Entry]:
 
 
 def _is(kind: str, value: object) -> bool:
-    """Whether a field's value is of one of the kinds in `REQUIRED`."""
+    """Return whether a field's value is of one of the kinds in `REQUIRED`."""
     match kind:
         case "text":
             return isinstance(value, str)
@@ -133,7 +133,8 @@ def _is(kind: str, value: object) -> bool:
 
 
 def releases(log: Sequence[Entry]) -> dict[int, Mapping[str, Any]]:
-    """The committed rounds, by number. Raises AuditError when one is committed twice, or without its verdicts."""
+    """Return the committed rounds, by number. Raises AuditError when one is committed twice, or without its
+    verdicts."""
     validated: set[int] = set()
     committed: dict[int, Mapping[str, Any]] = {}
     for entry in log:
@@ -168,7 +169,7 @@ def n_unknown_verdicts(log: Sequence[Entry], charged: Collection[int]) -> int:
 
 
 def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:
-    """How many released rounds both servers' logs agree on. The last one may be missing in one of them.
+    """Return how many released rounds both servers' logs agree on. The last one may be missing in one of them.
 
     Raises: PeerMismatchError naming the first difference; AuditError.
     """

@@ -27,7 +27,7 @@ _DEALER: Final[Mapping[str, _Tables]] = {"dealt.sqlite": (dealt_parts.migrations
 
 
 def copy_database(url: str, role: Role, folder: Path) -> list[Path]:
-    """Writes the files, which must not be there. Raises SetupError, StoreError."""
+    """Write the files, which must not be there. Raises SetupError, StoreError."""
     stores = _DEALER if role is Role.DEALER else _AGGREGATOR
     paths = [folder / name for name in stores]
     for path in paths:

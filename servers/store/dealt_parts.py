@@ -76,6 +76,6 @@ class DealLedger(Database):
 
 
 def shape_digest(shape: BatchShape) -> bytes:
-    """SHA-256 of everything that two requests for one batch must have in common. For this machine's eyes only, so that
-    protobuf's own serialization will do."""
+    """Return the SHA-256 of everything that two requests for one batch must have in common. For this machine's eyes
+    only, so that protobuf's own serialization will do."""
     return convert.sha256(convert.batch_request(shape).SerializeToString(deterministic=True))

@@ -82,7 +82,7 @@ def open_task_store(state_dir: Path, task: Task, initial_model: bytes, backend: 
 
 
 def open_checkpoints(state_dir: Path, task: Task) -> Checkpoints:
-    """The last models. Raises SetupError."""
+    """Return the last models. Raises SetupError."""
     return Checkpoints(state_dir / "checkpoints", task.dim)
 
 
@@ -92,7 +92,7 @@ def ledger_path(state_dir: Path) -> Path:
 
 
 def open_ledger(state_dir: Path, task: Task) -> Ledger:
-    """The task's ledger, for both views and every level, in a folder that is made where there is none.
+    """Return the task's ledger, for both views and every level, in a folder that is made where there is none.
 
     Raises SetupError when it cannot be written, DpError when it is not one of this task.
     """
@@ -115,7 +115,7 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
 
 
 def open_tuple_ledger(state_dir: Path, backend: Backend | None = None) -> TupleLedger:
-    """The record of burnt tuples, of every task that this folder has seen. Raises SetupError."""
+    """Return the record of burnt tuples, of every task that this folder has seen. Raises SetupError."""
     return TupleLedger(backend or state_dir / "tuples.sqlite")
 
 
@@ -125,7 +125,7 @@ def spool_path(state_dir: Path) -> Path:
 
 
 def load_initial_model(path: Path, task: Task) -> NDArray[np.float32]:
-    """A flat float32 vector, (d,), whose last number is 0 where it says how far a learnt bound has moved. Raises
+    """Return a flat float32 vector, (d,), whose last number is 0 where it says how far a learnt bound has moved. Raises
     SetupError naming what was expected."""
     vector = _load_model("initial_model", path, task.dim)
     if vector[task.n_parameters :].any():
@@ -136,7 +136,7 @@ def load_initial_model(path: Path, task: Task) -> NDArray[np.float32]:
 
 
 def load_final_model(state_dir: Path, dim: int) -> NDArray[np.float32]:
-    """The model after the last committed round, (dim,). Raises SetupError naming what was expected."""
+    """Return the model after the last committed round, (dim,). Raises SetupError naming what was expected."""
     return _load_model("state_dir", state_dir / "model.npy", dim)
 
 
@@ -173,7 +173,8 @@ def write_round(state_dir: Path, record: CommittedRound, parameters: NDArray[np.
 def restore_records(
     state_dir: Path, committed: Sequence[CommittedRound], parameters: NDArray[np.float32]
 ) -> list[CommittedRound]:
-    """The records of all committed rounds; rounds.jsonl is made to hold exactly these, and model.npy the last model.
+    """Return the records of all committed rounds; rounds.jsonl is made to hold exactly these, and model.npy the last
+    model.
 
     A record that a crash kept from being written has no timings and no bytes. Raises SetupError.
     """

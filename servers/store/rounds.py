@@ -199,7 +199,7 @@ class TaskStore(Database):
 
     @property
     def is_finished(self) -> bool:
-        """Whether that was said."""
+        """Return whether that was said."""
         with self.transaction() as run:
             return audit_log.holds(run, "finished")
 
@@ -314,14 +314,14 @@ class TaskStore(Database):
 
     @property
     def n_rounds(self) -> int:
-        """How many were begun here, or charged as the other server said."""
+        """Return how many were begun here, or charged as the other server said."""
         with self.transaction() as run:
             (n_rounds,) = run("SELECT COUNT(*) FROM round").fetchone()
         return int(n_rounds)
 
     @property
     def next_round(self) -> int:
-        """The first number that was never used here."""
+        """Return the first number that was never used here."""
         with self.transaction() as run:
             (last,) = run("SELECT MAX(number) FROM round").fetchone()
         return 0 if last is None else last + 1

@@ -124,12 +124,12 @@ class TaskState:
 
     @property
     def n_committed(self) -> int:
-        """How many releases there were."""
+        """Return how many releases there were."""
         return len(self.committed)
 
     @property
     def spent(self) -> dict[View, float]:
-        """The bounds that the task has reached, largest over clients."""
+        """Return the bounds that the task has reached, largest over clients."""
         return {view: self.ledger.statement(view).epsilon for view in View}
 
     @property
@@ -158,13 +158,13 @@ class TaskState:
 
     @property
     def can_be_level(self) -> bool:
-        """Whether the other server may have committed the last lost round, which is not lost then."""
+        """Return whether the other server may have committed the last lost round, which is not lost then."""
         return self._validated is not None
 
     @property
     def _validated(self) -> Attempt | None:
-        """The one round that the other server can have committed and we not: the last with verdicts, if it came after
-        our last release. Any earlier one was lost at both, or this server would not have gone on without it."""
+        """Return the one round that the other server can have committed and we not: the last with verdicts, if it came
+        after our last release. Any earlier one was lost at both, or this server would not have gone on without it."""
         last = self.committed[-1].number if self.committed else -1
         attempts = [attempt for attempt in self.store.attempts() if attempt.state is AttemptState.VALIDATED]
         return attempts[-1] if attempts and attempts[-1].number > last else None

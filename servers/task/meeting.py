@@ -132,7 +132,7 @@ def hello_of(task: Task, standing: Standing, *, lane_port: int, lane_token: byte
 
 
 def standing_of(hello: common_pb2.Hello) -> Standing:
-    """How far the sender has come."""
+    """Return how far the sender has come."""
     return Standing(
         task_id=hello.task,
         n_committed=hello.n_committed,
@@ -144,7 +144,7 @@ def standing_of(hello: common_pb2.Hello) -> Standing:
 
 
 def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2.Hello) -> Agreement:
-    """How both go on. Raises PeerMismatchError when version, parameters or states do not belong together, and
+    """Return how both go on. Raises PeerMismatchError when version, parameters or states do not belong together, and
     MalformedMessageError when theirs is the state of no server."""
     if theirs.protocol_version != ours.protocol_version:
         raise PeerMismatchError("protocol_version", ours=ours.protocol_version, peers=theirs.protocol_version[:40])
@@ -210,7 +210,8 @@ def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_behind: bool = False
 
 
 def charge_bytes(task: Task, n_rounds: int) -> int:
-    """How long the other server's charges may be where this one has begun n_rounds: all of them, with every client."""
+    """Return how long the other server's charges may be where this one has begun n_rounds: all of them, with every
+    client."""
     longest = json.dumps({str(MAX_ROUND): list(task.clients)})
     return (n_rounds + SPARE_ROUNDS) * len(longest)
 

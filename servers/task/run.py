@@ -237,7 +237,7 @@ class TaskRun:
         return TupleSource(self.party, channel, hello, dealer_address, self.state.burns)
 
     async def _rounds(self, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: _Patience) -> str:
-        """Runs rounds until the task is over. Returns why it is."""
+        """Run rounds until the task is over. Return why it is."""
         if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is not None:
             return why_over  # it was before we met: clients and dealer may have gone
         self.state.require_rounds_left()
@@ -297,7 +297,7 @@ class TaskRun:
             raise TooFewClientsError(expected, sessions.describe_absent())
 
     async def _publish(self, record: CommittedRound) -> None:
-        """Shows the new model and the round's record to operators, and writes both down for them."""
+        """Show the new model and the round's record to operators, and write both down for them."""
         parameters = self.view.parameters = self.state.model.parameters
         self.view.records.append(record)
         await to_the_end(write_round, self.config.state_dir, record, parameters)
@@ -335,7 +335,7 @@ async def _awaited(future: asyncio.Future[T]) -> T:
 
 
 async def _stays(link: PeerLink) -> None:
-    """Returns when the other aggregator has finished the task. Raises PeerUnreachableError when it left before."""
+    """Return when the other aggregator has finished the task. Raises PeerUnreachableError when it left before."""
     goodbye = await link.run()
     if not goodbye.finished:
         raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")

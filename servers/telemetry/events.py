@@ -69,7 +69,7 @@ class Telemetry:
 
     @property
     def is_ready(self) -> bool:
-        """Whether others should be sent here: the main port listens, and the server is not about to leave.
+        """Return whether others should be sent here: the main port listens, and the server is not about to leave.
 
         The other servers' links come through that port, so this must not wait for them.
         """

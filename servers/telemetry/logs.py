@@ -54,7 +54,7 @@ class Throttle:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._kinds: OrderedDict[tuple[str, ...], tuple[float, int]] = OrderedDict()
-        """Time until which each kind is left out, and how many lines were."""
+        """For each kind: the time until which it is left out, and how many lines were."""
 
     def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
         """Raises structlog.DropEvent for a line that is left out."""

@@ -135,7 +135,7 @@ class Epsilon(_Value):
 
     @property
     def name(self) -> str:
-        """The view, or the level."""
+        """Return the view, or the level."""
         return Level.CLIENT if self.is_level else self.view
 
     @property
