@@ -61,7 +61,7 @@ def growing_pieces(data: Bytes) -> Iterator[bytes]:
 
 
 async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:
-    """The concatenation of chunks. Raises MalformedMessageError as soon as they exceed `limit` bytes."""
+    """Return the concatenation of chunks. Raises MalformedMessageError as soon as they exceed `limit` bytes."""
     received = bytearray()
     async for chunk in chunks:
         if len(received) + len(chunk.data) > limit:
@@ -71,12 +71,12 @@ async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> byt
 
 
 def sha256(data: bytes | bytearray) -> bytes:
-    """SHA-256 of what is uploaded or downloaded."""
+    """Return the SHA-256 of what is uploaded or downloaded."""
     return hashlib.sha256(data).digest()
 
 
 def model_to_bytes(parameters: NDArray[np.float32]) -> bytes:
-    """A model on the wire: float32, little-endian, in the order of its flat vector."""
+    """Return a model on the wire: float32, little-endian, in the order of its flat vector."""
     return parameters.astype("<f4", copy=False).tobytes()
 
 
@@ -136,7 +136,7 @@ def salted_digest(payload_digest: bytes, salt: bytes) -> bytes:
 
 
 def statement(mask_seed: Seed, label: Label, digest: bytes) -> bytes:
-    """A client's word to server B that the binding with this digest is its own, 32 bytes. Server A carries it.
+    """Return a client's word to server B that the binding with this digest is its own, 32 bytes. Server A carries it.
 
     HMAC-SHA256 under a key that nobody derives who lacks B's mask seed of the client: not A, and no other client.
     """
@@ -144,7 +144,7 @@ def statement(mask_seed: Seed, label: Label, digest: bytes) -> bytes:
 
 
 def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
-    """A server's request to the dealer."""
+    """Return a server's request to the dealer."""
     return dealer_pb2.BatchRequest(
         round=shape.round,
         n_clients=len(shape.clients),

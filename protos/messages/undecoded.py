@@ -23,7 +23,8 @@ BytesStub: TypeAlias = SimpleNamespace
 
 
 def stub_of_bytes(channel: grpc.aio.Channel, service: ServiceDescriptor) -> BytesStub:
-    """The service's methods, by their names: each takes messages, and gives what the other side sends as bytes."""
+    """Return the service's methods, by their names: each takes messages, and gives what the other side sends as
+    bytes."""
     return SimpleNamespace(**{method.name: _call_of_bytes(channel, service, method) for method in service.methods})
 
 
@@ -40,7 +41,7 @@ def _call_of_bytes(channel: grpc.aio.Channel, service: ServiceDescriptor, method
 
 
 def decoded(kind: type[M], data: bytes, sender: str) -> M:
-    """The message. Raises MalformedMessageError, which says who sent it."""
+    """Return the message. Raises MalformedMessageError, which says who sent it."""
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -41,7 +41,7 @@ def count_noise(expected_clients: float, noise_multiplier: float) -> float:
 
 
 def moved(log_ratio: float, noisy_count: float, *, expected_clients: float, quantile: float, rate: float) -> float:
-    """The next lambda, lambda - rate (b - gamma), no further than the range from zero.
+    """Return the next lambda, lambda - rate (b - gamma), no further than the range from zero.
 
     noisy_count: sum of the c_i, with noise. The share of updates no longer than S is estimated by b = 1/2 + noisy_count
     / (2 q n). Here q n is the expected number of clients, since their number is no public constant.

@@ -288,7 +288,7 @@ class Task(BaseModel):
 
     @property
     def quantile_rule(self) -> QuantileRule | None:
-        """How the bound of updates is learnt; None where it is not."""
+        """Return how the bound of updates is learnt; None where it is not."""
         if self.update_clipping != "private-quantile":
             return None
         expected = self.client_rate * len(self.clients)
@@ -310,7 +310,7 @@ class Task(BaseModel):
 
     @cached_property
     def norm_bound(self) -> NormBound:
-        """The norm check's parameters. Raises ParameterError."""
+        """Return the norm check's parameters. Raises ParameterError."""
         return NormBound(clip_norm=self.client_clip, dim=self.dim, frac_bits=self.frac_bits)
 
     @property
@@ -355,8 +355,8 @@ class Task(BaseModel):
         return self.client_rate * self.record_rate * sum(self.clients.values())
 
     def may_release(self, n_accepted: int) -> bool:
-        """Whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since fewer
-        carry less noise than is accounted. If not, the round's sum is zero."""
+        """Return whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since
+        fewer carry less noise than is accounted. If not, the round's sum is zero."""
         return self.algorithm != "distributed-dp" or n_accepted >= self.non_colluding
 
     def sum_bound(self, n_accepted: int) -> float:
@@ -394,7 +394,7 @@ class Task(BaseModel):
         return Mode(self.mode)
 
     def digest(self) -> bytes:
-        """SHA-256 of the protocol version and the canonical text."""
+        """Return the SHA-256 of the protocol version and the canonical text."""
         return self._digest
 
     @cached_property

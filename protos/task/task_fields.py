@@ -34,7 +34,7 @@ def hello_to(task: Task, *, task_id: str = "") -> common_pb2.Hello:
 
 
 def first_difference(task: Task, theirs: Mapping[str, str]) -> Difference | None:
-    """The first by name. None where theirs are no others than ours, or are not known. They may be anything."""
+    """Return the first by name. None where theirs are no others than ours, or are not known. They may be anything."""
     if not theirs:
         return None
     ours = task.carried_fields

@@ -140,7 +140,7 @@ class PinFile:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The one file."""
+        """Return the one file."""
         return (self.path,)
 
     def load(self) -> Pins:
@@ -192,7 +192,7 @@ def renewable(files: TlsFiles) -> LastGood[TlsMaterial]:
 
 
 def renewable_pins(path: Path, role: Role) -> LastGood[Pins]:
-    """The pins in a file that may be replaced. Raises: TlsFileError."""
+    """Return the pins in a file that may be replaced. Raises: TlsFileError."""
     return LastGood("pins", PinFile(path, role), TlsFileError)
 
 
@@ -210,7 +210,7 @@ class TlsContext:
         return self.tls.paths + (() if self.pinned is None else self.pinned.paths)
 
     def load(self) -> ssl.SSLContext:
-        """A new one, for connections to come. Raises: TlsFileError."""
+        """Return a new one, for connections to come. Raises: TlsFileError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self.server_side else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         self.tls.load_into(context)
@@ -226,7 +226,8 @@ class TlsContext:
 
 
 def switching(contexts: LastGood[ssl.SSLContext]) -> ssl.SSLContext:
-    """A server's context for libraries that take one for good: each handshake goes on with the latest of `contexts`."""
+    """Return a server's context for libraries that take one for good: each handshake goes on with the latest of
+    `contexts`."""
     context = contexts.load()
 
     def switch(connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -237,7 +238,7 @@ def switching(contexts: LastGood[ssl.SSLContext]) -> ssl.SSLContext:
 
 
 def _read(tls_field: TlsField, path: Path) -> bytes:
-    """The file's bytes; of a secret one, only when other users cannot read them too."""
+    """Return the file's bytes; of a secret one, only when other users cannot read them too."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
@@ -257,7 +258,7 @@ def _parse(tls_field: TlsField, path: Path, pem: bytes) -> Sequence[x509.Certifi
 
 
 def _parse_valid(tls_field: TlsField, path: Path, pem: bytes) -> x509.Certificate:
-    """The one certificate in `pem`, given that it is valid now."""
+    """Return the one certificate in `pem`, given that it is valid now."""
     certificates = _parse(tls_field, path, pem)
     if len(certificates) != 1:
         raise TlsFileError(tls_field, path, expected="a PEM certificate", found=f"{len(certificates)} of them")
@@ -311,7 +312,7 @@ def _has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> b
 
 
 def permits(certificate: x509.Certificate, usage: ObjectIdentifier) -> bool:
-    """Whether the certificate says that it may be used so; silence is no."""
+    """Return whether the certificate says that it may be used so; silence is no."""
     try:
         return usage in certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:

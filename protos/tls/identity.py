@@ -56,12 +56,12 @@ class Role(enum.StrEnum):
 
     @property
     def is_server(self) -> bool:
-        """Whether others dial this role, so that its certificate carries `server_name`."""
+        """Return whether others dial this role, so that its certificate carries `server_name`."""
         return self in {Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER}
 
     @property
     def server_name(self) -> str:
-        """The DNS name that a server's certificate carries: the role, wherever the process runs."""
+        """Return the DNS name that a server's certificate carries: the role, wherever the process runs."""
         return f"{self}.precad"
 
 
@@ -87,12 +87,12 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """The identity as certificates carry it."""
+        """Return the identity as certificates carry it."""
         return f"precad://{self.role}/{self.name}"
 
     @classmethod
     def from_certificate(cls, pem: bytes) -> Self:
-        """The identity in a PEM certificate whose signature somebody else has checked (TLS, or `TlsFiles.load`).
+        """Return the identity in a PEM certificate whose signature somebody else has checked (TLS, or `TlsFiles.load`).
 
         Raises: IdentityError unless it has exactly one precad URI, and that one is well formed.
         """
@@ -115,7 +115,7 @@ def _is_ours(uri: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)  # a peer shows the same one in every call
 def parse_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """The certificates in a PEM text, one or more. Raises: IdentityError when there is none."""
+    """Return the certificates in a PEM text, one or more. Raises: IdentityError when there is none."""
     try:
         certificates = tuple(x509.load_pem_x509_certificates(pem))
         for certificate in certificates:
@@ -128,7 +128,7 @@ def parse_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def parse_certificate(pem: bytes) -> x509.Certificate:
-    """The one certificate in a PEM text. Raises: IdentityError when there is none, or a chain."""
+    """Return the one certificate in a PEM text. Raises: IdentityError when there is none, or a chain."""
     certificates = parse_certificates(pem)
     if len(certificates) != 1:
         raise IdentityError(f"expected one PEM certificate, found {len(certificates)}")
@@ -136,7 +136,7 @@ def parse_certificate(pem: bytes) -> x509.Certificate:
 
 
 def fingerprint(pem: bytes) -> str:
-    """SHA-256 of the certificate's DER encoding, in hex: what operators compare and servers pin."""
+    """Return the SHA-256 of the certificate's DER encoding, in hex: what operators compare and servers pin."""
     return parse_certificate(pem).fingerprint(hashes.SHA256()).hex()
 
 
@@ -148,7 +148,7 @@ class AuthenticatedCall(Protocol):
 
 
 def peer_certificate(context: AuthenticatedCall) -> bytes:
-    """The PEM certificate whose key the peer proved to hold in the TLS handshake. Raises: IdentityError."""
+    """Return the PEM certificate whose key the peer proved to hold in the TLS handshake. Raises: IdentityError."""
     certificates = tuple(context.auth_context().get("x509_pem_cert", ()))
     if len(certificates) != 1:
         raise IdentityError("the peer showed no certificate; every call needs mutual TLS")

@@ -36,12 +36,12 @@ class PrivateKeyError(Exception):
 
 
 def is_encrypted(pem: bytes) -> bool:
-    """Whether the file says of itself that a passphrase is needed."""
+    """Return whether the file says of itself that a passphrase is needed."""
     return b"ENCRYPTED PRIVATE KEY-----" in pem or b"Proc-Type: 4,ENCRYPTED" in pem
 
 
 def open_private_key(pem: bytes, passphrase: bytes | None) -> PrivateKeyTypes:
-    """The key in `pem`. A key in the clear needs no passphrase, and is opened with one as well.
+    """Return the key in `pem`. A key in the clear needs no passphrase, and is opened with one as well.
 
     Raises: PrivateKeyError.
     """

@@ -27,7 +27,7 @@ class Source(Protocol[T_co]):
     """Something that is read from files."""
 
     def load(self) -> T_co:
-        """The content, once it was found to be usable."""
+        """Return the content, once it was found to be usable."""
 
 
 class FileSource(Source[T_co], Protocol[T_co]):
@@ -56,7 +56,7 @@ class LastGood(Generic[T]):
         self._retry_at: float | None = None
 
     def load(self) -> T:
-        """The latest usable value."""
+        """Return the latest usable value."""
         with self._turn:
             stamps = _stamps(self._source.paths)
             is_due = self._retry_at is not None and time.monotonic() >= self._retry_at

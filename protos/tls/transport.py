@@ -143,7 +143,7 @@ def with_port(address: str, port: int) -> str:
 
 
 def dial(address: str, role: Role, tls: Source[TlsMaterial], pinned: Source[Pins] | None = None) -> grpc.aio.Channel:
-    """A channel to whoever holds `role` at `address`, on the running event loop. It connects on first use.
+    """Return a channel to whoever holds `role` at `address`, on the running event loop. It connects on first use.
 
     It shows and trusts what the files hold now, for as long as it lives: whoever was disconnected dials anew.
 
@@ -170,7 +170,8 @@ def bind_server(
     *,
     max_connections: int | None = None,
 ) -> tuple[grpc.aio.Server, int]:
-    """A server on the running event loop that holds its port, and the port (of the system's choice where it was 0).
+    """Return a server on the running event loop that holds its port, and the port (of the system's choice where it was
+    0).
 
     It shows a renewed certificate to those who connect from then on. Whoever connects beyond max_connections is hung up
     on before the handshake. The caller adds its servicers, then starts it. Raises: TlsFileError, TransportError.
