@@ -36,7 +36,7 @@ class Channel(Protocol):
         """Which end this is: 0 for server A, 1 for server B."""
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
-        """Sends `payload` and returns the peer's payload of the step with the same label.
+        """Send `payload` and return the peer's payload of the step with the same label.
 
         at_most: bytes of the peer's payload; as many as ours where it is None. A transport refuses a longer one before
         it takes memory for it. A caller that needs an exact length checks it.
@@ -138,7 +138,7 @@ class MemoryChannel:
         return received
 
     def close(self) -> None:
-        """Wakes the peer, which then raises ChannelClosedError."""
+        """Wake the peer, which then raises ChannelClosedError."""
         self._closed.set()
         if self._peer is not None:
             self._peer._inbox.put(None)
@@ -153,7 +153,7 @@ def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
 
 
 def run_pair(program: Callable[[MemoryChannel], T]) -> tuple[T, T]:
-    """Runs `program` as party 0 and as party 1, each in its own thread; their results in that order.
+    """Run `program` as party 0 and as party 1, each in its own thread; their results in that order.
 
     When one party raises, the other is woken, and the error that came first is raised.
     """

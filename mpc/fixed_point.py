@@ -43,7 +43,8 @@ def decode(x: RingArray, frac_bits: int = DEFAULT_FRAC_BITS) -> NDArray[np.float
 
 
 def encode_within(x: NDArray[np.float64], *, squared_norm_threshold: int, frac_bits: int) -> RingArray:
-    """The encoding of a clipped `x`, with sum X_i^2 <= threshold made certain in integers. Run by an honest client.
+    """Return the encoding of a clipped `x`, with sum X_i^2 <= threshold made certain in integers. Run by an honest
+    client.
 
     Truncation only shrinks, so a vector of norm at most C passes as it is. One whose norm float64 rounded to C from
     just above is brought in by factors of 1 - 2^-40. Shapes: (d,) to (d,).

@@ -24,5 +24,5 @@ def require_gate(name: str) -> None:
 
 
 def make_gate(name: str) -> Gate:
-    """The gate that a configuration names. Raises GateUnavailableError."""
+    """Return the gate that a configuration names. Raises GateUnavailableError."""
     return GATES[name]()

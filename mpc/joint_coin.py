@@ -27,7 +27,7 @@ REVEAL = "coin/reveal"
 
 
 def digest(*parts: bytes) -> bytes:
-    """SHA-256 over length-prefixed parts: injective in their sequence."""
+    """Return the SHA-256 over length-prefixed parts: injective in their sequence."""
     hasher = hashlib.sha256()
     for part in (prg.VERSION, *parts):
         hasher.update(len(part).to_bytes(8, "big"))
@@ -45,7 +45,7 @@ class CoinShare:
 
     @classmethod
     def draw(cls, party: int, context: str, random_bytes: RandomBytes = os.urandom) -> CoinShare:
-        """A fresh half."""
+        """Return a fresh half."""
         return cls(party, context, random_bytes(COIN_BYTES))
 
     @property
@@ -64,12 +64,12 @@ def commit(context: str, channel: Channel, random_bytes: RandomBytes = os.urando
 
 
 def reveal(share: CoinShare, peers_commitment: bytes, transcript: bytes, channel: Channel) -> Seed:
-    """The joint seed, once both halves are shown. One round. Raises as `joint_seed`."""
+    """Return the joint seed, once both halves are shown. One round. Raises as `joint_seed`."""
     return joint_seed(share, channel.exchange(REVEAL, share.value), peers_commitment, transcript)
 
 
 def joint_seed(share: CoinShare, peers_value: bytes, peers_commitment: bytes, transcript: bytes) -> Seed:
-    """The seed of both halves and of `transcript` (what both servers had fixed before).
+    """Return the seed of both halves and of `transcript` (what both servers had fixed before).
 
     Raises: CommitmentError when the peer reveals something else than it committed to; MalformedMessageError.
     """

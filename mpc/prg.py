@@ -72,11 +72,11 @@ class Seed:
 
     @classmethod
     def random(cls, random_bytes: RandomBytes = os.urandom) -> Seed:
-        """A fresh seed from the operating system's generator."""
+        """Return a fresh seed from the operating system's generator."""
         return cls(random_bytes(SEED_BYTES))
 
     def reveal(self) -> bytes:
-        """The bytes, for the authenticated channel to the one party that may hold them."""
+        """Return the bytes, for the authenticated channel to the one party that may hold them."""
         return self._value
 
     def __eq__(self, other: object) -> bool:
@@ -92,7 +92,7 @@ class Seed:
 
 
 def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
-    """The key of one stream: HKDF-SHA256(seed, info = label), 16 bytes."""
+    """Return the key of one stream: HKDF-SHA256(seed, info = label), 16 bytes."""
     kdf = HKDF(algorithm=SHA256(), length=SEED_BYTES, salt=None, info=label.encode(purpose))
     return Seed(kdf.derive(seed.reveal()))
 
@@ -127,7 +127,7 @@ class Stream:
         return self if n_words == 0 else Stream(self._key, n_skipped=n_words)
 
     def fill(self, words: RingArray) -> None:
-        """Overwrites `words` with the next words of the stream, where they lie: no temporary.
+        """Overwrite `words` with the next words of the stream, where they lie: no temporary.
 
         Raises TypeError when they do not lie side by side (a copy would be filled, and the mask stay as it was).
         """
@@ -143,12 +143,12 @@ class Stream:
 
 
 def open_stream(seed: Seed, purpose: Purpose, label: Label) -> Stream:
-    """The stream with this label, to be read tile by tile."""
+    """Return the stream with this label, to be read tile by tile."""
     return Stream(derive(seed, purpose, label))
 
 
 def expand(key: Seed, n_words: int) -> RingArray:
-    """The first n_words of the stream of `key`."""
+    """Return the first n_words of the stream of `key`."""
     words = np.empty(n_words, dtype=np.int64)
     Stream(key).fill(words)
     return words

@@ -41,7 +41,7 @@ def spans(dim: int, n: int) -> list[slice]:
 
 
 def centred(value: int) -> int:
-    """The representative of `value` modulo 2^64 in [-2^63, 2^63)."""
+    """Return the representative of `value` modulo 2^64 in [-2^63, 2^63)."""
     return (value + (1 << 63)) % MODULUS - (1 << 63)
 
 
@@ -56,7 +56,7 @@ def to_bytes(x: RingArray) -> bytes:
 
 
 def from_bytes(data: bytes | bytearray, *, n_words: int) -> RingArray:
-    """The (n_words,) array that `to_bytes` wrote: it lies where `data` lies, read-only where that is.
+    """Return the (n_words,) array that `to_bytes` wrote: it lies where `data` lies, read-only where that is.
 
     Raises MalformedMessageError on another length.
     """

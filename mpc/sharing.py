@@ -86,7 +86,7 @@ class ExpandedShare:
         return self._dim
 
     def __getitem__(self, tile: slice, /) -> RingArray:
-        """The next tile. Raises ParameterError for any other."""
+        """Return the next tile. Raises ParameterError for any other."""
         start, stop, _ = tile.indices(self._dim)
         if start != self._position:
             raise ParameterError(

@@ -98,7 +98,7 @@ class Revealed:
 
 
 def reveal(locked: Locked, masked: Mapping[str, Words], tuples: ServerTuples, channel: Channel) -> Revealed:
-    """Shows the coin, in the `masked` form: the clients uploaded b. One round. Run by both servers.
+    """Show the coin, in the `masked` form: the clients uploaded b. One round. Run by both servers.
 
     Raises CommitmentError, MalformedMessageError, TupleReusedError.
     """

@@ -129,7 +129,7 @@ def _pack(group: LowWords) -> RingArray:
 
 
 def _carry_fields(sums: RingArray, group: LowWords) -> Planes:
-    """The bit above each summand, as a plane."""
+    """Return the bit above each summand, as a plane."""
     shifts = np.arange(_fields_per_word(group.n_bits)) * (group.n_bits + 1) + group.n_bits
     bits = (sums[:, np.newaxis] >> shifts) & 1
     return plane_of_bits(bits.reshape(-1)[: group.words.size].astype(np.uint8))

@@ -37,7 +37,7 @@ _NEGATED = np.uint64(2**64 - 1)
 
 
 def hash_key(seed: Seed, label: Label) -> int:
-    """The public evaluation point of a round, in F_p, from the joint coin."""
+    """Return the public evaluation point of a round, in F_p, from the joint coin."""
     return field_element(prg.stream(seed, Purpose.EQUALITY_HASH_KEY, label, FIELD_WORDS)) & FIELD_PRIME
 
 
@@ -88,7 +88,7 @@ def _peers_committed_share(z_share: Elements, key: int, channel: Channel) -> Ele
 
 
 def _peers_share(label: str, ours: Elements, channel: Channel) -> Elements:
-    """Sends our elements and returns the peer's. Raises MalformedMessageError unless they are as many, below p."""
+    """Send our elements and return the peer's. Raises MalformedMessageError unless they are as many, below p."""
     received = exchange_alike(channel, label, ring.to_bytes(ours.view(np.int64)))
     theirs = ring.from_bytes(received, n_words=ours.size).view(np.uint64).reshape(ours.shape)
     low, high = theirs[:, 0].tolist(), theirs[:, 1].tolist()

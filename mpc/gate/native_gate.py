@@ -92,7 +92,7 @@ def _monomials(group: LowWords, block: CarryBlock) -> Planes:
 
 
 def _blocks(block: CarryBlock, shares: CarryShares, party: Party, own: Planes, theirs: Planes) -> Planes:
-    """XOR shares of g and p of every block, (s, 2, lanes).
+    """Return the XOR shares of g and p of every block, (s, 2, lanes).
 
     With e = x ^ a and d = y ^ b opened, x & y = (x & d) ^ (e & b) ^ (a & b): A knows the first term, B the second.
     """

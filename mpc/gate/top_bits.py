@@ -41,10 +41,11 @@ class Gate(Protocol):
     name: str
 
     def blocks(self, groups: Sequence[tuple[int, int]]) -> tuple[Block, ...]:
-        """The correlations that groups of (words, n_bits) use up, in the order of their use."""
+        """Return the correlations that groups of (words, n_bits) use up, in the order of their use."""
 
     def carries(self, groups: Sequence[LowWords], correlations: Correlations, channel: Channel) -> list[Planes]:
-        """XOR shares of bit n_bits of each sum, a plane per group. A number of rounds that depends on nothing."""
+        """Return the XOR shares of bit n_bits of each sum, a plane per group. A number of rounds that depends on
+        nothing."""
 
 
 def blocks(gate: Gate, n_clients: int, low_bits: Sequence[int]) -> tuple[Block, ...]:
@@ -56,7 +57,8 @@ def blocks(gate: Gate, n_clients: int, low_bits: Sequence[int]) -> tuple[Block, 
 def shares_of_zero(
     words: RingArray, low_bits: Sequence[int], gate: Gate, correlations: Correlations, channel: Channel
 ) -> RingArray:
-    """XOR shares of words that are zero where bits low_bits[j].. of column j's word are. Run by both servers.
+    """Return the XOR shares of words that are zero where bits low_bits[j].. of column j's word are. Run by both
+    servers.
 
     Shapes: words (n, w), this server's additive shares; low_bits (w,), each in 1..63; result (n, w).
     Rounds: the gate's and one. Raises MalformedMessageError, TupleExhaustedError.
@@ -95,7 +97,7 @@ def _open(carries: Sequence[Planes], masks: Sequence[Planes], channel: Channel) 
 
 @functools.cache
 def _columns(low_bits: tuple[int, ...]) -> tuple[tuple[int, NDArray[np.intp]], ...]:
-    """The columns of each length, in order of appearance."""
+    """Return the columns of each length, in order of appearance."""
     columns: dict[int, list[int]] = {}
     for column, n_bits in enumerate(low_bits):
         columns.setdefault(n_bits, []).append(column)

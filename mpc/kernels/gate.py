@@ -64,7 +64,7 @@ def monomials(words: Words, pad: np.uint64, products: Planes) -> None:
 def add_pairs(
     of_a: Planes, of_b: Planes, in_a: Indices, in_b: Indices, n_generate: int, pairs: Planes, totals: Planes
 ) -> None:
-    """Adds (of_a[in_a[i]] & of_b[in_b[i]]) ^ pairs[i] to each block's g for the first n_generate i, then to its p.
+    """Add (of_a[in_a[i]] & of_b[in_b[i]]) ^ pairs[i] to each block's g for the first n_generate i, then to its p.
 
     Shapes: of_a and of_b (2^k - 1, s, lanes), pairs (n_pairs, s, lanes), totals (s, 2, lanes).
     """

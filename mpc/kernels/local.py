@@ -67,7 +67,7 @@ def combine(
 
 @compiled(types.void(_READ, _READ, _WRITE))
 def scatter_one(row_words: Words, signed: Words, buckets: Words) -> None:
-    """Adds each y_i to its eight buckets. Shapes: row_words and signed (m,), buckets (8 * 256,)."""
+    """Add each y_i to its eight buckets. Shapes: row_words and signed (m,), buckets (8 * 256,)."""
     for i in range(row_words.size):
         word, y = row_words[i], signed[i]
         for byte in range(BYTES):

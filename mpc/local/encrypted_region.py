@@ -49,7 +49,7 @@ class EncryptedRegion:
         return self._n_bytes
 
     def append(self, data: bytes | memoryview) -> None:
-        """Writes behind what was appended before, where nothing was written yet. Raises OSError: then nobody may append
+        """Write behind what was appended before, where nothing was written yet. Raises OSError: then nobody may append
         again."""
         position, end = self._n_appended, self._n_appended + len(data)
         assert end <= self._n_bytes  # whoever owns the region counts,
@@ -72,7 +72,7 @@ class EncryptedRegion:
             self._write(first, block)
 
     def read(self, position: int, n_bytes: int) -> bytearray:
-        """A copy. Raises MalformedMessageError when the file was cut short."""
+        """Return a copy. Raises MalformedMessageError when the file was cut short."""
         data = bytearray(n_bytes)
         self.read_into(position, memoryview(data))
         return data

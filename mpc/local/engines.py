@@ -22,7 +22,7 @@ CPU: Engine = CpuEngine()
 
 
 def make_engine(name: str, *, n_threads: int = 1) -> Engine:
-    """The engine that a configuration names. n_threads: of the CPU. Raises EngineUnavailableError."""
+    """Return the engine that a configuration names. n_threads: of the CPU. Raises EngineUnavailableError."""
     return ENGINES[name](n_threads)
 
 

@@ -34,8 +34,8 @@ class RowStreams:
         self._row_words = np.empty(0, dtype=np.int64)
 
     def after(self, n_coordinates: int) -> RowStreams:
-        """The rows from that coordinate on, a multiple of 64, of rows that nobody has read. From 0 on they are these
-        rows, whose streams go on."""
+        """Return the rows from that coordinate on, a multiple of 64, of rows that nobody has read. From 0 on they are
+        these rows, whose streams go on."""
         rest = copy(self)
         rest._bits, rest._signs = self._bits.after(n_coordinates), self._signs.after(n_coordinates // WORD_BITS)
         rest._row_words = np.empty(0, dtype=np.int64)  # two threads that share it would read one another's rows

@@ -26,14 +26,14 @@ class SpooledWords:
         return self._n_words
 
     def __getitem__(self, tile: slice, /) -> RingArray:
-        """A fresh array of a slice with step 1. Raises MalformedMessageError when the file was cut short."""
+        """Return a fresh array of a slice with step 1. Raises MalformedMessageError when the file was cut short."""
         start, stop, _ = tile.indices(self._n_words)
         words = np.empty(max(0, stop - start), dtype="<i8")
         self._region.read_into(start * WORD_BYTES, words.view(np.uint8).data)
         return words.astype(np.int64, copy=False)
 
     def __setitem__(self, tile: slice, words: RingArray, /) -> None:
-        """Overwrites a slice with step 1. Raises OSError as the file system gives it: the disk may be full."""
+        """Overwrite a slice with step 1. Raises OSError as the file system gives it: the disk may be full."""
         start, stop, _ = tile.indices(self._n_words)
         data = np.ascontiguousarray(words, dtype="<i8")
         if data.shape != (max(0, stop - start),):

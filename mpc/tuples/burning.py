@@ -28,7 +28,7 @@ class Burns(Protocol):
     """The record of one server."""
 
     def burn(self, task: str, round: int, clients: Mapping[int, str], use: TupleUse) -> None:
-        """Records this use of the tuples in these slots for these clients, all or none; durable when it returns.
+        """Record this use of the tuples in these slots for these clients, all or none; durable when it returns.
 
         Raises TupleReusedError when one of them was used so before, or is bound to another client.
         """

@@ -113,7 +113,7 @@ class BitBlock:
 
     @property
     def n_masks(self) -> int:
-        """The plane."""
+        """Return the plane."""
         return _words_in(lane_bytes(self.n_words))
 
     @property
@@ -233,7 +233,7 @@ class SplitPairs(NamedTuple):
 
 @functools.cache
 def split_pairs(block_bits: int) -> SplitPairs:
-    """The pairs of a block of `block_bits` bits, lowest bit first, sets as bit masks.
+    """Return the pairs of a block of `block_bits` bits, lowest bit first, sets as bit masks.
 
     With p_i = x_i ^ y_i the block generates a carry as the XOR over j of x_j y_j prod_{i > j} p_i. It propagates one as
     the product of all p_i. Multiplied out, each term is a product of A's bits times a product of B's. The bits above j
@@ -314,7 +314,7 @@ class Correlations:
         self._block = self._taken = 0
 
     def triples(self, n_words: int) -> tuple[RingArray, RingArray, RingArray]:
-        """The next run of binary triples: a, b, c with c = a & b, (n_words,). Raises TupleExhaustedError."""
+        """Return the next run of binary triples: a, b, c with c = a & b, (n_words,). Raises TupleExhaustedError."""
         block, masks, products = self._find(AndBlock, n_words, taken=self._taken)
         run = slice(self._taken, self._taken + n_words)
         self._taken += n_words
@@ -327,7 +327,7 @@ class Correlations:
         return masks.view(np.uint8)[: lane_bytes(n_words)], products[:n_words]
 
     def carries(self, n_words: int) -> tuple[CarryBlock, CarryShares]:
-        """The next CarryBlock, for its first n_words words. Raises TupleExhaustedError."""
+        """Return the next CarryBlock, for its first n_words words. Raises TupleExhaustedError."""
         block, _, _ = self._take(CarryBlock, n_words)
         shares = self._carry_shares.pop(self._block - 1)
         if n_words == block.n_words:
@@ -341,7 +341,7 @@ class Correlations:
         return found
 
     def _find(self, kind: type[BlockT], n_words: int, taken: int = 0) -> tuple[BlockT, RingArray, RingArray]:
-        """The block in turn, with its masks and products; triples that nobody took are passed over."""
+        """Return the block in turn, with its masks and products; triples that nobody took are passed over."""
         if self._block < len(self._blocks) and isinstance(self._blocks[self._block], AndBlock) and kind is not AndBlock:
             self._next()
         if self._block < len(self._blocks):

@@ -61,7 +61,8 @@ class BatchShape:
 
     @classmethod
     def anonymous(cls, task: str, round: int, n_clients: int, dim: int, blocks: tuple[Block, ...]) -> BatchShape:
-        """The shape as the dealer knows it: slots without names. It deals exactly what the named shape expects."""
+        """Return the shape as the dealer knows it: slots without names. It deals exactly what the named shape
+        expects."""
         return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks)
 
     @property
@@ -70,7 +71,8 @@ class BatchShape:
         return sum(block.n_products for block in self.blocks)
 
     def slot_of(self, client: str) -> int:
-        """The client's place in the round. Streams are labelled by it: the dealer need not know who was chosen."""
+        """Return the client's place in the round. Streams are labelled by it: the dealer need not know who was
+        chosen."""
         if client not in self._slots:
             raise ParameterError(f"{client!r} is not among the {len(self.clients)} clients of round {self.round}")
         return self._slots[client]
@@ -160,7 +162,8 @@ class ServerTuples:
         self._correlations: Correlations | None = Correlations(shape.blocks, masks, products)
 
     def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
-        """The seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError after."""
+        """Return the seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError
+        after."""
         self._burn(clients, TupleUse.MASK)
         return {client: self._mask_seeds[self.shape.slot_of(client)] for client in clients}
 
@@ -217,7 +220,7 @@ class ServerTuples:
         return [self.shape.slot_of(client) for client in clients]
 
     def correlations(self) -> Correlations:
-        """The round's binary correlations. Once: raises TupleReusedError after."""
+        """Return the round's binary correlations. Once: raises TupleReusedError after."""
         correlations, self._correlations = self._correlations, None
         if correlations is None:
             raise TupleReusedError(f"the binary correlations of round {self.shape.round} are spent")
@@ -257,19 +260,20 @@ def field_element(words: RingArray) -> int:
 
 
 def _are_elements(words: RingArray) -> bool:
-    """Whether each pair, (.., 2), is below p: its high word is not negative, and both are not those of p."""
+    """Return whether each pair, (.., 2), is below p: its high word is not negative, and both are not those of p."""
     low, high = words[..., 0], words[..., 1]
     is_p = (high == ring.centred(FIELD_PRIME >> ring.WORD_BITS)) & (low == -1)
     return not ((high < 0) | is_p).any()
 
 
 def field_words(value: int) -> RingArray:
-    """The inverse of `field_element`."""
+    """Return the inverse of `field_element`."""
     return ring.from_bytes(value.to_bytes(FIELD_WORDS * ring.WORD_BYTES, "little"), n_words=FIELD_WORDS)
 
 
 def correlation_streams(key: Seed, shape: BatchShape) -> tuple[RingArray, RingArray]:
-    """A server's streams for (masks, products) of all blocks. B's products are replaced by the dealer's corrections."""
+    """Return a server's streams for (masks, products) of all blocks. B's products are replaced by the dealer's
+    corrections."""
     label, n_masks = shape.label(), sum(block.n_masks for block in shape.blocks)
     return (
         prg.stream(key, Purpose.CORRELATION_MASKS, label, n_masks),
