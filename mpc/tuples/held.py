@@ -267,7 +267,7 @@ def _are_elements(words: RingArray) -> bool:
 
 
 def field_words(value: int) -> RingArray:
-    """Return the inverse of `field_element`."""
+    """Invert `field_element`."""
     return ring.from_bytes(value.to_bytes(FIELD_WORDS * ring.WORD_BYTES, "little"), n_words=FIELD_WORDS)
 
 
