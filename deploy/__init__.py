@@ -1,21 +1,23 @@
-"""What ties the parts together: configuration, certificates, the command line, and the runner for one machine.
+"""Tie the parts together: configuration, certificates, the command line, and the runner for one machine.
 
-joined          finds what joins by entry points
-errors          how a process says what ended it
-figures         how numbers about privacy are written
-conducts        what each client does: the protocol, or an experiment's attack
-run_folder      what a run leaves behind
-spent           its epsilons, each with the adversary
-authority/      a private certificate authority, and enrolment by one-time token
-cli/            the command `precad`, a module for each kind of command
-configuration/  one TOML file per deployment, validated as a whole
-exporting/      `precad export` and `precad verify-export`: a trained model as files that both servers sign
-files/          files and folders that appear whole or not at all
-guarantees/     `precad account` and `precad certify`: what a training proves
-localhost/      a whole deployment on one machine, as processes
-oversight/      `precad status`, `precad watch` and `precad audit`: servers seen from outside
-reporting/      `precad report`: what run folders say, as one page that works without a network, and as PNG
-                figures
+Contents:
+
+    joined          finds what joins by entry points
+    errors          how a process says what ended it
+    figures         how numbers about privacy are written
+    conducts        the conduct of each client: the protocol, or an experiment's attack
+    run_folder      the files that a run leaves behind
+    spent           the epsilons of a run, each with its adversary
+    authority/      a private certificate authority, and enrolment by one-time token
+    cli/            the command `precad`, a module for each kind of command
+    configuration/  one TOML file per deployment, validated as a whole
+    exporting/      `precad export` and `precad verify-export`: a trained model as files that both servers sign
+    files/          files and folders that appear whole or not at all
+    guarantees/     `precad account` and `precad certify`: what a training proves
+    localhost/      a whole deployment on one machine, as processes
+    oversight/      `precad status`, `precad watch` and `precad audit`: servers seen from outside
+    reporting/      `precad report`: what run folders say, as one page that works without a network, and as PNG
+                    figures
 """
 
 import os

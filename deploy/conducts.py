@@ -1,4 +1,4 @@
-"""What each client of a process does: the protocol, or the attack that an experiment's configuration names for it."""
+"""Build each client's conduct: the protocol, or the attack that an experiment's configuration names for the client."""
 
 from __future__ import annotations
 

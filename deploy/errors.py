@@ -1,4 +1,4 @@
-"""What `deploy` raises, and how a process says what ended it.
+"""Define the errors that `deploy` raises, and how a process says what ended it.
 
     DeployError
     ├── ConfigError          a configuration, a flag or an input file is not as it must be       2
@@ -7,9 +7,15 @@
     ├── ExportRefusedError   an export is not what its statement and its signatures say          3
     └── InterruptedRunError  Ctrl-C or SIGTERM                                                  130
 
-Exit codes: 0 success, or stopped by its operator; 2 invalid input; 3 the protocol refused (parameters differ, a peer
-cheats or is out of step, the ledger or the budget says no), or a training has no model to show; 4 a peer is
-unreachable; 130 interrupted; 1 anything else.
+Exit codes:
+
+    0    success, or stopped by its operator
+    2    invalid input
+    3    the protocol refused (parameters differ, a peer cheats or is out of step, the ledger or the budget says no), or
+         a training has no model to show
+    4    a peer is unreachable
+    130  interrupted
+    1    anything else
 """
 
 from __future__ import annotations
@@ -90,12 +96,12 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def is_known(error: Exception) -> bool:
-    """Whether `error` is one that we raise on purpose, with a message for people."""
+    """Return whether `error` is one that we raise on purpose, with a message for people."""
     return isinstance(error, (DeployError, *(kind for kind, _ in EXIT_CODES)))
 
 
 def exit_code_of(error: Exception) -> int:
-    """The code that a process ends with because of `error`."""
+    """Return the code that a process ends with because of `error`."""
     if isinstance(error, RunFailedError):
         return error.exit_code
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILURE)

@@ -11,31 +11,31 @@ from precad.dp.accountants.pld import Label
 
 
 def to_json(report: dict[str, Any]) -> str:
-    """One line, without NaN or infinity."""
+    """Return one line, without NaN or infinity."""
     return json.dumps(report, allow_nan=False)
 
 
 def plain(epsilon: float) -> float | str:
-    """An epsilon for JSON, which has no infinity: then the string "inf"."""
+    """Return an epsilon for JSON, which has no infinity: then the string "inf"."""
     return epsilon if math.isfinite(epsilon) else "inf"
 
 
 def rounded_up(epsilon: float | str, decimals: int = 2) -> str:
-    """A bound with so many decimals, which is one still; infinite ones, of JSON too, as a word."""
+    """Return a bound with so many decimals, which is one still; infinite ones, of JSON too, as a word."""
     if not math.isfinite(value := float(epsilon)):
         return "inf"
     return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
 def three_digits(epsilon: float) -> str:
-    """A bound with three significant digits, rounded up."""
+    """Return a bound with three significant digits, rounded up."""
     if not math.isfinite(epsilon):
         return "inf"
     return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
 def shown(epsilon: float | str, label: Label) -> str:
-    """Three decimals, a bound rounded up and marked <=, all else marked ~."""
+    """Return three decimals, a bound rounded up and marked <=, all else marked ~."""
     if isinstance(epsilon, str):
         return "inf (vacuous)"
     return f"<= {rounded_up(epsilon, 3)}" if label is Label.BOUND else f"~ {epsilon:.3f}"
@@ -47,5 +47,5 @@ def within(radius: float, width: float = 1.0) -> str:
 
 
 def at_least(noise: float) -> str:
-    """Four digits, rounded up: noise that is enough stays enough when it is typed in again."""
+    """Return four digits, rounded up: noise that is enough stays enough when it is typed in again."""
     return f"{Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(noise)):f}"

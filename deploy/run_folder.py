@@ -1,16 +1,18 @@
-"""What a run leaves behind, one folder per run:
+"""Name what a run leaves behind, one folder per run:
 
-config.toml    the resolved configuration: `precad run` on it repeats the experiment
-metrics.jsonl  one line per round
-model.pt       the final model, a PyTorch state_dict
-summary.json   the summary that `--json` prints
-report.html    all of it as one page (`precad report`)
-logs/          one file per process
-a/ b/          the aggregators' ledgers, burnt tuples, round records and models
-dealer/        which batches were dealt
-clients/       each client's count of its uploads
-pki/           the authority and the certificates of this run
-operations-token   opens the servers' dashboards, in runs that have them
+Contents:
+
+    config.toml       the resolved configuration: `precad run` on it repeats the experiment
+    metrics.jsonl     one line per round
+    model.pt          the final model, a PyTorch state_dict
+    summary.json      the summary that `--json` prints
+    report.html       all of it as one page (`precad report`)
+    logs/             one file per process
+    a/ b/             the aggregators' ledgers, burnt tuples, round records and models
+    dealer/           which batches were dealt
+    clients/          each client's count of its uploads
+    pki/              the authority and the certificates of this run
+    operations-token  opens the servers' dashboards, in runs that have them
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path) -> RunFolder:
-        """A new folder. Raises ConfigError when it exists and holds anything: a run never overwrites another."""
+        """Create a new folder. Raises ConfigError when it exists and holds anything: a run never overwrites another."""
         try:
             root.mkdir(parents=True, exist_ok=True)
             is_empty = not any(root.iterdir())
@@ -49,68 +51,68 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """The resolved configuration."""
+        """Return the resolved configuration."""
         return self.root / "config.toml"
 
     @property
     def logs(self) -> Path:
-        """One file per process."""
+        """Return the folder with one log file per process."""
         return self.root / "logs"
 
     @property
     def pki(self) -> Path:
-        """Certificates of this run."""
+        """Return the folder with the certificates of this run."""
         return self.root / "pki"
 
     @property
     def initial_model(self) -> Path:
-        """The public model that training starts from."""
+        """Return the public model that training starts from."""
         return self.root / "initial_model.npy"
 
     @property
     def model(self) -> Path:
-        """The final model."""
+        """Return the final model."""
         return self.root / "model.pt"
 
     @property
     def metrics(self) -> Path:
-        """One line per round."""
+        """Return the file with one line per round."""
         return self.root / "metrics.jsonl"
 
     @property
     def summary(self) -> Path:
-        """What `--json` printed."""
+        """Return the path of what `--json` printed."""
         return self.root / "summary.json"
 
     @property
     def operations_token(self) -> Path:
-        """Of the servers' operations ports, in runs that have them."""
+        """Return the path of the token of the servers' operations ports, in runs that have them."""
         return self.root / "operations-token"
 
     @property
     def report(self) -> Path:
-        """The page."""
+        """Return the page."""
         return self.root / "report.html"
 
     def state_dir(self, letter: str) -> Path:
-        """Of aggregator a or b."""
+        """Return the state folder of aggregator a or b."""
         return self.root / letter
 
     def write_config(self, raw: dict[str, Any]) -> None:
-        """The resolved configuration, as TOML."""
+        """Write the resolved configuration, as TOML."""
         self.config.write_text(tomli_w.dumps(raw), encoding="utf-8")
 
     def write_operations_token(self, token: str) -> None:
-        """For this user's eyes only."""
+        """Write the token, for this user's eyes only."""
         descriptor = os.open(self.operations_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(token + "\n")
 
     def append_metrics(self, round_metrics: dict[str, Any]) -> None:
-        """One line per round."""
+        """Append one line per round."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(round_metrics) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """The summary, for people and programs. Where it is, the run is over."""
+        """Write the summary, for people and programs. Where it is, the run is over."""
         write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())

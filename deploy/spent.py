@@ -1,4 +1,5 @@
-"""What a run's files say of its epsilons, each with the adversary that it names (`precad.dp.accountants.task_cost`)."""
+"""Read what a run's files say of its epsilons, each with the adversary that it names
+(`precad.dp.accountants.task_cost`)."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ ROOMS = (
     Room(
         "deploy",
         "mpc dp protos servers clients | files authority",
-        "What ties the parts together: configuration, certificates, the command line, and the runner for one machine.",
+        "Tie the parts together: configuration, certificates, the command line, and the runner for one machine.",
     ),
     Room(
         "deploy/authority/enrolment",

@@ -1,4 +1,4 @@
-"""What the authority's certificates look like: fields and extensions, before validity and signature.
+"""Define the fields and extensions of the authority's certificates, before validity and signature.
 
 Source: RFC 5280 for the fields; ECDSA over P-256 because every TLS library takes it.
 """
@@ -28,7 +28,7 @@ USES: dict[Role, list[ObjectIdentifier]] = {
 
 
 def authority_certificate(name: str, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    """Of an authority, signed by itself. It may sign end certificates only (path length 0)."""
+    """Build a certificate of an authority, signed by itself. It may sign end certificates only (path length 0)."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     return (
         _unsigned(subject, subject, public_key)
@@ -44,7 +44,7 @@ def end_certificate(
     public_key: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
 ) -> x509.CertificateBuilder:
-    """Of whoever shows it in a TLS handshake."""
+    """Build the certificate of a peer, which shows it in a TLS handshake."""
     key_of_authority = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     return (
         _unsigned(subject, authority.subject, public_key)
@@ -57,8 +57,8 @@ def end_certificate(
 
 
 def subject_of(identity: Identity) -> x509.Name:
-    """For people. It has no common name, which TLS libraries, gRPC among them, would take for a host name: a client
-    named `dealer.precad` must not pass for the dealer."""
+    """Return the subject, which is for people. It has no common name, which TLS libraries, gRPC among them, would take
+    for a host name. A client named `dealer.precad` must not pass for the dealer."""
     return x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad"),
@@ -69,7 +69,7 @@ def subject_of(identity: Identity) -> x509.Name:
 
 
 def _unsigned(subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    """What an authority's certificate and a peer's have in common."""
+    """Build the fields that an authority's certificate and a peer's have in common."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -81,7 +81,7 @@ def _unsigned(subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurv
 
 
 def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    """An authority signs certificates; a peer signs TLS handshakes."""
+    """Return the key usage. An authority signs certificates; a peer signs TLS handshakes."""
     return x509.KeyUsage(
         digital_signature=not is_authority,
         key_cert_sign=is_authority,

@@ -4,12 +4,12 @@
     <directory>/<name>/cert.pem, key.pem      one folder per process, for its operator to take away
 
 Where the operators are different organisations, each makes its key itself (`request`), and the authority signs the
-request (`sign`): then no key but its own is ever in the authority's hands, and <name>/ holds cert.pem alone.
+request (`sign`). The authority then never holds a key but its own, and <name>/ holds cert.pem alone.
 
 A certificate says who its holder is (`precad://<role>/<name>`), under which name it may be dialled (servers only) and
-in which direction it may be used. Which role may do what is decided by the peer that is called; the extended key
-usage only ensures that a client's certificate can never run a server. Nothing is revoked here: certificates expire,
-servers pin each other, and each server has a list of clients' certificates that it refuses
+in which direction it may be used. The peer that is called decides which role may do what. The extended key usage only
+ensures that a client's certificate can never run a server. Nothing is revoked here: certificates expire, servers pin
+each other, and each server has a list of clients' certificates that it refuses
 (`precad.servers.door.revocation`).
 
 Source: RFC 5280 for the fields; ECDSA over P-256 because every TLS library takes it.
@@ -157,7 +157,8 @@ def certify_request(
     authority_passphrase: bytes | None = None,
     now: dt.datetime | None = None,
 ) -> bytes:
-    """The certificate for a request, in PEM, not filed yet. source: where the request came from. Raises: PkiError."""
+    """Return the certificate for a request, in PEM, not filed yet. source: where the request came from. Raises:
+    PkiError."""
     authority, authority_key = _open_authority_for(directory, identity, authority_passphrase)
     key = requested_key(asked, source, identity)
     certificate = _certify(identity, key, authority, authority_key, now or dt.datetime.now(dt.UTC), days)
@@ -165,7 +166,7 @@ def certify_request(
 
 
 def file_certificate(directory: Path, identity: Identity, certificate: bytes) -> Path:
-    """Puts a certificate in the authority's folder, unless it is there. Raises: PkiError where another one is."""
+    """Put a certificate in the authority's folder, unless it is there. Raises: PkiError where another one is."""
     path = directory / identity.name / "cert.pem"
     if path.is_file() and path.read_bytes() == certificate:
         return path
@@ -176,7 +177,7 @@ def file_certificate(directory: Path, identity: Identity, certificate: bytes) ->
 def issue_for_host(
     directory: Path, host: str, *, days: int, authority_passphrase: bytes | None = None
 ) -> tuple[bytes, bytes]:
-    """Certificate and key, in PEM, of a TLS server that has no role. Kept nowhere. Raises: PkiError."""
+    """Return certificate and key, in PEM, of a TLS server that has no role. Kept nowhere. Raises: PkiError."""
     authority, authority_key = _open_authority(directory, authority_passphrase)
     key, key_pem = _new_key(None)
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "precad")])
@@ -188,18 +189,19 @@ def issue_for_host(
 
 
 def require_authority(directory: Path, passphrase: bytes | None = None) -> None:
-    """Its certificate and key are here and fit. Raises: PkiError."""
+    """Require that its certificate and key are here and fit. Raises: PkiError."""
     _open_authority(directory, passphrase)
 
 
 def require_open_name(directory: Path, identity: Identity) -> None:
-    """A certificate may be made for it: it has none, and is not revoked. Raises: PkiError."""
+    """Require that a certificate may be made for it: it has none, and is not revoked. Raises: PkiError."""
     _require_new(directory / identity.name)
     require_not_revoked(directory, identity)
 
 
 def require_not_revoked(directory: Path, identity: Identity) -> None:
-    """Its name is not in the authority's revoked-names.txt: a name a line, `#` begins a comment. Raises: PkiError."""
+    """Require that its name is not in the authority's revoked-names.txt: a name a line, `#` begins a comment. Raises:
+    PkiError."""
     try:
         lines = (directory / "revoked-names.txt").read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
@@ -247,7 +249,8 @@ def renew(
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """A file that appears with all its content, in the place of an older one if there is one. Raises: PkiError."""
+    """Write a file that appears with all its content, in the place of an older one if there is one. Raises:
+    PkiError."""
     staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         _write_new(staging, content, mode=mode)
@@ -265,7 +268,7 @@ def _read_request(path: Path) -> bytes:
 
 
 def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCurvePublicKey:
-    """The key of a request that proves to hold it and asks for `identity`. source: where it came from."""
+    """Return the key of a request that proves to hold it and asks for `identity`. source: where it came from."""
     try:
         asked = x509.load_pem_x509_csr(pem)
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -285,7 +288,7 @@ def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCur
 def _open_authority_for(
     directory: Path, identity: Identity, passphrase: bytes | None
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority, where it has issued nothing to `identity` yet."""
+    """Return the authority, where it has issued nothing to `identity` yet."""
     require_open_name(directory, identity)
     return _open_authority(directory, passphrase)
 
@@ -296,7 +299,7 @@ def _require_new(folder: Path) -> None:
 
 
 def _new_folder(directory: Path, identity: Identity, files: Sequence[tuple[str, bytes, int]]) -> Path:
-    """`directory`/<name> with these files (name, content, mode); it appears complete or not at all."""
+    """Return `directory`/<name> with these files (name, content, mode); it appears complete or not at all."""
     folder = directory / identity.name
     try:
         with appearing(folder) as staging:
@@ -315,7 +318,7 @@ def _certify(
     issued_at: dt.datetime,
     days: int,
 ) -> x509.Certificate:
-    """The signed certificate of `identity`."""
+    """Return the signed certificate of `identity`."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     if identity.role.is_server:
         names.append(x509.DNSName(identity.role.server_name))
@@ -330,7 +333,7 @@ def _signed(
     issued_at: dt.datetime,
     days: int,
 ) -> x509.Certificate:
-    """Valid for so many days, and not longer than the authority's own."""
+    """Sign a certificate that is valid for so many days, and not longer than the authority's own."""
     dated = _dated(form, issued_at, days)
     if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
         expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
@@ -345,7 +348,7 @@ def _dated(form: x509.CertificateBuilder, issued_at: dt.datetime, days: int) -> 
 
 
 def _open_authority(directory: Path, passphrase: bytes | None) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority's certificate and its key, given that they belong together."""
+    """Return the authority's certificate and its key, given that they belong together."""
     path, key_path = directory / "ca.pem", directory / "ca.key"
     try:
         certificate = parse_certificate(path.read_bytes())
@@ -362,7 +365,7 @@ def _open_authority(directory: Path, passphrase: bytes | None) -> tuple[x509.Cer
 
 
 def _new_key(passphrase: bytes | None) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
-    """A key on P-256, and its file's content."""
+    """Return a key on P-256, and its file's content."""
     key = ec.generate_private_key(ec.SECP256R1())
     try:
         return key, private_key.to_pem(key, passphrase)

@@ -1,8 +1,8 @@
 """`precad check`: what can be known of a configuration before anything starts, and what operators tell one another.
 
-Reads what a server or client would read at its start, a client's records included, refuses what it would refuse, and
-shows what the organisations have to compare by another channel: the digest of the task, the certificates' fingerprints,
-the initial model's digest.
+The check reads what a server or client would read at its start, a client's records included. It refuses what a server
+or client would refuse. It shows what the organisations have to compare by another channel: the digest of the task, the
+certificates' fingerprints, the initial model's digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from precad.servers.store.rehearsal import require_aggregator_opens, require_dea
 
 
 def check(deployment: Deployment) -> dict[str, Any]:
-    """By section that the file has: certificates with fingerprint and expiry; the task's digest. Changes nothing.
+    """Return by section that the file has: certificates with fingerprint and expiry; the task's digest. Changes
+    nothing.
 
     Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError, ClientError.
     """
@@ -94,8 +95,8 @@ def _dealer(config: DealerConfig) -> dict[str, Any]:
 
 
 def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
-    """Those of the task's clients whose folder is here. They trust the pinned aggregators; any of the authority's where
-    none is pinned."""
+    """Return those of the task's clients whose folder is here. They trust the pinned aggregators; any of the
+    authority's where none is pinned."""
     certificates, here = config.certificates, _here(task, config)
     require_writable(config.state_dir)
     for client in here:
@@ -122,7 +123,7 @@ def _here(task: Task, config: ClientConfig) -> list[str]:
 
 
 def _pinned(path: Path, role: Role) -> list[dict[str, str]]:
-    """The certificates in a pin file."""
+    """Return the certificates in a pin file."""
     return [_shown(pem) for pem in PinFile(path, role).load().certificates]
 
 
@@ -131,7 +132,7 @@ def _shown(pem: bytes) -> dict[str, str]:
 
 
 def _authorities(path: Path) -> list[dict[str, str]]:
-    """One, or two while a new one takes the old one's place."""
+    """Return the authorities: one, or two while a new one takes the old one's place."""
     return [_expiry(c.public_bytes(Encoding.PEM)) for c in parse_certificates(path.read_bytes())]
 
 
@@ -140,7 +141,7 @@ def _expiry(pem: bytes) -> dict[str, str]:
 
 
 def lines(report: dict[str, Any], indent: str = "") -> list[str]:
-    """The report for people, a fact a line."""
+    """Return the report for people, a fact a line."""
     shown: list[str] = []
     for name, value in report.items():
         label = f"{indent}{name.replace('_', ' ').replace('mib', 'MiB')}"

@@ -14,7 +14,7 @@ from precad.protos.task.task import Task
 
 
 def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, str]:
-    """By client, what is here and what it declares; what a start would download is not downloaded.
+    """Return by client what is here and what it declares; what a start would download is not downloaded.
 
     Raises: DataError, ArgumentError, ModelInputError as the client itself.
     """

@@ -10,7 +10,7 @@ DEFAULT_CLIENTS, DEFAULT_ROUNDS, MIN_CLIENTS = 8, 30, 3
 
 
 def demo_config(*, n_clients: int = DEFAULT_CLIENTS, rounds: int = DEFAULT_ROUNDS, seed: int = 0) -> dict[str, Any]:
-    """What a user would write into a file for `precad run`. Raises ConfigError.
+    """Return what a user would write into a file for `precad run`. Raises ConfigError.
 
     The last two clients are malicious: one uploads its update a hundred times too long, one forges coordinates that
     wrap around modulo 2^64. The values are the best that a search found for epsilon about 2.5.

@@ -1,5 +1,5 @@
-"""The configuration of a whole deployment on one machine: what its user says and, where that says nothing, what the
-runner supplies (dimension, numbers of records, addresses, certificates, paths)."""
+"""Complete the configuration of a whole deployment on one machine. Where the user's file says nothing, the runner
+supplies dimension, numbers of records, addresses, certificates and paths."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DEFAULT_MODEL: str = Task.model_fields["model"].default
 
 
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment, Split]:
-    """The user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers of
-    records, addresses, paths; and the data set. Raises ConfigError, DataError."""
+    """Return the user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers
+    of records, addresses, paths; and the data set. Raises ConfigError, DataError."""
     resolved = _merge(_supplied(folder), raw)
     task = resolved["task"]
     supply_model_dimension(task)
@@ -73,7 +73,7 @@ _SERVERS = (
 
 
 def _supplied(folder: RunFolder) -> dict[str, Any]:
-    """What the runner makes itself, with paths inside the run folder."""
+    """Return the fields that the runner makes itself, with paths inside the run folder."""
     pins = {letter: f"pki/aggregator-{letter}/cert.pem" for letter in "ab"}
     return {
         "task": {},
@@ -105,7 +105,8 @@ def _supplied(folder: RunFolder) -> dict[str, Any]:
 
 
 def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """`users` over `supplied`, section by section. Raises ConfigError where a section is expected and is none."""
+    """Return `users` over `supplied`, section by section. Raises ConfigError where a section is expected and is
+    none."""
     merged = dict(supplied)
     for key, value in users.items():
         if isinstance(merged.get(key), Mapping):
@@ -120,7 +121,7 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
 
 
 def supply_model_dimension(task: dict[str, Any]) -> None:
-    """Writes `dim` into a `[task]` section. Raises ConfigError where it says another one than its model has, or clips
+    """Write `dim` into a `[task]` section. Raises ConfigError where it says another one than its model has, or clips
     what the model has not."""
     name, clipping = task.get("model", DEFAULT_MODEL), task.get("update_clipping")
     model = _model(name)
@@ -150,8 +151,8 @@ def _model(name: object) -> torch.nn.Module:
 
 
 def _source(client: Mapping[str, Any], base: Path) -> DataSource:
-    """What `[client]` says of its records. A section with faults gives the default; they are reported with all others,
-    when the whole file is validated."""
+    """Return the data source that `[client]` names. A section with faults gives the default: its faults are reported
+    with all others, when the whole file is validated."""
     try:
         return DataSource.of(parse_section(ClientConfig, client, "client", base=base))
     except ConfigError:
@@ -159,7 +160,7 @@ def _source(client: Mapping[str, Any], base: Path) -> DataSource:
 
 
 def load_split(source: DataSource, model: str) -> Split:
-    """The data set, once it is sure that the model takes its records. Raises ConfigError, DataError."""
+    """Return the data set, once it is sure that the model takes its records. Raises ConfigError, DataError."""
     split = source.load(side=networks.image_side(model))
     try:
         built = networks.build(model)
@@ -178,7 +179,7 @@ def _tls(name: str) -> dict[str, str]:
 
 
 def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[str, int]:
-    """What each client will declare: the size of its part of the data set."""
+    """Return how many records each client will declare: the size of its part of the data set. Raises ConfigError."""
     if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
     try:
@@ -188,7 +189,7 @@ def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[s
 
 
 def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with an operations port for every server that has none. Raises ConfigError."""
+    """Return the configuration with an operations port for every server that has none. Raises ConfigError."""
     wished = dict(raw)
     for (keys, _), address in zip(_SERVERS, _free_addresses().values(), strict=True):
         section = wished
@@ -202,7 +203,8 @@ def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _free_addresses() -> dict[str, str]:
-    """Three free ports of the loopback interface. Another process might take one before we do; then it is reported."""
+    """Return three free ports of the loopback interface. Another process might take one before we do; then it is
+    reported."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:

@@ -64,7 +64,7 @@ class Aggregators(BaseModel):
 
 
 class OperatorConfig(BaseModel):
-    """Who may watch the servers."""
+    """Describe the operator, who may watch the servers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,7 +76,7 @@ class OperatorConfig(BaseModel):
 
     @property
     def tls(self) -> TlsFiles:
-        """What the operator's tools show and trust."""
+        """Return the files that the operator's tools show and trust."""
         return TlsFiles(
             certificate=self.certificate,
             key=self.key,
@@ -122,7 +122,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:
-    """The validated configuration; relative paths are taken from `base`. Raises ConfigError with every fault."""
+    """Return the validated configuration; relative paths are taken from `base`. Raises ConfigError with every fault."""
     try:
         return Deployment.model_validate(raw, context={"base": base})
     except ValidationError as error:
@@ -130,7 +130,7 @@ def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:
 
 
 def parse_section(kind: type[M], raw: object, name: str, *, base: Path) -> M:
-    """One section, validated by itself. Raises ConfigError with every fault."""
+    """Return one section, validated by itself. Raises ConfigError with every fault."""
     try:
         return kind.model_validate(raw, context={"base": base})
     except ValidationError as error:
@@ -139,12 +139,12 @@ def parse_section(kind: type[M], raw: object, name: str, *, base: Path) -> M:
 
 
 def load(path: Path) -> Deployment:
-    """Reads and validates a file. Raises ConfigError."""
+    """Read and validate a file. Raises ConfigError."""
     return parse(read_toml(path), base=path.parent.absolute())
 
 
 def section(value: T | None, name: str) -> T:
-    """A section that a command needs. Raises ConfigError when the file lacks it."""
+    """Return a section that a command needs. Raises ConfigError when the file lacks it."""
     if value is None:
         raise ConfigError(f"[{name}]: expected this section for this command, found none")
     return value
@@ -155,7 +155,7 @@ _MAY_BE_SECRET = re.compile("://|password")
 
 
 def _fault(error: Any) -> str:
-    """One line: field, expected, found."""
+    """Return one line: field, expected, found."""
     field = ".".join(str(part) for part in error["loc"])
     message = str(error["msg"])
     match error["type"]:

@@ -1,8 +1,9 @@
-"""What an export's certificate against poisoning is computed from: independent trainings of the exported task.
+"""Hold what an export's certificate against poisoning is computed from: independent trainings of the exported task.
 
-Such a certificate is about the expected confidences over trainings, so one training proves next to nothing: its
-evidence is the mean confidences of many, on test records, with what the training is to an attacking client. Whoever has
-it can compute the certificate again; that the confidences are of those models, only whoever has the run folders.
+Such a certificate is about the expected confidences over trainings, so one training proves next to nothing. The
+evidence is the mean confidences of many trainings on test records, with the parameters by which an attacking client is
+accounted. Whoever has the evidence can compute the certificate again. Only whoever has the run folders can check that
+the confidences are of those models.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class Evidence(Part):
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     models: Annotated[tuple[Sha256, ...], Field(min_length=1)]
-    """Of the trainings: digests of their last models, sorted."""
+    """Digests of the trainings' last models, sorted."""
     labels: tuple[Count, ...]
-    """Of the test records."""
+    """Classes of the test records."""
     confidences: tuple[tuple[Probability, ...], ...]
     """Means over the trainings, (n records, n classes)."""
 
     def certificate(self) -> Certificate:
-        """What follows. Raises ConfigError where the values are no evidence."""
+        """Compute the certificate that follows. Raises ConfigError where the values are no evidence."""
         rows, labels = [list(row) for row in self.confidences], list(self.labels)
         require_confidences(rows, labels, EVIDENCE)
         if len(set(self.models)) < len(self.models):
@@ -59,12 +60,13 @@ class Evidence(Part):
         return certified(rows, labels, training, self.delta, len(self.models))
 
     def canonical(self) -> bytes:
-        """What the file holds."""
+        """Return the bytes of the file."""
         return canonical(self)
 
 
 def evidence_for(task: Task, paths: Sequence[Path]) -> Evidence:
-    """Of the folders of finished runs; or as a file that another export has. Raises ConfigError, ExportRefusedError."""
+    """Read the evidence from the folders of finished runs, or from a file that another export has. Raises ConfigError,
+    ExportRefusedError."""
     if len(paths) == 1 and paths[0].is_file():
         try:
             evidence = parse(paths[0].read_bytes(), Evidence, str(paths[0]))
@@ -102,7 +104,8 @@ def _written(found: RunEvidence) -> Evidence:
 
 
 def _require_of(task: Task, evidence: Evidence) -> None:
-    """What a server signs of the trainings is what its own task says."""
+    """Refuse evidence of another training than the server's own task. A server signs only what its task says. Raises
+    ConfigError."""
     training = training_of(task)
     expected = {
         "configuration_sha256": task.digest().hex(),

@@ -39,7 +39,7 @@ _ROLES: Final = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is exported, and who signs it."""
+    """Hold what is exported, and who signs it."""
 
     deployment: Deployment
     servers: tuple[tuple[Path, TlsMaterial], ...]
@@ -49,8 +49,8 @@ class Source:
 
 
 def source_of(folder: Path, config: Path | None, letter: str | None) -> Source:
-    """A run folder, whose servers both sign unless `letter` names one; or a server's state_dir or a copy of it, with
-    its configuration. Raises ConfigError, TransportError."""
+    """Return the source: a run folder, whose servers both sign unless `letter` names one. Or it is a server's state_dir
+    or a copy of it, with its configuration. Raises ConfigError, TransportError."""
     run = RunFolder(folder)
     if config is None and not run.config.is_file():
         raise ConfigError(
@@ -82,10 +82,10 @@ def export(
     date: str | None = None,
     today: dt.date | None = None,
 ) -> dict[str, Any]:
-    """Writes the folder, which appears complete or not at all, and says what is in it.
+    """Write the folder, which appears complete or not at all, and say what is in it.
 
-    certificate: run folders to certify from, or another export's evidence. date: goes into the statement, like what is
-    certified, and must be the same at both servers. today: of the signature, for tests.
+    certificate: run folders to certify from, or another export's evidence. date: goes into the statement, like
+    the certificate. Both must be the same at both servers. today: the day of the signature, for tests.
     Raises: ConfigError, ExportRefusedError when two servers of a run state different things, and what `read_finished`
     raises.
     """
@@ -122,7 +122,8 @@ def export(
 
 
 def _certificate(source: Source, evidence: Evidence | None) -> Certificate | str:
-    """What the evidence proves; without any, what the exported run does by itself, or why there is none."""
+    """Return the certificate that the evidence proves. Without evidence, return that of the exported run by itself, or
+    why there is none."""
     if evidence is not None:
         return evidence.certificate()
     return _NO_CERTIFICATE if source.run is None else certificate_of(read_deployed(source.run))

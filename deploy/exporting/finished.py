@@ -1,4 +1,4 @@
-"""What an aggregator's folder proves of a task that is over: its model, what was released, and what that cost."""
+"""Read what an aggregator's folder proves of a task that is over: its model, what was released, and what that cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from precad.servers.store.folder import ledger_path, load_final_model, open_ledg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTask:
-    """Of one server. Its log and its ledger verify, belong to the task, and to one another."""
+    """Hold one server's account of a task that is over. Its log and its ledger verify, belong to the task, and to one
+    another."""
 
     task: Task
     task_id: str
@@ -36,26 +37,31 @@ class FinishedTask:
     initial_model_sha256: str
     model_sha256: str
     parameters: NDArray[np.float32]
-    """Of the final model, (`Task.n_parameters`,)."""
+    """Parameters of the final model, (`Task.n_parameters`,)."""
     n_discarded: int
     """Draws that were given up before their charge (`Ledger.discarded_draws`)."""
     most_rounds: int | None
     """That a client can have been in, if draws may be discarded."""
     views: Mapping[Conduct, Mapping[View, PrivacyStatement]]
-    """Of what the algorithm protects, a record or a client, where most rounds were, or can have been."""
+    """Statements about what the algorithm protects, a record or a client, where most rounds were, or can have been."""
     levels: Mapping[Conduct, Mapping[Level, PrivacyStatement]]
-    """Of a unit of any enrolled client, drawn or not, against clients only; those of which there is an account."""
+    """Statements about a unit of any enrolled client, drawn or not, against clients only. A level without an account is
+    left out."""
     log_chain: str
     n_log_entries: int
     ledger_chain: str
 
 
 def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
-    """Changes nothing, but that a server's ledger is locked while it is read. role: of the server whose folder it is.
+    """Read a finished task from a server's folder. Nothing is changed, but the ledger is locked while it is read.
 
-    Raises: SetupError where a file is missing or damaged; AuditError, LedgerCorruptedError where something was changed,
-    or log and ledger are of different histories; LedgerInUseError while the server runs; ConfigError for another task's
-    or the other server's folder, and for a task that is not over.
+    role: that of the server whose folder it is.
+
+    Raises:
+    - SetupError where a file is missing or damaged.
+    - AuditError, LedgerCorruptedError where something was changed, or log and ledger are of different histories.
+    - LedgerInUseError while the server runs.
+    - ConfigError for another task's or the other server's folder, and for a task that is not over.
     """
     report = check_log(state_dir)
     log = audit_log.read(store_path(state_dir))
@@ -117,6 +123,7 @@ def _standing(last: audit_log.Entry, n_committed: int, task: Task) -> str:
 
 
 def _require_one_history(ledger: Ledger, last_release: int, chain_at_release: str, state_dir: Path) -> None:
-    """The log names the ledger's chain value at each release, so a ledger that was written anew is found out."""
+    """Require one history. The log names the ledger's chain value at each release, so a ledger that was written anew is
+    found out."""
     if max(ledger.rounds) == last_release and ledger.chain != chain_at_release:
         raise AuditError(f"{ledger_path(state_dir)}: it is not the ledger that round {last_release} was released with")

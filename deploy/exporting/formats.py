@@ -29,7 +29,7 @@ from precad.protos.messages import convert
 
 STATE_DICT: Final = "model.pt"
 TOLERANCE: Final = 1e-4
-"""Of an output, absolute and relative: float32 in another order of additions."""
+"""Tolerance of an output, absolute and relative: float32 in another order of additions."""
 _MADE_WITH, _CHECKED_WITH = 2, 5
 """Records in a batch."""
 
@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
 
 def module_of(architecture: str, parameters: NDArray[np.float32]) -> nn.Module:
-    """The trained module, in evaluation mode. Raises ConfigError."""
+    """Return the trained module, in evaluation mode. Raises ConfigError."""
     try:
         module = networks.build(architecture).eval()
         nn.utils.vector_to_parameters(torch.tensor(parameters), module.parameters())
@@ -72,7 +72,7 @@ def require_writable(architecture: str, formats: Sequence[Format]) -> None:
 
 
 def write_files(folder: Path, architecture: str, module: nn.Module, formats: Sequence[Format]) -> list[str]:
-    """The names of the written files. Raises ConfigError where a format cannot hold the model; OSError."""
+    """Write the files, and return their names. Raises ConfigError where a format cannot hold the model; OSError."""
     torch.save(module.state_dict(), folder / STATE_DICT)
     return [STATE_DICT, *(_write(folder, architecture, module, kind) for kind in formats)]
 
@@ -124,7 +124,7 @@ def _write_onnx(module: nn.Module, batch: Tensor, path: Path) -> None:
 
 
 def _run_onnx(path: Path, batch: Tensor) -> NDArray[Any]:
-    """By onnx's own evaluator, which is NumPy."""
+    """Run the model by onnx's own evaluator, which is NumPy."""
     evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator(str(path))
     found: NDArray[Any] = evaluator.run(None, {"records": batch.numpy()})[0]
     return found
@@ -148,7 +148,8 @@ WAYS: Final = {
 
 
 def require_parameters(path: Path, names: Sequence[str], digest: str) -> None:
-    """The state_dict holds the parameters of this digest: little-endian float32, one after the other in this order.
+    """Require that the state_dict holds the parameters of this digest: little-endian float32, one after the other in
+    this order.
 
     Loads with weights_only=True, so a file of strangers runs nothing. Raises ExportRefusedError.
     """

@@ -4,8 +4,8 @@
     <role>.sig    ECDSA with SHA-256 over the bytes of <role>.json, DER; `openssl dgst -sha256 -verify` checks it
     <role>.pem    the server's certificate, then the authority's
 
-What only one server knows is here, so that the statement is the same for both. No message of the protocol or of TLS
-that this key signs is such a JSON text, so a signature cannot be taken for another one.
+What only one server knows is here, so that the statement is the same for both. This key also signs messages of the
+protocol and of TLS. None of them is such a JSON text, so a signature cannot be taken for another one.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ SIGNERS: Final = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 
 
 class Endorsement(Part):
-    """What one server signs."""
+    """Hold what one server signs."""
 
     format: Literal["precad/export-signature/1"] = FORMAT
     signer: str
     """`precad://<role>/<name>`, as in its certificate."""
     statement_sha256: Sha256
     files: dict[str, Sha256]
-    """Of the files of the model that this server made, by name."""
+    """Digests of the files of the model that this server made, by name."""
     audit_log_chain: str
     """The last chain value of its audit log: every later change of the log up to there is found out by it."""
     audit_log_entries: Count
     ledger_chain: str
-    """The same of its privacy ledger."""
+    """The last chain value of its privacy ledger, which finds out later changes as that of the log does."""
     signed_on: Date
     """UTC, by its clock."""
     made_with: dict[str, str]
@@ -55,7 +55,7 @@ class Endorsement(Part):
 def endorsement_of(
     finished: FinishedTask, signer: Identity, statement: bytes, files: Mapping[str, str], *, today: dt.date
 ) -> Endorsement:
-    """statement: canonical. files: digests by name."""
+    """Return what a server signs. statement: canonical. files: digests by name."""
     return Endorsement(
         signer=signer.uri,
         statement_sha256=sha256(statement),
@@ -69,7 +69,7 @@ def endorsement_of(
 
 
 def write_signature(folder: Path, said: Endorsement, tls: TlsMaterial) -> None:
-    """The three files of a server. Raises OSError, ConfigError where the key cannot sign so."""
+    """Write the three files of a server. Raises OSError, ConfigError where the key cannot sign so."""
     key = load_pem_private_key(tls.key, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError("key: expected one on an elliptic curve, as `precad pki` makes them, found another kind")
@@ -80,19 +80,19 @@ def write_signature(folder: Path, said: Endorsement, tls: TlsMaterial) -> None:
 
 
 def signed_by(folder: Path) -> list[Role]:
-    """The roles of which a folder holds anything."""
+    """Return the roles of which a folder holds anything."""
     return [role for role in SIGNERS if any((folder / name).exists() for name in names_of(role))]
 
 
 def names_of(role: Role) -> tuple[str, str, str]:
-    """A server's files."""
+    """Return a server's files."""
     return f"{role}.json", f"{role}.sig", f"{role}.pem"
 
 
 def read_signature(
     folder: Path, role: Role, authority: x509.Certificate, authority_path: Path
 ) -> tuple[Endorsement, str]:
-    """What a server signed, once certificate, role, signature and date fit; and its certificate's fingerprint.
+    """Return what a server signed, and its certificate's fingerprint, once certificate, role, signature and date fit.
 
     The certificate counts on the day of the signature: an export outlives it. Raises ExportRefusedError.
     """
@@ -128,7 +128,7 @@ def _read(path: Path) -> bytes:
 
 
 def _leaf(chain: bytes, path: Path) -> tuple[x509.Certificate, bytes]:
-    """The first certificate, and its PEM text."""
+    """Return the first certificate, and its PEM text."""
     try:
         certificate = x509.load_pem_x509_certificates(chain)[0]
     except ValueError:

@@ -1,8 +1,9 @@
-"""What is stated of an exported model: one JSON text that both servers make alike, so that both can sign it.
+"""Define the statement about an exported model: one JSON text that both servers make alike, so that both can sign it.
 
-Nothing in it depends on who makes it, on when, or on the machine: epsilons are rounded up to six decimals, so that the
-last digits of two processors do not show. Its canonical form is ASCII JSON with sorted keys and without spaces, as
-Python's `json.dumps(sort_keys=True, separators=(",", ":"))` writes it; the statement's file holds exactly these bytes.
+Nothing in it depends on who makes it, on when, or on the machine. Epsilons are rounded up to six decimals, so that the
+last digits of two processors do not show. Its canonical form is ASCII JSON with sorted keys and without spaces.
+Python's `json.dumps(sort_keys=True, separators=(",", ":"))` writes it, and the statement's file holds exactly these
+bytes.
 
 Format 2 says of every epsilon whether it holds if draws are discarded. Statements of format 1, whose epsilons of the
 rounds that there were do not, are still verified.
@@ -56,7 +57,7 @@ class TaskPart(Part):
     name: str
     algorithm: str
     id: str
-    """Of this training; both servers agreed on it when they first met."""
+    """Identifier of this training; both servers agreed on it when they first met."""
     configuration_sha256: Sha256
     """`Task.digest()`, which `precad check` prints."""
 
@@ -67,16 +68,18 @@ class ModelPart(Part):
     architecture: str
     n_parameters: Count
     sha256: Sha256
-    """Of the parameters as little-endian float32, in the order of `parameters`: the digest that both servers agreed on
-    when they committed the last round; but where a bound was learnt, which their digest covers as well."""
+    """Digest of the parameters as little-endian float32, in the order of `parameters`. Both servers agreed on this
+    digest when they committed the last round. Where a bound was learnt, the servers' digest covers the bound as well,
+    and differs."""
     initial_sha256: Sha256
-    """Of the public model that training started from; where a bound was learnt, with the float32 zero after it."""
+    """Digest of the public model that training started from; where a bound was learnt, with the float32 zero after
+    it."""
     parameters: tuple[str, ...]
     """Their names in the state_dict."""
 
 
 class RoundsPart1(Part):
-    """What was done, in format 1."""
+    """Count the rounds that were done, in format 1."""
 
     committed: Count
     charged: Count
@@ -85,7 +88,7 @@ class RoundsPart1(Part):
 
 
 class RoundsPart(RoundsPart1):
-    """What was done."""
+    """Count the rounds that were done, and the draws that were given up."""
 
     discarded: Count
     """Draws that were given up before their charge."""
@@ -124,7 +127,7 @@ class PrivacyPart(PrivacyPart1):
 
 
 class CertificatePart(Part):
-    """What predictions of these trainings withstand."""
+    """State what predictions of these trainings withstand."""
 
     threat: Threat
     label: Label
@@ -152,7 +155,7 @@ class PoisoningPart(Part):
 
 
 class _Statement(Part):
-    """What all formats have."""
+    """Hold the fields that all formats have."""
 
     task: TaskPart
     model: ModelPart
@@ -163,7 +166,7 @@ class _Statement(Part):
     """As the operators agreed, if they did."""
 
     def canonical(self) -> bytes:
-        """What the file holds, and what digests are of."""
+        """Return the bytes that the file holds and that digests are of."""
         return canonical(self)
 
 
@@ -184,23 +187,23 @@ class ExportStatement(_Statement):
 
 
 def canonical(part: Part) -> bytes:
-    """The one text of these values."""
+    """Return the one text of these values."""
     return json.dumps(part.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def sha256(content: bytes) -> str:
-    """In hex."""
+    """Return the SHA-256 in hex."""
     return hashlib.sha256(content).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """The same of a file, which may be larger than memory. Raises OSError."""
+    """Return the SHA-256 of a file in hex; the file may be larger than memory. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse(content: bytes, kind: type[P], where: str) -> P:
-    """The values of a canonical text. Raises ExportRefusedError for any other text."""
+    """Return the values of a canonical text. Raises ExportRefusedError for any other text."""
     try:
         found = kind.model_validate_json(content)
     except ValidationError as error:
@@ -213,13 +216,14 @@ def parse(content: bytes, kind: type[P], where: str) -> P:
 
 
 def parse_statement(content: bytes, where: str) -> ExportStatement | ExportStatement1:
-    """A statement of whichever format it says. Raises ExportRefusedError, as `parse`."""
+    """Return a statement of whichever format it says. Raises ExportRefusedError, as `parse`."""
     is_of_format_1 = f'"format":"{FORMAT_1}"'.encode() in content  # in a field's text the quotes would be escaped
     return parse(content, ExportStatement1, where) if is_of_format_1 else parse(content, ExportStatement, where)
 
 
 def difference(ours: Part, theirs: Part) -> str | None:
-    """The first field, in the order of names, in which two statements differ, with both values; None if none does."""
+    """Return the first field, in the order of names, in which two statements differ, with both values; None if none
+    does."""
     return _difference(ours.model_dump(mode="json"), theirs.model_dump(mode="json"), "")
 
 
@@ -235,7 +239,8 @@ def _difference(ours: Any, theirs: Any, name: str) -> str | None:
 def statement_of(
     finished: FinishedTask, names: Sequence[str], certificate: Certificate | str, *, date: str | None = None
 ) -> ExportStatement:
-    """names: of the parameters, in the order of the flat vector. certificate: or why there is none."""
+    """State what is known of a finished task. names: of the parameters, in the order of the flat vector. certificate:
+    or why there is none."""
     task = finished.task
     words = deployed_statements(task, _figures(finished), finished.most_rounds)
     return ExportStatement(
@@ -268,7 +273,7 @@ def statement_of(
 
 
 def _figures(finished: FinishedTask) -> dict[View | Level, Figures | None]:
-    """Both figures of each statement, as reports have them."""
+    """Return both figures of each statement, as reports have them."""
     found: dict[View | Level, Figures | None] = {
         view: Figures(said.epsilon, finished.views[Conduct.WATCHES][view].epsilon)
         for view, said in finished.views[Conduct.MAY_DISCARD].items()
@@ -279,8 +284,11 @@ def _figures(finished: FinishedTask) -> dict[View | Level, Figures | None]:
 
 
 def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
-    """Both views of what the algorithm protects, and the levels that are accounted beside it; where that is a record,
-    nothing is claimed of a whole client against a server. All of it first if draws may be discarded."""
+    """State both views of what the algorithm protects, and the levels that are accounted beside it.
+
+    Where a record is protected, nothing is claimed of a whole client against a server. Every statement comes first as
+    it holds if draws may be discarded.
+    """
     privacy, rows = task_privacy(finished.task), list[PrivacyPart]()
     against_clients = privacy.rests_on[View.CLIENTS_ONLY]
     for conduct in Conduct:
@@ -317,14 +325,14 @@ def _row(said: PrivacyStatement, counts: Counted, rests_on: str, conduct: Conduc
 
 
 def _upwards(epsilon: float) -> float | Literal["inf"]:
-    """At least epsilon, with six decimals."""
+    """Return epsilon with six decimals, rounded up."""
     if not math.isfinite(epsilon):
         return "inf"
     return math.ceil(epsilon * _DECIMALS) / _DECIMALS
 
 
 def certificate_part(found: Certificate) -> CertificatePart:
-    """What is stated of a certificate."""
+    """Return what is stated of a certificate."""
     return CertificatePart(
         threat=Threat.ADD,
         label=LABELS[Method.EXACT],

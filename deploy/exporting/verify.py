@@ -29,10 +29,10 @@ from precad.protos.tls.identity import IdentityError, Role, parse_certificate
 def verify_export(
     folder: Path, *, authority: Path, against: Path | None = None, wanted: Sequence[Role] = signing.SIGNERS
 ) -> dict[str, Any]:
-    """What was found to be signed, and by whom.
+    """Verify an export, and return what was found to be signed, and by whom.
 
-    against: the other server's export of the same model; its statement must be the same. wanted: the roles whose
-    signatures must be there, in either folder.
+    against: the other server's export of the same model, with the same statement. wanted: roles whose signatures
+    must be there, in either folder.
     Raises: ConfigError for an authority or a folder that is none; ExportRefusedError at the first thing amiss.
     """
     for argument, path in (("DIR", folder), ("--against", against)):
@@ -61,7 +61,7 @@ def verify_export(
 
 
 def _standing(statement: ExportStatement | ExportStatement1, evidence: Evidence | None) -> str:
-    """What stands behind the certificate."""
+    """Say what stands behind the certificate."""
     if statement.poisoning.certificate is None:
         return "none"
     return "as stated" if evidence is None else "recomputed"
@@ -70,7 +70,8 @@ def _standing(statement: ExportStatement | ExportStatement1, evidence: Evidence 
 def _verified(
     folder: Path, trusted: x509.Certificate, authority: Path
 ) -> tuple[ExportStatement | ExportStatement1, dict[Role, tuple[Endorsement, str]], dict[str, str]]:
-    """The statement of a folder, the signatures there, and the files' digests, once all of it belongs together."""
+    """Return the statement of a folder, the signatures there, and the files' digests, once all of it belongs
+    together."""
     try:
         content = (folder / STATEMENT).read_bytes()
     except OSError as error:
@@ -86,7 +87,8 @@ def _verified(
 
 
 def _evidence(folder: Path, statement: ExportStatement | ExportStatement1) -> Evidence | None:
-    """What the stated certificate is computed from, once it follows from that; None where none is in the folder."""
+    """Return the evidence, once the stated certificate follows from it; None where the folder has none. Raises
+    ExportRefusedError, ConfigError."""
     path, stated = folder / EVIDENCE, statement.poisoning.certificate
     if not path.exists():
         return None
@@ -105,7 +107,7 @@ def _evidence(folder: Path, statement: ExportStatement | ExportStatement1) -> Ev
 
 
 def _signed_files(folder: Path, said: Sequence[Endorsement]) -> dict[str, str]:
-    """The files of the model with their digests: the state_dict is among them, and a server has signed each."""
+    """Return the files of the model with their digests: the state_dict is among them, and a server has signed each."""
     others = {STATEMENT, *(name for role in signing.SIGNERS for name in signing.names_of(role))}
     digests: dict[str, str] = {}
     for name in sorted({formats.STATE_DICT, *(path.name for path in folder.iterdir())} - others):

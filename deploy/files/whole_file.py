@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """In one step: whoever looks, or is left with the folder by a killed process, finds the old content or the new.
+    """Write in one step: whoever looks, or is left with the folder by a killed process, finds the old content or the
+    new.
 
     Raises OSError; then the old one is there, and nothing else.
     """

@@ -12,8 +12,8 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def appearing(folder: Path, *, mode: int = 0o700) -> Iterator[Path]:
-    """A temporary folder beside `folder`, closed to other users, that becomes it with `mode` when the block has ended
-    without an error; its files are on disk by then. Otherwise nothing is left.
+    """Yield a temporary folder beside `folder`, closed to other users. When the block has ended without an error, its
+    files are on disk and it becomes `folder` with `mode`. Otherwise nothing is left.
 
     Raises OSError, also where a folder of this name that holds anything appeared meanwhile.
     """

@@ -1,10 +1,12 @@
 """`precad account` and `precad certify`: what a training proves.
 
-accounting     `precad account`
-certifying     certificates from confidences, or from run folders
-certify_flags  `precad certify`
-certificates   `precad certify`
-planning       `precad certify --plan`
-run_evidence   what run folders say for a certificate
-plots          what `--plot` draws
+Modules:
+
+    accounting     `precad account`
+    certifying     certificates from confidences, or from run folders
+    certify_flags  `precad certify`
+    certificates   `precad certify`
+    planning       `precad certify --plan`
+    run_evidence   what run folders say for a certificate
+    plots          what `--plot` draws
 """

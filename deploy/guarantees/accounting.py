@@ -65,7 +65,8 @@ class TrainingPlan:
     """Rounds drawn while clients train: when a round is lost, those drawn ahead of it are too."""
 
     def __post_init__(self) -> None:
-        """What is no number is refused here; the file need not be a valid deployment's. Raises ValueError."""
+        """Refuse a field that is not a number in its range. The file need not be a valid deployment's. Raises
+        ValueError."""
         require_positive("sigma", self.sigma)
         require_probability("q", self.q)
         require_probability("p", self.p)
@@ -81,17 +82,18 @@ class TrainingPlan:
 
     @property
     def most_rounds(self) -> int:
-        """Rounds that a client can be in, if draws may be discarded: all of them, with those that may be lost."""
+        """Return rounds that a client can be in, if draws may be discarded: all of them, with those that may be
+        lost."""
         most_lost = max(3 + self.rounds // 10, self.batches_ahead + 2) if self.lost_rounds is None else self.lost_rounds
         return self.rounds + most_lost + max(self.batches_ahead - 1, 0)
 
     @property
     def expected_participation(self) -> int:
-        """Rounds that a client takes part in: the realised number, or q * rounds, rounded up."""
+        """Return rounds that a client takes part in: the realised number, or q * rounds, rounded up."""
         return math.ceil(self.q * self.rounds - 1e-9) if self.participation is None else self.participation
 
     def round_of(self, view: View, sigma: float | None = None) -> SampledGaussian:
-        """One round of a client that takes part, as `view` sees it."""
+        """Return one round of a client that takes part, as `view` sees it."""
         sigma = self.sigma if sigma is None else sigma
         if self.dim is None:
             return SampledGaussian(self.p, sigma if view is View.ONE_SERVER else math.sqrt(2) * sigma)
@@ -107,11 +109,11 @@ class TrainingPlan:
         )
 
     def composed(self, view: View, sigma: float | None = None) -> tuple[Event, int]:
-        """(event, rounds) that the view's epsilon is about.
+        """Return (event, rounds) that the view's epsilon is about.
 
-        One server knows when the client took part, so its statement is about a client that does so in the expected,
-        or realised, number of rounds. Clients who see models only get the number as well once it is given; before,
-        each round is one that the client visibly is in, or is not.
+        One server knows when the client took part. Its statement is therefore about a client that is in the expected,
+        or realised, number of rounds. Clients who see models only get the number as well once it is given. Before, each
+        round is one that the client visibly is in, or is not.
         """
         event = self.round_of(view, sigma)
         if view is View.ONE_SERVER or self.participation is not None:
@@ -120,7 +122,7 @@ class TrainingPlan:
 
 
 def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:
-    """Both views by every accountant, the client level if both clips are known, and calibration for a target.
+    """Return both views by every accountant, the client level if both clips are known, and calibration for a target.
 
     With is_by_round also `epsilon_by_round`.
 
@@ -156,7 +158,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
 
 
 def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
-    """Both views' proved bound, limit and published formula after some rounds, denser at the start.
+    """Return both views' proved bound, limit and published formula after some rounds, denser at the start.
 
     Rounds of the training; once a client's own number is known, rounds of that client.
     """
@@ -179,7 +181,8 @@ def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _before_each_step(plan: TrainingPlan) -> set[int]:
-    """Rounds before and at which the expected participation rises, if that is seldom enough to be seen in a curve."""
+    """Return rounds before and at which the expected participation rises, if that is seldom enough to be seen in a
+    curve."""
     if plan.participation is not None or not 0 < plan.expected_participation <= _POINTS:
         return set()
     last_of = [math.floor(n / plan.q + 1e-9) for n in range(plan.expected_participation)]
@@ -193,7 +196,7 @@ def account_of_flags(
     target_epsilon: float | None = None,
     is_by_round: bool = False,
 ) -> dict[str, Any]:
-    """`account` of what was given on the command line, the rest from a task. Raises ConfigError.
+    """Return `account` of what was given on the command line, the rest from a task. Raises ConfigError.
 
     Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws.
     """
@@ -215,7 +218,7 @@ def account_of_flags(
 
 
 def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `[task]` section of a configuration, of whose rounds `account` speaks.
+    """Return the `[task]` section of a configuration, of whose rounds `account` speaks.
 
     Raises ConfigError for another algorithm's: a round of it has other noise, other units or more steps.
     """
@@ -237,7 +240,8 @@ _FLAGS = {"sigma": "--sigma", "q": "-q", "p": "-p", "rounds": "--rounds", "delta
 
 
 def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
-    """What a `[task]` section says of these. The file need not be complete, so that a draft can be accounted."""
+    """Return what a `[task]` section says of these flags. The file need not be complete, so that a draft can be
+    accounted."""
     names = {
         "noise_multiplier": "sigma",
         "client_rate": "q",
@@ -286,7 +290,8 @@ def _by_label(statements: dict[str, PrivacyStatement]) -> dict[str, Any]:
 
 
 def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[str, Any]:
-    """Least sigma for a client in the most rounds, and in the expected number; most rounds for this plan's sigma."""
+    """Return least sigma for a client in the most rounds, and in the expected number; most rounds for this plan's
+    sigma."""
     pld = PldAccountant()
     least = functools.partial(smallest_noise_multiplier, target_epsilon, delta=plan.delta, accountant=pld)
     return {
@@ -299,7 +304,7 @@ def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[s
 
 
 def print_account(console: Console, report: dict[str, Any]) -> None:
-    """Both views, every accountant, strongest label first."""
+    """Print both views, every accountant, strongest label first."""
     words = {View.ONE_SERVER.value: "one server corrupted", View.CLIENTS_ONLY.value: "only clients corrupted"}
     table = Table(title=f"epsilon at delta = {report['delta']:g}, add/remove one record", title_justify="left")
     table.add_column("accountant")

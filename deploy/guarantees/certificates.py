@@ -2,8 +2,8 @@
 
 Everything here is a function from parameters to plain data, and from that to tables. A number of attackers is a
 guarantee only if the confidences are the expected ones, or means of independent trainings with their radius. From too
-few runs nothing follows; the same computation with the confidences taken as if they were exact is then shown beside the
-guarantee, under `estimate`, and labelled an approximation.
+few runs nothing follows. The guarantee then has a computation beside it that takes the confidences as exact. It stands
+under `estimate` and is labelled an approximation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from precad.dp.certificates.prediction import (
 from precad.dp.checks import require_delta
 
 ATTACKERS_SHOWN: Final = 20
-"""Of the attack cost's curves: k = 0 .. 20."""
+"""Most attackers of the attack cost's curves: k = 0 .. 20."""
 
 _SUM_TOLERANCE: Final = 1e-6
 _NOTHING: Final = 1e-9  # nearer to 0 or 1 than this, a bound is rounded outwards
@@ -49,10 +49,10 @@ _NOTHING: Final = 1e-9  # nearer to 0 or 1 than this, a bound is rounded outward
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What is to be computed of the evidence."""
+    """Describe what is to be computed of the evidence."""
 
     delta: float
-    """Of the published method, and of the planner's epsilons."""
+    """The delta of the published method, and of the planner's epsilons."""
     threat: Threat = Threat.ADD
     methods: tuple[Method, ...] = tuple(Method)
     at_most: int = 128
@@ -61,7 +61,8 @@ class Request:
     with_attack_cost: bool = False
 
     def __post_init__(self) -> None:
-        """Also where nothing that is asked for reads them: the report says them. Raises ConfigError."""
+        """Refuse a delta or psi out of its range, also where nothing that is asked for reads them: the report says
+        them. Raises ConfigError."""
         try:
             require_delta(self.delta)
             require_psi(self.psi)
@@ -70,7 +71,7 @@ class Request:
 
 
 def methods_of(name: str) -> tuple[Method, ...]:
-    """One method, or `all` of them."""
+    """Return one method, or `all` of them."""
     return tuple(Method) if name == "all" else (Method(name),)
 
 
@@ -82,7 +83,8 @@ def certify_samples(
     *,
     trainings: int | None = None,
 ) -> dict[str, Any]:
-    """Attackers tolerated for each sample's prediction, by method, and certified accuracy for k = 0 .. their largest.
+    """Return attackers tolerated for each sample's prediction, by method, and certified accuracy for k = 0 .. their
+    largest.
 
     trainings  that the confidences are means of; all bounds then hold together with probability 1 - psi. None takes
                the confidences as exact.
@@ -104,7 +106,7 @@ def certify_runs(
     n_runs: int,
     provenance: dict[str, Any],
 ) -> dict[str, Any]:
-    """The guarantee that the runs prove; `estimate`, what would hold if their mean were the expectation; `run`.
+    """Return the guarantee that the runs prove; `estimate`, what would hold if their mean were the expectation; `run`.
 
     Raises: ConfigError where an argument is not what it must be.
     """
@@ -128,7 +130,8 @@ def certify_runs(
 
 
 def runs_needed(n_classes: int, n_samples: int, psi: float) -> int:
-    """The least number of runs from which anything can follow: a radius below one half, were a model always certain."""
+    """Return the least number of runs from which anything can follow: a radius below one half, were a model always
+    certain."""
     return math.floor(2 * math.log(2 * n_classes * n_samples / psi)) + 1
 
 
@@ -177,17 +180,17 @@ def _certify_samples(
 def attack_cost(
     confidences: list[list[float]], labels: list[int], training: Training, request: Request, trainings: int | None
 ) -> dict[str, Any]:
-    """`cost_bounds` of J, the expected confidence in the true class, averaged over the samples."""
+    """Return `cost_bounds` of J, the expected confidence in the true class, averaged over the samples."""
     J = sum(row[label] for row, label in zip(confidences, labels, strict=True)) / len(labels)
     return cost_bounds(min(J, 1.0), training, request, trainings)
 
 
 def cost_bounds(J: float, training: Training, request: Request, trainings: int | None) -> dict[str, Any]:
-    """What k = 0 .. 20 attackers can do to J, the expectation of a quantity that is in [0, 1] for every model.
+    """Bound what k = 0 .. 20 attackers can do to J, the expectation of a quantity that is in [0, 1] for every model.
 
-    From trainings, J itself is known to Hoeffding's radius, by two bounds that hold together with probability 1 - psi;
-    None takes it as exact. For each method `bounds` has (lowest, highest) J after k attackers and `halved_by` the
-    fewest attackers for whom half of J is not ruled out, None if more than are shown; `published_corollary` is that
+    With `trainings`, J itself is known to Hoeffding's radius, by two bounds that hold together with probability 1 -
+    psi; None takes J as exact. For each method, `bounds` has (lowest, highest) J after k attackers. `halved_by` has the
+    fewest attackers for whom half of J is not ruled out, None if more than are shown. `published_corollary` is that
     number by Xie et al.'s formula.
     """
     radius = 0.0 if trainings is None else hoeffding_radius(trainings, request.psi, n_events=2)
@@ -222,7 +225,7 @@ def cost_bounds(J: float, training: Training, request: Request, trainings: int |
 def _interval_of(
     method: Method, training: Training, request: Request, epsilon: float
 ) -> Callable[[float, int], tuple[float, float]]:
-    """(J, k) -> (lowest, highest) J after k attackers, a quantity in [0, 1]."""
+    """Return (J, k) -> (lowest, highest) J after k attackers, a quantity in [0, 1]."""
     group = 1 if request.threat is Threat.ADD else 2
     if method is Method.EXACT:
         return lambda J, k: attacked_bounds(J, k, training, request.threat)
@@ -237,7 +240,8 @@ def _interval_of(
 def plan_for_samples(
     correct: list[bool], leads: list[tuple[float, float]], training: Training, request: Request
 ) -> dict[str, Any]:
-    """For the median lead of the correct predictions: least sigma by number of attackers, and a unit's epsilon there.
+    """Plan for the median lead of the correct predictions: least sigma by number of attackers, and a unit's epsilon
+    there.
 
     The confidences are taken to stay as they are, which more noise will not leave them: a plan, to be certified anew.
     """
@@ -254,7 +258,7 @@ def plan_for_samples(
 
 
 def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[float, float]:
-    """(F_A, F_B) of the correct prediction in the middle, by F_A. Raises ValueError if none is correct."""
+    """Return (F_A, F_B) of the correct prediction in the middle, by F_A. Raises ValueError if none is correct."""
     right = sorted((lead for lead, ok in zip(leads, correct, strict=True) if ok), key=lambda lead: lead[0])
     if not right:
         raise ValueError("confidences must have a correct prediction to plan for, got none")
@@ -262,7 +266,7 @@ def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[
 
 
 def lead_of_confidences(confidences: list[list[float]], labels: list[int]) -> tuple[float, float]:
-    """The median lead of these confidences, taken as exact. Raises ConfigError if no prediction is correct."""
+    """Return the median lead of these confidences, taken as exact. Raises ConfigError if no prediction is correct."""
     leads = [_lead(row, None, 1.0, len(confidences)) for row in confidences]
     try:
         return median_lead(
@@ -274,7 +278,7 @@ def lead_of_confidences(confidences: list[list[float]], labels: list[int]) -> tu
 
 
 def _lead(row: list[float], trainings: int | None, psi: float, n_tests: int) -> tuple[int, float, float]:
-    """(predicted class, F_A at least, F_B at most)."""
+    """Return (predicted class, F_A at least, F_B at most)."""
     if trainings is not None:
         return hoeffding_class_bounds(row, trainings, psi, n_tests=n_tests)
     winner = max(range(len(row)), key=lambda c: row[c])
@@ -282,7 +286,7 @@ def _lead(row: list[float], trainings: int | None, psi: float, n_tests: int) -> 
 
 
 def read_confidences(path: Path) -> tuple[list[list[float]], list[int]]:
-    """`{"confidences": [[...], ...], "labels": [...]}`. Raises ConfigError naming what was expected."""
+    """Read `{"confidences": [[...], ...], "labels": [...]}`. Raises ConfigError naming what was expected."""
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
         confidences, labels = found["confidences"], found["labels"]
@@ -295,7 +299,7 @@ def read_confidences(path: Path) -> tuple[list[list[float]], list[int]]:
 
 
 def require_confidences(confidences: Any, labels: Any, where: str) -> None:
-    """Rows of at least two numbers in [0, 1] that sum to at most 1, and a class of each. Raises ConfigError."""
+    """Require rows of at least two numbers in [0, 1] that sum to at most 1, and a class of each. Raises ConfigError."""
     if not isinstance(confidences, list) or not isinstance(labels, list) or not 0 < len(confidences) == len(labels):
         raise ConfigError(f"{where}: expected as many labels as confidences, at least one")
     for i, row in enumerate(confidences):
@@ -308,7 +312,7 @@ def require_confidences(confidences: Any, labels: Any, where: str) -> None:
 
 
 def print_certificates(console: Console, report: dict[str, Any]) -> None:
-    """Certified accuracy by number of attackers, one column per method; estimates in columns of their own."""
+    """Print certified accuracy by number of attackers, one column per method; estimates in columns of their own."""
     if run := report.get("run"):
         _print_run(console, run)
     columns = {
@@ -383,7 +387,7 @@ def _print_plan(console: Console, found: dict[str, Any]) -> None:
 
 
 def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> None:
-    """The interval of J for some k, one column per method."""
+    """Print the interval of J for some k, one column per method."""
     table = Table(
         title=f"expected confidence in the true class, {cost['J']:.3f}, after k attackers that {threat}",
         title_justify="left",

@@ -1,4 +1,4 @@
-"""What `precad certify` was asked, from its flags: which of them belong together, and what each of them stands for.
+"""Read the flags of `precad certify`: which of them belong together, and what each of them stands for.
 
 Evidence comes from a file of confidences, with the training's parameters as flags, or from run folders, which hold
 them. A wish (`--plan --attackers K --epsilon E`) needs a task and a lead, from either, or both as flags.
@@ -63,14 +63,14 @@ class CertifyFlags:
 
     @property
     def is_wishing(self) -> bool:
-        """Whether a wish is to be planned. Raises ConfigError for one without --plan."""
+        """Return whether a wish is to be planned. Raises ConfigError for one without --plan."""
         is_wish = self.attackers is not None or self.epsilon is not None
         if is_wish and not self.is_planning:
             raise ConfigError("--attackers, --epsilon: expected --plan with them, found none")
         return is_wish
 
     def certify(self) -> dict[str, Any]:
-        """The report on the evidence. Raises ConfigError."""
+        """Return the report on the evidence. Raises ConfigError."""
         if (self.confidences is None) == (not self.runs):
             which = "both" if self.runs else "none"
             raise ConfigError(f"--confidences, --run: expected one of the two, found {which}")
@@ -83,7 +83,7 @@ class CertifyFlags:
         return certify_given(found, labels, self._request(DEFAULT_DELTA), trainings=self.trainings, **given)
 
     def plan(self) -> dict[str, Any]:
-        """The report on the wish. Raises ConfigError."""
+        """Return the report on the wish. Raises ConfigError."""
         wished = self._require("attackers", "epsilon")
         self._refuse("sigma", beside="--attackers", why="it is what is looked for")
         self._refuse("trainings", beside="--attackers", why="a plan takes confidences as they are")
@@ -125,7 +125,7 @@ class CertifyFlags:
         )
 
     def _task(self) -> Task:
-        """PRECAD's, if records are spoken of, else central DP over users."""
+        """Return the task: PRECAD's, if records are spoken of, else central DP over users."""
         given = self._require("q", "rounds", "clients")
         n, given["delta"] = given.pop("clients"), DEFAULT_DELTA if self.delta is None else self.delta
         if all(getattr(self, name) is None for name in _OF_RECORDS):
@@ -134,7 +134,7 @@ class CertifyFlags:
         return PrecadTask(n_clients=n, n_records=of_records.pop("records"), **of_records, **given)
 
     def _require(self, *names: str) -> dict[str, Any]:
-        """These flags' values, by name. Raises ConfigError naming all that are missing."""
+        """Return these flags' values, by name. Raises ConfigError naming all that are missing."""
         missing = [name for name in names if getattr(self, name) is None]
         if missing:
             raise ConfigError("\n".join(f"{_NAMES[name]}: expected a value, found none" for name in missing))

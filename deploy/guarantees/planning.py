@@ -18,7 +18,8 @@ _SHOWN: Final = 8
 
 
 def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
-    """Every alternative with the least sigma that reaches the wish, best first, and the best by number of attackers.
+    """Return every alternative with the least sigma that reaches the wish, best first, and the best by number of
+    attackers.
 
     `reached` says whether one leaves a signal, that is, has noise over signal of at most the wish's limit.
     """
@@ -60,7 +61,7 @@ def _plain(plan: Plan, wish: Wish, task: Task) -> dict[str, Any]:
 
 
 def print_wish(console: Console, report: dict[str, Any]) -> None:
-    """The best plans, the verdict, and the frontier."""
+    """Print the best plans, the verdict, and the frontier."""
     wish, best = report["wish"], report["best"]
     words = (
         f"{wish['attackers']} attackers to {wish['threat']}, epsilon <= {wish['epsilon']:g}, prediction of "

@@ -1,4 +1,5 @@
-"""What `precad account` and `precad certify` draw with `--plot`. matplotlib is an extra (`bench`), loaded to draw only.
+"""Draw what `--plot` of `precad account` and `precad certify` asks for. matplotlib is an extra (`bench`), loaded to
+draw only.
 
 The legend says of every line whether it is a proved bound, and of every other that it is not a guarantee.
 """
@@ -53,14 +54,14 @@ _ESTIMATED: Final = {"linestyle": ":", "markerfacecolor": "white"}
 
 
 def require_plot(path: Path) -> None:
-    """Refuses, before anything is computed, what cannot be drawn. Raises ConfigError."""
+    """Refuse, before anything is computed, what cannot be drawn. Raises ConfigError."""
     _pyplot()
     if not path.parent.is_dir():
         raise ConfigError(f"--plot: expected a file in an existing folder, found {path}")
 
 
 def plot_account(report: Mapping[str, Any], path: Path) -> None:
-    """Epsilon by round, a panel for each view: what is proved, the limit, and PRECAD's formula."""
+    """Draw epsilon by round, a panel for each view: what is proved, the limit, and PRECAD's formula."""
     pyplot = _pyplot()
     found = report["by_round"]
     figure, axes = pyplot.subplots(1, len(VIEWS), figsize=SIZE, sharey=True, layout="constrained")
@@ -90,8 +91,8 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_certificates(report: Mapping[str, Any], path: Path) -> None:
-    """Certified accuracy by number of attackers, one line per method; beside it the planner's frontier, if planned, and
-    what attackers can do to the expected confidence in the true class, if computed."""
+    """Draw certified accuracy by number of attackers, one line per method. The planner's frontier is beside it if
+    planned. If computed, so is what attackers can do to the expected confidence in the true class."""
     pyplot = _pyplot()
     panels = [_draw_certified_accuracy]
     panels += [_draw_frontier] if "plan" in report else []
@@ -140,7 +141,7 @@ def _given(confidence: float | None) -> str:
 
 
 def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
-    """Attack inefficacy: the interval that J cannot leave, by number of attackers, weakest method outermost."""
+    """Draw attack inefficacy: the interval that J cannot leave, by number of attackers, weakest method outermost."""
     cost = report["attack_cost"]
     estimate = report.get("estimate") if cost["known_to_be_in"] == [0, 1] else None
     cost = cost if estimate is None else estimate["attack_cost"]
@@ -167,7 +168,7 @@ def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
 
 
 def plot_wish(report: Mapping[str, Any], path: Path) -> None:
-    """Noise over signal by attackers, best plans only; beside it the least sigma of every choice of T and C."""
+    """Draw noise over signal by attackers, best plans only; beside it the least sigma of every choice of T and C."""
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
     _draw_best_plans(axes[0], report)
@@ -207,14 +208,14 @@ def _draw_best_plans(axis: Any, report: Mapping[str, Any]) -> None:
 
 
 def _decades(axis: Any) -> None:
-    """Ticks at 1, 2, 5 of every power of ten, in plain digits."""
+    """Set ticks at 1, 2, 5 of every power of ten, in plain digits."""
     axis.yaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
     axis.yaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
 
 
 def _draw_choices(axis: Any, report: Mapping[str, Any]) -> None:
-    """Least sigma by C, one line for each T; by T alone where there is no C to choose. Hollow: out of reach."""
+    """Draw least sigma by C, one line for each T; by T alone where there is no C to choose. Hollow: out of reach."""
     wish, plans = report["wish"], report["plans"]
     axis.set_title(f"Least σ for {wish['attackers']} attackers\neach choice of T and C", fontsize=10)
     axis.set_ylabel("σ, noise of one server over R" if report["task"]["kind"] == "precad" else "σ, noise over S")
@@ -251,7 +252,7 @@ _WORDS: Final = {"add": "join", "replace": "replace benign units"}
 
 
 def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
-    """Least sigma by number of attackers, each point with the epsilon of one unit there."""
+    """Draw least sigma by number of attackers, each point with the epsilon of one unit there."""
     plan = report["plan"]
     reached = [row for row in plan["frontier"] if row["least_sigma"] is not None]
     FA, FB = plan["lead"]
@@ -310,7 +311,7 @@ def _name_ends(axis: Any, ends: Mapping[str, float]) -> None:
 
 
 def _apart(ascending: list[float], gap: float) -> list[float]:
-    """Heights at least `gap` from the next: moved down from the highest, but the i-th not below i gaps."""
+    """Return heights at least `gap` from the next: moved down from the highest, but the i-th not below i gaps."""
     placed, above = list[float](), math.inf
     for i, value in reversed(list(enumerate(ascending))):
         above = max(min(value, above - gap), i * gap)
@@ -319,12 +320,12 @@ def _apart(ascending: list[float], gap: float) -> list[float]:
 
 
 def _number(value: float | str) -> float:
-    """The report's infinite epsilon, which has no place on a linear axis, as a gap."""
+    """Return the report's infinite epsilon, which has no place on a linear axis, as a gap."""
     return math.nan if isinstance(value, str) else value
 
 
 def _pyplot() -> Any:
-    """matplotlib's pyplot, drawing to files. Raises ConfigError."""
+    """Return matplotlib's pyplot, drawing to files. Raises ConfigError."""
     try:
         importlib.import_module("matplotlib").use("agg")
         return importlib.import_module("matplotlib.pyplot")

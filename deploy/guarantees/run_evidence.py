@@ -1,7 +1,8 @@
-"""What run folders say for a certificate: the training as an attacking client meets it, and its models' confidences.
+"""Read evidence for a certificate from run folders: the training as an attacking client meets it, and its models'
+confidences.
 
 A certificate is about F_c, the expectation over trainings of the confidence in class c. One folder holds one training,
-and one model is one draw: the mean over O folders estimates F_c to Hoeffding's radius, so only many independent runs of
+and one model is one draw. The mean over O folders estimates F_c to Hoeffding's radius, so only many independent runs of
 one configuration make a guarantee. All folders must therefore have the same task and the same client section, and be
 different runs. Attacks that the configuration contains are part of the training: the certificate counts further ones.
 """
@@ -39,13 +40,13 @@ from precad.servers.store.folder import ledger_path, open_ledger
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """Of one configuration's runs."""
+    """Hold the evidence of one configuration's runs."""
 
     confidences: list[list[float]]
     """Mean over the runs, (n samples, n classes)."""
     labels: list[int]
     training: Training
-    """What one attacking client is to it: rate, noise of both servers over C, rounds."""
+    """The training as one attacking client meets it: rate, noise of both servers over C, rounds."""
     task: Task
     provenance: dict[str, Any]
     """For the report: what was read, and what all the models together cost."""
@@ -54,7 +55,7 @@ class RunEvidence:
 
     @property
     def n_runs(self) -> int:
-        """O, trainings that the confidences are means of."""
+        """Return O, trainings that the confidences are means of."""
         return len(self.provenance["folders"])
 
 
@@ -70,7 +71,8 @@ class _Run:
 
 
 def read_runs(paths: list[Path]) -> RunEvidence:
-    """The evidence of finished runs. Raises ConfigError naming the folder, what was expected and what was found."""
+    """Return the evidence of finished runs. Raises ConfigError naming the folder, what was expected and what was
+    found."""
     runs = [_read(path) for path in paths]
     first = runs[0].deployment
     for run in runs[1:]:
@@ -101,7 +103,8 @@ def read_runs(paths: list[Path]) -> RunEvidence:
 
 
 def training_of(task: Task) -> Training:
-    """The task as an attacking client meets it: both servers' noise over C, an update being at most C long on the grid.
+    """Return the task as an attacking client meets it: both servers' noise over C, an update being at most C long on
+    the grid.
 
     T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
     participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
@@ -122,7 +125,7 @@ def _most_draws(task: Task) -> int:
 
 
 def _may_end_early(task: Task) -> bool:
-    """Whether a client in every round would spend a budget before the last one."""
+    """Return whether a client in every round would spend a budget before the last one."""
     budgets = {
         View.ONE_SERVER: task.epsilon_budget_one_server,
         View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
@@ -154,7 +157,8 @@ def _read(path: Path) -> _Run:
 
 
 def _charged(folder: RunFolder, task: Task) -> Counter[str]:
-    """By A's ledger, which also holds the rounds that were given up after their charge. Raises OSError, DpError."""
+    """Count charges by A's ledger, which also holds the rounds that were given up after their charge. Raises OSError,
+    DpError."""
     ledger_path(folder.state_dir("a")).stat()  # opening would make one
     with open_ledger(folder.state_dir("a"), task) as ledger:
         return Counter(ledger.participation)
@@ -171,7 +175,7 @@ def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:
 
 
 def _difference(ours: Deployment, theirs: Deployment) -> str | None:
-    """The first field that changes the training's law and in which two runs differ."""
+    """Return the first field that changes the training's law and in which two runs differ."""
     for section, names in (("task", tuple(type(ours.task).model_fields)), ("client", _OF_THE_LAW)):
         mine, other = getattr(ours, section), getattr(theirs, section)
         for name in names:
@@ -188,14 +192,14 @@ _OF_THE_LAW: Final = (
 
 
 def _of_all_models(task: Task, view: View, n_runs: int, most: int) -> float:
-    """Of a client in the most rounds that there can be, in every run."""
+    """Return the epsilon of a client that is in every run in the most rounds that there can be."""
     limit = task_cost(task).most_of_a_client
     assert limit is not None  # a task has an end
     return task_privacy(task).epsilon(view, max(most, n_runs * limit), task.delta)
 
 
 def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
-    """What was read, and the privacy of all models together: one client's rounds in all runs, composed."""
+    """Return what was read, and the privacy of all models together: one client's rounds in all runs, composed."""
     together = sum((run.charged for run in runs), Counter[str]())
     most = max(together.values(), default=0)
     of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)

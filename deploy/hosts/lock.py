@@ -1,10 +1,13 @@
-"""Makes the lock files from pyproject.toml: names, versions, hashes and markers, never an address.
+"""Make the lock files from pyproject.toml: names, versions, hashes and markers, never an address.
 
-Run by `make lock`, and with --torch-needs-cuda by `make setup`. Three files come out: `requirements.lock`, which runs
-everything once torch can be imported, `requirements-cuda.lock`, the libraries that the default build of torch loads on
-Linux, and `requirements-cpu.lock`, the build of torch without them. Where there is no NVIDIA driver, `make` tries the
-last one first, which not every index offers; and it installs the CUDA libraries only when the build of torch that it
-got asks for them, so that nobody downloads gigabytes for a CPU.
+`make lock` runs it, and with --torch-needs-cuda `make setup`. Three files come out:
+
+    requirements.lock       runs everything once torch can be imported
+    requirements-cuda.lock  holds the libraries that the default build of torch loads on Linux
+    requirements-cpu.lock   holds the build of torch without them
+
+Where there is no NVIDIA driver, `make` tries the build without CUDA first, which not every index offers. It installs
+the CUDA libraries only when the build of torch that it got asks for them. So nobody downloads gigabytes for a CPU.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ CPU_BUILD = """\
 torch=={version}+cpu \\
     --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 """
-"""The same release of torch without CUDA, as its makers publish it for CPython 3.11 on x86-64 Linux."""
+"""Lock of the same release of torch without CUDA, as its makers publish it for CPython 3.11 on x86-64 Linux."""
 
 
 def resolve() -> str:
-    """The resolved requirements of the locked extras and CrypTen, as pip reads them. Raises CalledProcessError."""
+    """Return the resolved requirements of the locked extras and CrypTen, as pip reads them. Raises
+    CalledProcessError."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     with tempfile.NamedTemporaryFile("w", suffix=".in") as crypten:
         crypten.write(CRYPTEN + "\n")
@@ -60,17 +64,17 @@ def resolve() -> str:
 
 
 def entries(resolved: str) -> list[str]:
-    """One string per requirement, its hash lines included."""
+    """Return one string per requirement, its hash lines included."""
     return [e.rstrip() + "\n" for e in re.split(r"\n(?=\S)", resolved.strip())]
 
 
 def torch_needs_cuda() -> bool:
-    """Whether the installed build of torch asks for the CUDA libraries; its metadata says so."""
+    """Return whether the installed build of torch asks for the CUDA libraries; its metadata says so."""
     return any(re.match(r"nvidia-|cuda-", name) for name in importlib.metadata.requires("torch") or ())
 
 
 def main() -> None:
-    """Writes the files; or, with --torch-needs-cuda, answers that question by the exit code."""
+    """Write the files; or, with --torch-needs-cuda, answer that question by the exit code."""
     if sys.argv[1:] == ["--torch-needs-cuda"]:
         sys.exit(0 if torch_needs_cuda() else 1)
     plain: list[str] = []

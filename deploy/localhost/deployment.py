@@ -1,6 +1,6 @@
 """A whole deployment on one machine: the dealer, both aggregators and the clients, each an operating-system process.
 
-The runner is the operator. It makes certificates for this run, resolves the configuration, starts the processes,
+The runner is the operator. It makes certificates for this run, resolves the configuration and starts the processes. It
 watches both aggregators over gRPC, measures the public model on the held-out records, and writes the run folder. It
 holds no share and no seed, and takes no part in the protocol.
 """
@@ -65,7 +65,7 @@ class Observation:
 
 @dataclass(slots=True)
 class Progress:
-    """What the runner has seen of the task."""
+    """Hold what the runner has seen of the task."""
 
     task_id: str = ""
     metrics: list[dict[str, Any]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class LocalRun:
     def __init__(
         self, raw: Mapping[str, Any], output: Path, console: Console, *, accuracy_every_round: bool = True
     ) -> None:
-        """Validates everything, then writes the folder. Raises ConfigError, GateUnavailableError,
+        """Validate everything, then write the folder. Raises ConfigError, GateUnavailableError,
         EngineUnavailableError, PkiError.
 
         `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
@@ -112,7 +112,7 @@ class LocalRun:
         self._cost = task_cost(task)
 
     def _open_operations(self) -> None:
-        """Makes the token of the operations ports, where the run has any, and says where they are."""
+        """Make the token of the operations ports, where the run has any, and say where they are."""
         servers = (self.deployment.aggregator.a, self.deployment.aggregator.b, self.deployment.dealer)
         listening = [
             (role, own) for role, own in zip(SERVER_ROLES, servers, strict=True) if own and own.operations_listen
@@ -190,7 +190,7 @@ class LocalRun:
             await asyncio.gather(watching, stopping, guarding, return_exceptions=True)
 
     def _start_servers(self) -> list[Child]:
-        """The processes without whom there is no run. Each waits for the others."""
+        """Start the processes without whom there is no run. Each waits for the others."""
         config = str(self.folder.config)
         return [
             self._children.start("dealer", "serve", "dealer", config),
@@ -199,7 +199,7 @@ class LocalRun:
         ]
 
     def _start_clients(self) -> None:
-        """After the servers, so that no round is over before we watch."""
+        """Start the clients after the servers, so that no round is over before we watch."""
         ids, size = list(self.deployment.task.clients), self.deployment.localhost.clients_per_process
         for start in range(0, len(ids), size):
             group = ids[start : start + size]
@@ -227,14 +227,15 @@ class LocalRun:
         return "\n".join([*lines, f"logs: {self.folder.logs}"])
 
     def _exit_code(self, servers: list[Child]) -> int:
-        """Of the run: that of the first server which says why; a killed one says nothing, its peers say 4."""
+        """Return the run's exit code: that of the first server which says why. A killed server says nothing, and its
+        peers say 4."""
         codes = [child.exit_code for child in servers if child.exit_code not in (None, 0)]
         return next((code for code in codes if code is not None and code > 1), UNREACHABLE if codes else FAILURE)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
     async def _watch(self, table: LiveTable) -> None:
-        """Joins the two aggregators' records round by round, until both say that the task is finished."""
+        """Join the two aggregators' records round by round, until both say that the task is finished."""
         assert self.deployment.operator is not None  # resolve() supplied it
         operator, network = self.deployment.operator.tls, self.deployment.network
         addresses = ((network.aggregator_a, Role.AGGREGATOR_A), (network.aggregator_b, Role.AGGREGATOR_B))
@@ -286,7 +287,7 @@ class LocalRun:
         up: asyncio.Event,
         table: LiveTable | None,
     ) -> None:
-        """Finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError,
+        """Report the finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError,
         MalformedMessageError."""
         deadline = time.monotonic() + START_TIMEOUT_S
         request = control_pb2.WatchRequest(with_models=table is not None)
@@ -331,7 +332,7 @@ class LocalRun:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> dict[str, Any]:
-        """Writes the model and the summary."""
+        """Write the model and the summary."""
         task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
         if final is None or not metrics:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=REFUSED)
@@ -365,7 +366,7 @@ class LocalRun:
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:
-    """One line of metrics.jsonl from both servers' records. Raises RunFailedError when the servers disagree."""
+    """Return one line of metrics.jsonl from both servers' records. Raises RunFailedError when the servers disagree."""
     for name in ("round", "chosen", "accepted", "rejected", "missing", "model_digest"):
         if getattr(a, name) != getattr(b, name):
             raise RunFailedError(f"the aggregators disagree on {name} of round {a.round}", exit_code=FAILURE)
@@ -393,7 +394,7 @@ def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, acc
 
 
 def default_output(name: str) -> Path:
-    """runs/<name>-<time>, a folder that does not exist yet."""
+    """Return runs/<name>-<time>, a folder that does not exist yet."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     candidates = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
     with suppress(StopIteration):

@@ -40,11 +40,11 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code; None while the process runs."""
         return self.process.poll()
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """Return the last line of its log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "(nothing in its log)"
 
@@ -58,11 +58,11 @@ class Children:
         self.all: list[Child] = []
 
     def start(self, name: str, *arguments: str) -> Child:
-        """`precad ARGUMENTS` as a process of its own."""
+        """Start `precad ARGUMENTS` as a process of its own."""
         return self.start_program(name, *isolated_python(), "-m", "precad.deploy.cli.main", *arguments)
 
     def start_program(self, name: str, *command: str) -> Child:
-        """`command` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
+        """Start `command` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
         log = self._logs / f"{name}.log"
         environment = {**os.environ, **_our_code(), LIFELINE_VARIABLE: str(self._lifeline_read), **_ONE_THREAD_EACH}
         with log.open("wb") as file:
@@ -80,7 +80,7 @@ class Children:
         return child
 
     def stop(self) -> None:
-        """Ends every process that still runs: SIGTERM, and SIGKILL for whoever is left after GRACE_S."""
+        """End every process that still runs: SIGTERM, and SIGKILL for whoever is left after GRACE_S."""
         running = [child for child in self.all if child.exit_code is None]
         for child in running:
             child.process.send_signal(signal.SIGTERM)
@@ -93,7 +93,7 @@ class Children:
                 child.process.wait()
 
     def close(self) -> None:
-        """Stops everybody and cuts the lifeline."""
+        """Stop everybody and cut the lifeline."""
         self.stop()
         os.close(self._lifeline_write)
         os.close(self._lifeline_read)
@@ -115,7 +115,7 @@ def _our_code() -> dict[str, str]:
 
 
 def watch_lifeline() -> None:
-    """Makes this process exit when the one that started it is gone. Does nothing when it was started by hand."""
+    """Make this process exit when the one that started it is gone. Does nothing when it was started by hand."""
     descriptor = os.environ.get(LIFELINE_VARIABLE, "")
     if not descriptor.isdigit():
         return

@@ -21,7 +21,7 @@ _PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_justify"
 
 
 def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:
-    """What was trained, what was refused, what is guaranteed to whom, and what it cost."""
+    """Print what was trained, what was refused, what is guaranteed to whom, and what it cost."""
     privacy = task_privacy(task)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
@@ -51,7 +51,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
 
 
 def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
-    """One line for each unit and view: the bound that assumes less first. What a budget limits comes first."""
+    """Return one line for each unit and view: the bound that assumes less first. What a budget limits comes first."""
     privacy = task_privacy(task)
     found = Table(title=f"epsilon at delta = {summary['delta']} (proved bounds, add/remove one)", **_PLAIN)
     for heading in ("of one", "against", *HEADINGS.values()):
@@ -64,7 +64,7 @@ def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
 
 
 def _rows(summary: Mapping[str, Any], unit: Unit, task: Task) -> list[tuple[str, str, str]]:
-    """(name in the summary, of whom, against whom)."""
+    """Return (name in the summary, of whom, against whom)."""
     of_views = [(view.value, str(unit), _AGAINST[view]) for view in View]
     if "epsilon_client" not in summary:
         return of_views

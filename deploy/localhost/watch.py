@@ -1,4 +1,4 @@
-"""What the runner shows while the processes work: one line a round, for people, on standard error."""
+"""Show the work of the processes to people: one line a round, on standard error."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class LiveTable:
             self._console.print(self._table(self._rows))
 
     def say(self, status: str) -> None:
-        """One line under the table, about what is going on; into a file, until there are rounds to tell of."""
+        """Show one line under the table, about what is going on; into a file, until there are rounds to tell of."""
         if status != self._status and not self._console.is_terminal and not self._rows:
             self._console.print(status, highlight=False, soft_wrap=True)
         self._status = status
 
     def warn(self, message: str) -> None:
-        """One line that stays, above the table."""
+        """Print one line that stays, above the table."""
         self._console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """A finished round, as `metrics.jsonl` holds it."""
+        """Show a finished round, as `metrics.jsonl` holds it."""
         row = _row(metrics)
         self._rows.append(row)
         if not self._console.is_terminal:
@@ -70,10 +70,11 @@ class LiveTable:
 
 
 _CAPTION = "ε: of the rounds so far, if no draw is discarded"
-"""Whose figure it is: a server that discards draws may learn more, which the summary at the end says."""
+"""Caption of the figure for rounds without a discarded draw. A server that discards draws may learn more, as the
+summary at the end says."""
 
 _CLIENT = "ε client"
-"""Of a whole client, drawn or not: of tasks that have a budget for it, and of no others."""
+"""Column of a whole client's epsilon, drawn or not. Only tasks that have a budget for it show the column."""
 
 COLUMNS = (
     ("round", True),
@@ -91,7 +92,7 @@ COLUMNS = (
 
 
 def warning_of(task: Task) -> str | None:
-    """What has to be said before a task is run that protects nobody."""
+    """Return the warning that comes before a task that protects nobody, None for any other."""
     if task.algorithm != "non-private":
         return None
     return (
@@ -101,7 +102,7 @@ def warning_of(task: Task) -> str | None:
 
 
 def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Cells by column. Epsilons are of the rounds so far."""
+    """Return cells by column. Epsilons are of the rounds so far."""
     seconds = metrics["seconds"]
     accuracy = metrics["accuracy"]
     left_out = [*metrics["rejected"], *(f"({client})" for client in metrics["missing"])]

@@ -18,8 +18,8 @@ from precad.servers.store.folder import ledger_path, store_path
 
 
 def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
-    """What one server keeps in PostgreSQL, as files, with its ledger's: all of it, or no folder. Raises ConfigError,
-    SetupError, StoreError."""
+    """Copy what one server keeps in PostgreSQL into files, with its ledger's: all of it, or no folder. Raises
+    ConfigError, SetupError, StoreError."""
     own: ServerConfig
     if role is Role.DEALER:
         own = section(deployment.dealer, "dealer")
@@ -47,7 +47,8 @@ def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
 
 
 def check_log(state_dir: Path, *, against: Path | None = None, known: str | None = None) -> dict[str, Any]:
-    """What was verified, in numbers. Nothing on disk is changed, so a copy of a running server's folder will do.
+    """Verify a server's log and ledger, and return what was verified, in numbers. Nothing on disk is changed, so a copy
+    of a running server's folder will do.
 
     Raises: SetupError when a file is not there; AuditError, LedgerCorruptedError when something was changed;
     PeerMismatchError when the two servers' logs contradict one another.

@@ -1,11 +1,11 @@
-"""What `precad status` and `precad watch` look at: servers through their operations ports, or a run folder.
+"""Read the state of servers and runs for `precad status` and `precad watch`, from operations ports or a run folder.
 
     URL       http[s]://HOST:PORT of one operations port; https is checked against the system's authorities
     CONFIG    every server of the file that has `operations_listen`; TLS is checked against the file's own authority
     FOLDER    of a run on this machine, from what it has written
 
 The token is in the file that --token names, else in `operations_token` of CONFIG, else in PRECAD_OPERATIONS_TOKEN. It
-is sent in a header to the address that was named and to no other: redirects are not followed, and in plain text only
+is sent in a header to the address that was named and to no other. Redirects are not followed, and plain text goes only
 to this machine.
 """
 
@@ -46,7 +46,7 @@ PATIENCE_S = 30.0
 DATA = b"data: "
 MAX_LINE = 1 << 24
 ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError)
-"""Of a server that is not there, hangs, or is none of ours. (pydantic's and json's are ValueErrors.)"""
+"""Errors of a server that is not there, hangs, or is none of ours. (pydantic's and json's are ValueErrors.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Source:
 
 
 def place_of(target: str | None) -> str | Path:
-    """A run folder, or what `sources_of` takes. Raises ConfigError."""
+    """Return a run folder, or what `sources_of` takes. Raises ConfigError."""
     if target is not None:
         return Path(target) if Path(target).is_dir() else target
     runs = [path.parent for path in Path("runs").glob("*/config.toml")]
@@ -72,7 +72,7 @@ def place_of(target: str | None) -> str | Path:
 
 
 def sources_of(target: str, token_file: Path | None) -> list[Source]:
-    """Of a URL or a configuration. Raises ConfigError."""
+    """Return the sources of a URL or a configuration. Raises ConfigError."""
     if target.startswith(("http://", "https://")):
         return [_source_of_url(target, token_file)]
     deployment = configuration.load(Path(target))
@@ -121,7 +121,7 @@ def _token(path: Path | None) -> str:
 
 
 async def fetch(source: Source) -> Status:
-    """The status now. Raises RunFailedError."""
+    """Return the status now. Raises RunFailedError."""
     try:
         async with (
             _session(source, silence_s=10.0) as session,
@@ -134,7 +134,7 @@ async def fetch(source: Source) -> Status:
 
 
 async def follow(source: Source) -> AsyncIterator[Status]:
-    """The status now and whenever it changes, until the stream ends. Raises RunFailedError."""
+    """Yield the status now and whenever it changes, until the stream ends. Raises RunFailedError."""
     try:
         async with (
             _session(source, silence_s=45.0) as session,  # a stream without events says so every 15 seconds
@@ -180,7 +180,7 @@ def _unreachable(source: Source, error: Exception) -> RunFailedError:
 
 
 async def statuses_at(place: str | Path, token: Path | None) -> tuple[dict[str, Status], list[str]]:
-    """Of the servers that answer, by name, and what is wrong with the others."""
+    """Return the status of each server that answers, by name, and what is wrong with the others."""
     if isinstance(place, Path):
         return {place.name or str(place): read_run(place)}, []
     sources = sources_of(place, token)
@@ -198,13 +198,14 @@ async def statuses_at(place: str | Path, token: Path | None) -> tuple[dict[str, 
 
 
 def as_it_goes(place: str | Path, token: Path | None) -> AsyncIterator[Status]:
-    """Until the task is over: of a run folder, or of the first server that the configuration names. Raises
-    ConfigError."""
+    """Yield the status until the task is over: of a run folder, or of the first server that the configuration names.
+    Raises ConfigError."""
     return _run_as_it_goes(place) if isinstance(place, Path) else _server_as_it_goes(sources_of(place, token)[0])
 
 
 async def _server_as_it_goes(source: Source) -> AsyncIterator[Status]:
-    """Until the server says that the task is over. A stream that breaks off is taken up again for a while."""
+    """Yield the status until the server says that the task is over. A stream that breaks off is taken up again for a
+    while."""
     seen_at: float | None = None
     while True:
         try:
@@ -220,7 +221,7 @@ async def _server_as_it_goes(source: Source) -> AsyncIterator[Status]:
 
 
 async def _run_as_it_goes(folder: Path) -> AsyncIterator[Status]:
-    """Until the run has its summary."""
+    """Yield the status until the run has its summary."""
     while True:
         found = read_run(folder)
         yield found
@@ -233,7 +234,7 @@ async def _run_as_it_goes(folder: Path) -> AsyncIterator[Status]:
 
 
 def read_run(root: Path) -> Status:
-    """What a run on this machine has come to, by its folder. Raises ConfigError."""
+    """Return the state of a run on this machine, by its folder. Raises ConfigError."""
     folder = RunFolder(root.absolute())
     deployment = configuration.load(folder.config)
     rounds = read_rounds(folder)
@@ -262,7 +263,7 @@ def read_run(root: Path) -> Status:
 
 
 def read_rounds(folder: RunFolder) -> list[RoundSummary]:
-    """The lines of metrics.jsonl that are whole. Raises ConfigError for one that is not a round's."""
+    """Return the lines of metrics.jsonl that are whole. Raises ConfigError for one that is not a round's."""
     if not folder.metrics.exists():
         return []
     lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
@@ -302,7 +303,7 @@ def _epsilons(deployment: Deployment, rounds: list[RoundSummary]) -> tuple[Epsil
 
 
 def status_table(statuses: Mapping[str, Status]) -> Table:
-    """A column per server."""
+    """Return a column per server."""
     table = Table(show_header=True, box=None, pad_edge=False)
     table.add_column("")
     for name in statuses:
@@ -314,7 +315,7 @@ def status_table(statuses: Mapping[str, Status]) -> Table:
 
 
 def _facts(status: Status) -> dict[str, str]:
-    """What one column says, by row. Values of servers are shown as they are, not as markup."""
+    """Return the cells of one column, by row. Values of servers are shown as they are, not as markup."""
     facts = {"task": status.task or "-", "state": status.state + (", draining" if status.is_draining else "")}
     if status.role != "run":
         facts["ready"] = "yes" if status.is_ready else "no"
@@ -359,7 +360,8 @@ def _facts(status: Status) -> dict[str, str]:
 
 
 def metrics_of(round: RoundSummary) -> dict[str, Any]:
-    """A round as `LiveTable` takes it, from a server's status: who was accepted is counted, who was not is named."""
+    """Return a round as `LiveTable` takes it, from a server's status: who was accepted is counted, who was not is
+    named."""
     left_out: dict[str, list[str]] = {"rejected": [], "missing": []}
     for outcome in round.outcomes:
         if outcome.verdict != "accepted":
@@ -378,7 +380,7 @@ def metrics_of(round: RoundSummary) -> dict[str, Any]:
 
 
 async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, title: str) -> None:
-    """A line per round as it comes. Raises RunFailedError when the task ended early."""
+    """Show a line per round as it comes. Raises RunFailedError when the task ended early."""
     last: Status | None = None
     n_shown = 0
     with LiveTable(console, title=title) as table:

@@ -1,6 +1,6 @@
 """`precad audit validation`: the real two-party check on ring vectors of your own, so that anyone can attack it.
 
-Both parties run the code that the servers run, as two threads that share nothing but a channel; vectors enter as the
+Both parties run the code that the servers run, as two threads that share nothing but a channel. Vectors enter as the
 submissions of one round.
 """
 
@@ -28,7 +28,7 @@ from precad.mpc.tuples.held import BatchShape, ServerTuples
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What a batch of vectors came to."""
+    """Hold the verdicts and costs of a batch of vectors."""
 
     verdicts: tuple[bool, ...]
     rounds: int
@@ -38,7 +38,7 @@ class Audit:
 
 
 def audit(vectors: RingArray, bound: NormBound, *, gate: Gate, mode: Mode = Mode.MASKED) -> Audit:
-    """One round of the complete validation with fresh randomness. Shapes: vectors (n, d)."""
+    """Run one round of the complete validation with fresh randomness. Shapes: vectors (n, d)."""
     clients = tuple(f"vector-{i}" for i in range(len(vectors)))
     blocks = top_bits.blocks(gate, len(vectors), bound.low_bits)
     shape = BatchShape("audit", 0, clients, bound.dim, blocks)
@@ -64,7 +64,7 @@ def check_submissions(
     gate: Gate,
     mode: Mode,
 ) -> Audit:
-    """Both servers' part, on what each of them holds of every client. Raises what either party raises."""
+    """Run both servers' part, on what each of them holds of every client. Raises what either party raises."""
     shape = tuples[0].shape
     bindings = {
         client: hashlib.sha256(ring.to_bytes(payloads[0][client]) + ring.to_bytes(payloads[1][client])).digest()
@@ -84,7 +84,7 @@ def check_submissions(
 
 
 def load_vectors(path: Path) -> RingArray:
-    """Array `x` of a .npz file. Raises ConfigError naming what was expected."""
+    """Return array `x` of a .npz file. Raises ConfigError naming what was expected."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             x = archive["x"]
@@ -104,7 +104,7 @@ def load_vectors(path: Path) -> RingArray:
 def audit_file(
     path: Path, *, clip: float, frac_bits: int, n_rows: int, seed_count: int, gate: str, mode: str
 ) -> dict[str, Any]:
-    """The report of the command: verdicts under fresh seeds, `seed_count` times.
+    """Return the report of the command: verdicts under fresh seeds, `seed_count` times.
 
     A vector's verdict is `accept` if any of the runs accepted it. Raises ConfigError, ParameterError.
     """

@@ -1,6 +1,6 @@
-"""What a run's predictions are certified to withstand: proved of its trainings, and estimated from their models.
+"""Certify what a run's predictions withstand: proved of its trainings, and estimated from their models.
 
-The method is the exact law of k sampled attackers, joining, as `precad certify --run` computes it; seeds of one
+The method is the exact law of k sampled attackers, joining, as `precad certify --run` computes it. Seeds of one
 simulation count as independent trainings, as the folders of one configuration do there.
 """
 
@@ -46,12 +46,12 @@ class Certificate:
 
     @property
     def tolerated(self) -> int:
-        """The most attackers that any prediction is proved to withstand. 0: the certificate is vacuous."""
+        """Return the most attackers that any prediction is proved to withstand. 0: the certificate is vacuous."""
         return max((k for k, share in enumerate(self.proved) if share > 0), default=0)
 
 
 def certificate_of(run: Run) -> Certificate | str:
-    """The certificate, or why there is none. Raises ConfigError where a model's file is damaged."""
+    """Return the certificate, or why there is none. Raises ConfigError where a model's file is damaged."""
     if (why := uncertified(run)) is not None:
         return why
     try:
@@ -64,7 +64,7 @@ def certificate_of(run: Run) -> Certificate | str:
 def certified(
     confidences: list[list[float]], labels: list[int], training: Training, delta: float, n_trainings: int
 ) -> Certificate:
-    """confidences: means over n_trainings, (n samples, n classes). Raises ConfigError."""
+    """Return the certificate. confidences: means over n_trainings, (n samples, n classes). Raises ConfigError."""
     request = Request(delta=delta, methods=(Method.EXACT,), at_most=AT_MOST)
     report = certify_runs(confidences, labels, training, request, n_runs=n_trainings, provenance={})
     return Certificate(
@@ -78,7 +78,7 @@ def certified(
 
 
 def with_certificate_note(run: Run, found: Certificate | str) -> Run:
-    """The run; with a note of why there is no certificate."""
+    """Return the run; with a note of why there is no certificate."""
     return replace(run, notes=(*run.notes, f"No certificate: {found}.")) if isinstance(found, str) else run
 
 
@@ -87,7 +87,7 @@ def _curve(report: dict[str, Any]) -> tuple[float, ...]:
 
 
 def uncertified(run: Run) -> str | None:
-    """Why nothing can be certified of such a run; None if something can."""
+    """Return why nothing can be certified of such a run; None if something can."""
     if run.algorithm != "precad" and not run.is_validated:
         return f"certificates are of PRECAD's training, this is {run.algorithm}"
     if Level.CLIENT not in task_privacy(run.task).every_round:
@@ -102,7 +102,7 @@ def uncertified(run: Run) -> str | None:
 
 
 def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
-    """Mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
+    """Return mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
     source = replace(DataSource.of(run.client), may_download=False)  # a report asks nobody for anything
     split = source.load(side=networks.image_side(run.task.model))
     test = split.test
@@ -121,7 +121,7 @@ def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
 
 
 def _parameters(path: Path, trained: Trained, dim: int) -> NDArray[np.float32]:
-    """A seed's final model (dim,). Raises ConfigError."""
+    """Return a seed's final model (dim,). Raises ConfigError."""
     try:
         with np.load(path, allow_pickle=False) as saved:
             parameters, rounds = np.array(saved["parameters"]), int(saved["rounds"])

@@ -1,4 +1,4 @@
-"""What is drawn, as data: the page's script and matplotlib draw the same charts, and each comes with its table."""
+"""Describe charts as data: the page's script and matplotlib draw the same charts, and each comes with its table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precad.deploy.reporting.runs import AGAINST, Round, Run, Statement
 from precad.dp.accountants.pld import Unit, View
 
 MOST_POINTS: Final = 400
-"""Of a line; of longer ones every so many rounds are drawn, and the last."""
+"""Most points of a line. A longer line has one point in every so many rounds, and the last."""
 MOST_COLUMNS: Final = 60
 LEAST_ATTACKERS: Final = 5
 """Where the certificates' axis ends at least."""
@@ -49,9 +49,9 @@ class Series:
     name: str
     """As tables and figures call it."""
     run: str
-    """Whose it is."""
+    """The run that the line belongs to."""
     what: str
-    """Of which kind; a run may have several in a chart."""
+    """The kind of line; a run may have several in a chart."""
     colour: int
     """Number in the palette."""
     points: tuple[Point, ...]
@@ -79,7 +79,7 @@ class Chart:
     """Where the axis ends; none: where the data do."""
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """(headings, rows) of the numbers that are drawn."""
+        """Return (headings, rows) of the numbers that are drawn."""
         by_x = [dict(series.points) for series in self.series]
         rows = []
         for x in sorted({x for points in by_x for x in points}):
@@ -88,12 +88,12 @@ class Chart:
         return [self.x_label, *(series.name for series in self.series)], rows
 
     def to_json(self) -> dict[str, Any]:
-        """For the script; JSON has no infinity, so that there is none in here."""
+        """Return the chart for the script. JSON has no infinity, so that there is none in here."""
         return asdict(self)
 
 
 def charts_of(runs: Sequence[Run], certificates: Sequence[Certificate | str]) -> tuple[Chart, ...]:
-    """Every chart that the runs have something for."""
+    """Return every chart that the runs have something for."""
     made = (
         _accuracy(runs),
         _epsilon(runs),
@@ -141,7 +141,7 @@ def _attack_success(runs: Sequence[Run]) -> Chart:
 
 
 def _seconds_by_round(runs: Sequence[Run]) -> Chart | None:
-    """Of simulations, which have no phases; deployments beside them."""
+    """Draw seconds by round if a run is a simulation, which has no phases. Deployments stand beside it."""
     if not any(run.is_simulation for run in runs):
         return None
     return Chart(
@@ -159,7 +159,7 @@ def _seconds_by_round(runs: Sequence[Run]) -> Chart | None:
 def _over_seeds(
     runs: Sequence[Run], value: Callable[[Round], float | None], what: str, *, has_band: bool = True
 ) -> tuple[Series, ...]:
-    """A line per run: its training, or the mean of its seeds in a band from the lowest to the highest."""
+    """Return a line per run: its training, or the mean of its seeds in a band from the lowest to the highest."""
     made = []
     for i, run in enumerate(runs):
         by_round: dict[int, list[float]] = {}
@@ -183,7 +183,7 @@ _DASHES: Final[Mapping[str, Dash]] = {AGAINST[View.ONE_SERVER]: Dash.SOLID, AGAI
 
 
 def _epsilon(runs: Sequence[Run]) -> Chart:
-    """Every statement that has a curve."""
+    """Chart every statement that has a curve."""
     drawn = [(i, run, s) for i, run in enumerate(runs) for s in run.statements if s.by_round]
     return Chart(
         key="epsilon",
@@ -225,7 +225,7 @@ _FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 5))
 
 
 def _uploads(runs: Sequence[Run]) -> Chart:
-    """One training: a column a round. Several: cumulated, on the same axes."""
+    """Chart one training as a column a round. Several are cumulated, on the same axes."""
     if len(runs) == 1 and len(runs[0].trainings) == 1:
         return _upload_columns(runs[0])
     made = []
@@ -275,7 +275,7 @@ def _upload_columns(run: Run) -> Chart:
 
 
 def _cumulated(run: Run, fate: str) -> tuple[Point, ...]:
-    """Mean over the seeds of the uploads since the first round, as far as all seeds go."""
+    """Return mean over the seeds of the uploads since the first round, as far as all seeds go."""
     totals = [0] * len(run.trainings)
     points: list[Point] = []
     for together in zip(*(trained.rounds for trained in run.trainings), strict=False):
@@ -321,7 +321,7 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]
 
 
 def _ended(curve: Sequence[float], length: int) -> list[float]:
-    """The curve with the zeros that follow its first; one that does not fall to zero ends with the search."""
+    """Return the curve with the zeros that follow its first; one that does not fall to zero ends with the search."""
     return [*curve, *[0.0] * (length - len(curve))] if curve[-1] == 0 else list(curve)
 
 
@@ -380,7 +380,7 @@ def _bars(runs: Sequence[Run], amounts: Mapping[str, Mapping[str, float]], what:
 
 
 def _noted(note: str, runs: Sequence[Run], *, seeds: str) -> str:
-    """The note, and how several seeds and many rounds are drawn."""
+    """Return the note, and how several seeds and many rounds are drawn."""
     if any(len(run.trainings) > 1 for run in runs):
         note += f" Of several seeds: {seeds}."
     longest = max((len(trained.rounds) for run in runs for trained in run.trainings), default=0)
@@ -388,7 +388,7 @@ def _noted(note: str, runs: Sequence[Run], *, seeds: str) -> str:
 
 
 def _thinned(points: Iterable[Point]) -> tuple[Point, ...]:
-    """At most MOST_POINTS of them, the last among them."""
+    """Return at most MOST_POINTS of them, the last among them."""
     found = list(points)
     step = math.ceil(len(found) / MOST_POINTS) or 1
     return tuple(found[::-1][::step][::-1])

@@ -69,17 +69,17 @@ class _Summary(Written):
 
     @property
     def is_of_before(self) -> bool:
-        """Whether it has one figure for each view, of the rounds that there were."""
+        """Return whether it has one figure for each view, of the rounds that there were."""
         return self.realised_epsilon_one_server is None
 
     def realised(self, view: View) -> float | None:
-        """What the view's rounds came to, if no draw was discarded."""
+        """Return the epsilon of the view's rounds, if no draw was discarded."""
         found: float | None = getattr(self, f"{'' if self.is_of_before else 'realised_'}epsilon_{view}")
         return found
 
 
 def read_deployed(path: Path) -> Run:
-    """A finished run. Raises ConfigError where a file is missing or damaged, or files contradict each other."""
+    """Read a finished run. Raises ConfigError where a file is missing or damaged, or files contradict each other."""
     folder = RunFolder(path)
     deployment = configuration.load(folder.config)
     summary = read_object(folder.summary, _Summary)
@@ -108,7 +108,7 @@ def _client(deployment: Deployment, path: Path) -> ClientConfig:
 
 
 def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequence[_Line]) -> None:
-    """What both files say is the same. Raises ConfigError."""
+    """Refuse a folder whose two files disagree on what both say. Raises ConfigError."""
     last = lines[-1]
     found = {
         "rounds": (summary.rounds, len(lines)),
@@ -156,7 +156,7 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
 
 
 def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
-    """Both views of what the algorithm protects, and a whole client where there is an account of it."""
+    """Return both views of what the algorithm protects, and a whole client where there is an account of it."""
     figures = {name: _figures(task, summary, name) for name in (*View, Level.CLIENT)}
     by_round = {
         View.ONE_SERVER: tuple((line.round + 1, line.epsilon_one_server) for line in lines),
@@ -167,7 +167,7 @@ def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[
 
 
 def _figures(task: Task, summary: _Summary, name: View | Level) -> Figures | None:
-    """A folder of before says what was realised alone; the other figure follows from its task."""
+    """Return both figures. A folder of before says what was realised alone; the other figure follows from its task."""
     stated: float | None = getattr(summary, f"epsilon_{name}")
     if stated is None:
         return None
@@ -192,7 +192,8 @@ def deployed_statements(
     most_rounds: int | None,
     by_round: Mapping[View, tuple[tuple[int, float], ...]] | None = None,
 ) -> tuple[Statement, ...]:
-    """What the epsilons of a task's ledger mean. A whole client stands first where a budget limits its epsilon."""
+    """State what the epsilons of a task's ledger mean. A whole client stands first where a budget limits its
+    epsilon."""
     privacy = task_privacy(task)
     statements = []
     for view in View:

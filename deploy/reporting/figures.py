@@ -23,7 +23,7 @@ _STYLES: Final = {Dash.SOLID: "-", Dash.DASHED: "--", Dash.DOTTED: ":", Dash.DAS
 
 
 def require_matplotlib() -> Any:
-    """matplotlib's pyplot, drawing to files. Raises ConfigError."""
+    """Return matplotlib's pyplot, drawing to files. Raises ConfigError."""
     try:
         importlib.import_module("matplotlib").use("agg")
         return importlib.import_module("matplotlib.pyplot")
@@ -32,7 +32,7 @@ def require_matplotlib() -> Any:
 
 
 def png_files(charts: Sequence[Chart]) -> dict[str, bytes]:
-    """File name to contents. Raises ConfigError without matplotlib."""
+    """Return file name to contents. Raises ConfigError without matplotlib."""
     pyplot = require_matplotlib()
     return {f"{chart.key}.png": _png(pyplot, chart) for chart in charts}
 
@@ -52,7 +52,7 @@ def _png(pyplot: Any, chart: Chart) -> bytes:
 
 
 def _more_height(chart: Chart) -> float:
-    """Inches for many bars and long legends."""
+    """Return inches for many bars and long legends."""
     bars = len(chart.categories) * len(chart.series)
     rows = math.ceil(len(chart.series) / _legend_columns(chart))
     return max(0.0, 0.17 * (bars - 20)) + 0.17 * max(0, rows - 2)
@@ -87,7 +87,7 @@ def _columns(axis: Any, chart: Chart) -> None:
 
 
 def _columns_of(series: Series) -> tuple[list[float], list[float]]:
-    """x and y; what has no number is a gap."""
+    """Return x and y; what has no number is a gap."""
     return [x for x, _ in series.points], [float("nan") if y is None else y for _, y in series.points]
 
 
@@ -126,5 +126,5 @@ _DRAW: Final[Mapping[Kind, Callable[[Any, Chart], None]]] = {
 
 
 def _plain(text: str) -> str:
-    """Labels come from run folders: a dollar sign is one, and no formula."""
+    """Return the label with dollar signs as plain text: labels come from run folders, and none is a formula."""
     return text.replace("$", r"\$")

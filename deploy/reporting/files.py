@@ -28,12 +28,12 @@ class Written(BaseModel):
 
 
 def read_object(path: Path, kind: type[M]) -> M:
-    """A file with one JSON object. Raises ConfigError."""
+    """Read a file with one JSON object. Raises ConfigError."""
     return _parsed(_text(path), kind, str(path))
 
 
 def read_lines(path: Path, kind: type[M]) -> list[M]:
-    """A file with a JSON object a line, at least one. Raises ConfigError."""
+    """Read a file with a JSON object a line, at least one. Raises ConfigError."""
     lines = _text(path).splitlines()
     if not lines:
         raise ConfigError(f"{path}: expected a line for every round, found none")

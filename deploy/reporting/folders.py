@@ -64,7 +64,7 @@ def _reader_of_simulations(path: Path) -> RunReader:
 
 
 def _require_comparable(first: Run, other: Run) -> None:
-    """Accuracy is on one data set and epsilon at one delta, or axes would mix what cannot be compared."""
+    """Require that accuracy is on one data set and epsilon at one delta, or axes would mix what cannot be compared."""
     for name, ours, theirs in (
         ("client.dataset", first.client.dataset, other.client.dataset),
         ("task.delta", first.task.delta, other.task.delta),
@@ -77,7 +77,7 @@ def _require_comparable(first: Run, other: Run) -> None:
 
 
 def _labelled(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Labels are short, and no two the same."""
+    """Return the runs with short labels, no two the same."""
     short = [run.label if len(run.label) <= _LONGEST_LABEL else run.label[: _LONGEST_LABEL - 1] + "…" for run in runs]
     times = Counter(short)
     seen = Counter[str]()

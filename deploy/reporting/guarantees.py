@@ -1,4 +1,4 @@
-"""What is guaranteed against whom, in a sentence, and row by row with what it rests on.
+"""State what is guaranteed against whom, in a sentence, and row by row with what it rests on.
 
 Only proved bounds are guarantees. Accuracy under a simulated attack and certificates estimated from too few models are
 measurements, and nothing here calls them anything else.
@@ -33,7 +33,7 @@ class Guarantee:
 
 
 def sentence(run: Run, certificate: Certificate | str) -> str:
-    """All of it, shortly."""
+    """Return all of it, shortly."""
     text = in_words(run.statements, certificate, with_notes=run.is_simulation or run.task.algorithm != "precad")
     if not run.is_simulation:
         return text
@@ -42,8 +42,8 @@ def sentence(run: Run, certificate: Certificate | str) -> str:
 
 
 def in_words(statements: Sequence[Statement], certificate: Certificate | str, *, with_notes: bool = False) -> str:
-    """The same of these statements. with_notes: what an algorithm takes for granted. Of PRECAD in a deployment it is
-    said who is corrupted, and no more."""
+    """Say in one sentence what the statements and the certificate guarantee. with_notes: what an algorithm takes for
+    granted. For PRECAD in a deployment the sentence says who is corrupted, and no more."""
     parts = [_privacy(statements, with_notes=with_notes)]
     if isinstance(certificate, Certificate):
         parts.append(f"against poisoning, {_certified(certificate)}")
@@ -51,7 +51,7 @@ def in_words(statements: Sequence[Statement], certificate: Certificate | str, *,
 
 
 def _privacy(statements: Sequence[Statement], *, with_notes: bool) -> str:
-    """The statements about records, or about clients where there are no others."""
+    """Return the statements about records, or about clients where there are no others."""
     wanted = [s for s in statements if s.unit is Unit.RECORD] or list(statements)
     proved = [statement for statement in wanted if _is_proved(statement)]
     if not proved:
@@ -63,7 +63,7 @@ def _privacy(statements: Sequence[Statement], *, with_notes: bool) -> str:
 
 
 def _bound(statement: Statement) -> str:
-    """With the second figure, of whoever assumes more."""
+    """Return the bound with the second figure, of whoever assumes more."""
     assert statement.epsilon is not None  # of those that are proved
     text = f"ε\u00a0≤\u00a0{rounded_up(statement.epsilon)}"
     if statement.realised is None:
@@ -72,7 +72,7 @@ def _bound(statement: Statement) -> str:
 
 
 def _who(statement: Statement) -> str:
-    """The adversary of the first figure."""
+    """Return the adversary of the first figure."""
     return statement.against + (", draws discarded or not" if statement.realised is not None else "")
 
 
@@ -99,7 +99,7 @@ def _certified(certificate: Certificate) -> str:
 
 
 def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
-    """Row by row."""
+    """Return the guarantees, row by row."""
     rows = [_of_statement(run, statement) for statement in run.statements]
     if run.is_validated or run.algorithm == "precad":
         rows.append(_of_norms(run))

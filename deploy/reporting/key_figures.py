@@ -35,7 +35,7 @@ class KeyFigure:
 
 
 def key_figures(run: Run) -> list[KeyFigure]:
-    """Outcome first, then cost."""
+    """Return the key figures: outcome first, then cost."""
     return [*_outcome(run), *_privacy(run), *_uploads(run), *_cost(run)]
 
 
@@ -53,7 +53,7 @@ def _over_seeds(name: str, values: list[float]) -> KeyFigure:
 
 
 def _privacy(run: Run) -> Iterator[KeyFigure]:
-    """Of each statement the figure that assumes less, then that of the rounds there were."""
+    """Yield for each statement the figure that assumes less, then that of the rounds there were."""
     for statement in run.statements:
         name = f"ε of one {'whole client' if statement.unit is Unit.CLIENT else 'record'}, against {statement.against}"
         if statement.realised is None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Format(StrEnum):
-    """What a number is."""
+    """Name the kind of a number."""
 
     SHARE = "share"
     EPSILON = "epsilon"
@@ -18,7 +18,7 @@ class Format(StrEnum):
 
 
 def shown(value: float | None, kind: Format) -> str:
-    """For people; the page's script writes the same."""
+    """Return the number for people; the page's script writes the same."""
     if value is None or not math.isfinite(value):
         return "none" if value is None else "∞"
     match kind:
@@ -35,12 +35,12 @@ def shown(value: float | None, kind: Format) -> str:
 
 
 def rounded_up(epsilon: float) -> str:
-    """Three digits, upwards: a bound stays one."""
+    """Return three digits, upwards: a bound stays one."""
     return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
 def rounded_down(share: float) -> str:
-    """Three decimals, downwards: a certified share stays one."""
+    """Return three decimals, downwards: a certified share stays one."""
     return f"{math.floor(share * 1000) / 1000:.3f}"
 
 
@@ -62,7 +62,7 @@ def _bytes(value: float) -> str:
 
 
 def power_of_ten(value: float) -> str:
-    """A small probability: 10⁻⁵, 2.9·10⁻³."""
+    """Return a small probability: 10⁻⁵, 2.9·10⁻³."""
     digits, _, exponent = f"{value:e}".partition("e")
     mantissa = f"{float(digits):g}"
     power = f"10{str(int(exponent)).translate(_SUPERSCRIPT)}"

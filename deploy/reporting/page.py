@@ -1,7 +1,7 @@
 """The report as one HTML page: nothing is loaded from anywhere, and nothing but its own script and style may run.
 
-Everything from a run folder is text of whoever wrote the folder. The template escapes all of it, the charts' data are
-JSON without `<`, `>` and `&`, and the page's content security policy allows one script and one style, by their hashes.
+Everything from a run folder is text of whoever wrote the folder. The template escapes all of it, and the charts' data
+are JSON without `<`, `>` and `&`. The page's content security policy allows one script and one style, by their hashes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GENERATOR: Final = "precad report"
 
 
 def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], charts: Sequence[Chart]) -> str:
-    """The page."""
+    """Return the page."""
     style, script = _asset("report.css"), _asset("report.js")
     environment = Environment(
         loader=PackageLoader("precad.deploy.reporting", "assets"),
@@ -80,7 +80,7 @@ def _figures(runs: Sequence[Run]) -> list[Row]:
 
 
 def _sections(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Settings by the section that their names begin with, which is left out of the names."""
+    """Return settings by the section that their names begin with, which is left out of the names."""
     found: dict[str, list[Row]] = {}
     for name, values, differs in rows:
         section, _, field = name.partition(".")

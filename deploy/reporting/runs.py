@@ -1,4 +1,4 @@
-"""What a report knows of a run, whichever command made its folder."""
+"""Hold what a report knows of a run, whichever command made its folder."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Trained:
     rounds: tuple[Round, ...]
     ended: str
     accuracy: float
-    """Of the final model."""
+    """Accuracy of the final model."""
     attack_success: float | None
     rejected_clients: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What is proved about one unit, of the run's costliest training."""
+    """Hold what is proved about one unit, of the run's costliest training."""
 
     unit: Unit
     against: str
@@ -65,7 +65,7 @@ class Statement:
     note: str = ""
     """On what it rests, or why there is nothing."""
     realised: float | None = None
-    """The same of the rounds that there were, if no draw was discarded; None where there is no such figure."""
+    """Epsilon of the rounds that there were, if no draw was discarded; None where there is no such figure."""
     most_rounds: int | None = None
     """How many rounds of a client `epsilon` counts; None where it counts those that there were."""
     by_round: tuple[tuple[int, float], ...] = ()
@@ -74,7 +74,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a deployment took. Bytes as the servers counted them."""
+    """Hold what a deployment took. Bytes as the servers counted them."""
 
     bytes_by_link: Mapping[str, float]
     """Mean of a round."""
@@ -112,11 +112,11 @@ class Run:
     configuration: Mapping[str, str]
     """Field to value, for people; no paths, no secrets."""
     notes: tuple[str, ...] = ()
-    """What could not be said, and why."""
+    """Facts that could not be stated, and why."""
 
 
 class RunReader(Protocol):
-    """Reads one kind of run folder. The laboratory's readers join by the entry points `precad.run_readers`."""
+    """Read one kind of run folder. The laboratory's readers join by the entry points `precad.run_readers`."""
 
     def read(self, path: Path) -> Run:
         """Return the run of a folder. Raises ConfigError where files are missing, damaged or contradict each other."""

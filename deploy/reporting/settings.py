@@ -34,7 +34,7 @@ _NAMED: Final = 8
 
 
 def shown_configuration(deployment: Deployment) -> dict[str, str]:
-    """Field to value. Servers' sections are cut down to what changes a run's cost."""
+    """Return field to value. Servers' sections are cut down to what changes a run's cost."""
     shown = shown_task(deployment.task) | ({} if deployment.client is None else shown_client(deployment.client))
     for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
         if server is not None:

@@ -23,7 +23,7 @@ _HEAD: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What is said of the runs, before it is laid out."""
+    """Hold what is said of the runs, before it is laid out."""
 
     runs: tuple[Run, ...]
     certificates: tuple[Certificate | str, ...]
@@ -38,11 +38,11 @@ class Report:
         return cls(runs=noted, certificates=certificates, charts=charts_of(noted, certificates))
 
     def html(self) -> str:
-        """The page."""
+        """Return the page."""
         return page.render(self.runs, self.certificates, self.charts)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: what the page shows."""
+        """Return what the page shows, for programs."""
         return {
             "runs": [
                 {
@@ -60,7 +60,7 @@ class Report:
 
 
 def require_writable(page_file: Path, figures: Path) -> None:
-    """Refuses, before anything is computed, to write over a file that is no report. Raises ConfigError."""
+    """Refuse, before anything is computed, to write over a file that is no report. Raises ConfigError."""
     if not page_file.parent.is_dir() or page_file.is_dir():
         raise ConfigError(f"--output: expected a file in an existing folder, found {page_file}")
     if figures.exists() and not figures.is_dir():
@@ -77,7 +77,7 @@ def require_writable(page_file: Path, figures: Path) -> None:
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
-    """Each in one step: whoever looks finds the file before or the file after. Raises ConfigError."""
+    """Write each in one step: whoever looks finds the file before or the file after. Raises ConfigError."""
     for path, content in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

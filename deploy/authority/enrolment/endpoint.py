@@ -35,7 +35,7 @@ CERTIFICATE_DAYS = 30
 
 
 class Endpoint:
-    """Runs until it is stopped."""
+    """Run until it is stopped."""
 
     def __init__(
         self, directory: Path, tokens: Tokens, address: str, *, authority_passphrase: bytes | None = None
@@ -49,7 +49,7 @@ class Endpoint:
         """Once it listens."""
 
     def stop(self) -> None:
-        """Ends it."""
+        """End it."""
         self._stopped.set()
 
     async def run(self) -> None:
@@ -85,7 +85,7 @@ class Endpoint:
         return context
 
     def _days_left(self) -> int:
-        """Until the authority's certificate ends."""
+        """Return the days until the authority's certificate ends."""
         return (parse_certificate(self._authority).not_valid_after_utc - dt.datetime.now(dt.UTC)).days
 
     async def _show_authority(self, _request: web.Request) -> web.Response:

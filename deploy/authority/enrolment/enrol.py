@@ -2,9 +2,9 @@
 
     <directory>/<name>/key.pem, cert.pem, ca.pem      request.pem stays beside them
 
-The endpoint is verified before the token leaves: its authority's certificate must have the fingerprint that the
-operator was told by another channel, and must have signed what the endpoint shows. When the answer is lost, the same
-command goes on with the same key.
+The endpoint is verified before the token leaves. The certificate of its authority must have the fingerprint that the
+operator was told by another channel. The same authority must have signed the certificate that the endpoint shows. When
+the answer is lost, the same command goes on with the same key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """From the file (closed to other users) or, without one, from the environment. Raises: PkiError, SetupError."""
+    """Read the token from the file (closed to other users) or, without one, from the environment. Raises: PkiError,
+    SetupError."""
     text = environment.get(ENVIRONMENT_VARIABLE) if path is None else read_private(path, "--token-file")
     if text is None:
         raise pki.PkiError(f"token: expected it in --token-file or in {ENVIRONMENT_VARIABLE}, found none")
@@ -52,7 +53,8 @@ async def enrol(
     *,
     key_passphrase_file: Path | None = None,
 ) -> TlsFiles:
-    """Key, certificate and authority of `identity`, in `directory`/<name>. key_passphrase_file: encrypts the key.
+    """Return key, certificate and authority of `identity`, in `directory`/<name>. key_passphrase_file: encrypts the
+    key.
 
     Raises: PkiError, PeerUnreachableError when nobody answers."""
     if not url.startswith("https://"):
@@ -83,7 +85,7 @@ async def enrol(
 
 
 async def _authority(session: aiohttp.ClientSession, url: str, expected: str) -> bytes:
-    """The authority's certificate, over a connection that proves nothing: its fingerprint does."""
+    """Return the authority's certificate, over a connection that proves nothing: its fingerprint does."""
     async with session.get(f"{url}/ca.pem", ssl=False, allow_redirects=False) as answer:
         pem = await _body(answer)
     try:
@@ -125,7 +127,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _keep(files: TlsFiles, certificate: bytes, authority: bytes) -> None:
-    """Puts the certificate in its place when it, the key and the authority belong together. Raises: PkiError."""
+    """Put the certificate in its place when it, the key and the authority belong together. Raises: PkiError."""
     unproved = replace(files, certificate=files.certificate.with_name("answer.pem"))
     pki.replace_file(files.authority, authority)
     pki.replace_file(unproved.certificate, certificate)

@@ -24,11 +24,11 @@ from precad.servers.database.dialects import Dialect
 from precad.servers.database.tables import Database
 
 TOKEN_BYTES = 32
-"""Of the operating system's randomness."""
+"""Length of a token, drawn from the operating system's randomness."""
 
 
 def migrations(sql: Dialect) -> Sequence[str]:
-    """By version."""
+    """Return the migrations by version."""
     return (
         f"""CREATE TABLE token (
             digest {sql.blob} PRIMARY KEY,
@@ -64,7 +64,7 @@ class Tokens:
         self._database = Database(directory / "enrolment.sqlite", migrations)
 
     def make(self, identity: Identity, *, valid: dt.timedelta, days: int) -> str:
-        """A token for a certificate of that many days. One of the same identity that is not burnt yet ends.
+        """Make a token for a certificate of that many days. One of the same identity that is not burnt yet ends.
 
         Raises: PkiError where the name is taken or revoked, StoreError."""
         pki.require_open_name(self._directory, identity)
@@ -79,7 +79,7 @@ class Tokens:
         return token
 
     def redeem(self, token: str, request: bytes) -> bytes:
-        """The PEM certificate for a PEM request, which is filed in the authority's folder like every other.
+        """Return the PEM certificate for a PEM request, which is filed in the authority's folder like every other.
 
         Raises: TokenRefusedError; PkiError where the request is not the identity's or its name is taken or revoked,
         which leaves the token as it was; StoreError.
@@ -108,7 +108,7 @@ class Tokens:
         return bytes(certificate)
 
     def _find(self, rows: Any, token: str) -> tuple[Any, ...]:
-        """The token's row. Looks at every row, so that the time does not depend on how much of one was right."""
+        """Return the token's row. Looks at every row, so that the time does not depend on how much of one was right."""
         digest = _digest(token)
         found = [row for row in rows.fetchall() if hmac.compare_digest(row[0], digest)]
         if not found or found[0][4] <= self._clock().timestamp():
@@ -116,7 +116,7 @@ class Tokens:
         return tuple(found[0])
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Give the file back."""
         self._database.close()
 
     def __enter__(self) -> Self:

@@ -1,9 +1,11 @@
-"""Takes out of an image's environment what its processes do not need. Run by deploy/hosts/docker/Dockerfile.
+"""Remove from an image's environment the packages that its processes do not need. deploy/hosts/docker/Dockerfile runs
+it.
 
     python prune.py ROOT ... [--without NAME ...]
 
-ROOT is a distribution, with extras if wished (`precad[crypten-runtime]`); what it requires stays, and what that
-requires, but for the names after --without and what nobody else requires. All else is uninstalled, pip last.
+ROOT is a distribution, with extras if wished (`precad[crypten-runtime]`). The requirements of ROOT stay, with all that
+they require in turn. The names after --without go, and so does what nobody else requires. All else is uninstalled, pip
+last.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 
 def needed(roots: Iterable[str], *, without: Iterable[str] = ()) -> set[str]:
-    """Canonical names of the installed distributions that the roots require, themselves included.
+    """Return canonical names of the installed distributions that the roots require, themselves included.
 
     A requirement that is not installed is passed over: CrypTen's metadata asks for names that do not exist. Raises
     PackageNotFoundError when a root is not installed.
@@ -46,13 +48,13 @@ def needed(roots: Iterable[str], *, without: Iterable[str] = ()) -> set[str]:
 
 
 def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Here, and for one of the extras that were asked for."""
+    """Tell whether a requirement applies here, and for one of the extras that were asked for."""
     marker = requirement.marker
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
 
 def main() -> None:
-    """Uninstalls the rest."""
+    """Uninstall the rest."""
     parser = argparse.ArgumentParser(description="Uninstalls all but what ROOT needs.")
     parser.add_argument("roots", nargs="+", metavar="ROOT")
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME")
