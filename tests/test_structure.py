@@ -231,7 +231,7 @@ ROOMS = (
     Room(
         "lab/papers",
         "dp clients deploy | simulation simulation^",
-        "What the papers report, repeated: a module for each experiment, and what several of them share.",
+        "Repeat what the papers report: a module for each experiment, and what several of them share.",
     ),
     Room("lab/papers/precad", "dp deploy | simulation simulation^ papers", "Experiments of PRECAD's paper."),
     Room(

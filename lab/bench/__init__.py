@@ -1,27 +1,29 @@
 """`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.
 
-statistics        medians with quartiles, and the slope of a log-log fit
-machine           what the numbers were measured on
-workload          a batch of updates, one of them too long, and everything that exists before the clock
-                  starts
-checks            what is timed: the sound check, the unsound one, and the physical floor
-unsound           the pass of the unsound one
-server            one of two server processes
-server_pair       both of them, over loopback gRPC with TLS, and what they measured
-peer_runs         how they are started, and what they measured
-validation        the check, beside its peers
-canonne           the baseline of the noise
-noise             the sampler, beside its peers
-scale             time, memory and bytes as the model and the round grow
-threads           the check's local step on several cores
-plain_training    a whole round, beside the same training without PRECAD
-plain_federation  a whole round, beside the same training without PRECAD
-overhead          a whole round, beside the same training without PRECAD
-training          per-record gradients, beside Opacus
-local_training    several local steps of many clients
-simulation        simulated rounds, and where their time goes
-tables            what people see
-plots             what people see
-errors            what may go wrong
-peers/            other people's answers to the same question, each a program with an environment of its own
+Contents:
+
+    statistics        medians with quartiles, and the slope of a log-log fit
+    machine           what the numbers were measured on
+    workload          a batch of updates, one of them too long, and everything that exists before the clock
+                      starts
+    checks            what is timed: the sound check, the unsound one, and the physical floor
+    unsound           the pass of the unsound one
+    server            one of two server processes
+    server_pair       both server processes, over loopback gRPC with TLS, and what they measured
+    peer_runs         how peers are started, and what they measured
+    validation        the check, beside its peers
+    canonne           the baseline of the noise
+    noise             the sampler, beside its peers
+    scale             time, memory and bytes as the model and the round grow
+    threads           the check's local step on several cores
+    plain_training    a whole round, beside the same training without PRECAD
+    plain_federation  a whole round, beside the same training without PRECAD
+    overhead          a whole round, beside the same training without PRECAD
+    training          per-record gradients, beside Opacus
+    local_training    several local steps of many clients
+    simulation        simulated rounds, and where their time goes
+    tables            what people see
+    plots             what people see
+    errors            what may go wrong
+    peers/            other people's answers to the same question, each a program with an environment of its own
 """

@@ -1,10 +1,11 @@
 """Canonne, Kamath and Steinke's discrete Gaussian, vectorised: exact, with integers only. A baseline, not our sampler.
 
 P(k) proportional to exp(-k^2 / (2 std^2)). Every step of the scalar algorithm becomes one on the array of coordinates
-that are still undecided, so the arrays shrink from step to step. Random bits are AES-128-CTR.
+that are still undecided, so the arrays shrink from step to step. Random bits are AES-128-CTR. The scalar twin is
+`tests/dp/discrete_gaussian.py`.
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020, Algorithms 1 to 3,
-with an integer std and t = std; `tests/dp/discrete_gaussian.py` is the scalar twin.
+with an integer std and t = std.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class CanonneSampler:
         self._bits = Cipher(algorithms.AES128(key or os.urandom(16)), modes.CTR(bytes(16))).encryptor()
 
     def sample(self, size: int) -> Integers:
-        """`size` independent draws. Algorithm 3: a discrete Laplace of scale std, kept with the right probability."""
+        """Return `size` independent draws. Algorithm 3: a discrete Laplace of scale std, kept with the right
+        probability."""
         parts: list[Integers] = []
         missing = size
         while missing > 0:
@@ -47,7 +49,8 @@ class CanonneSampler:
         return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
     def _discrete_laplace(self, n_tries: int) -> Integers:
-        """What `n_tries` tries accept, with P(y) proportional to exp(-|y| / std). Algorithm 2 with s = 1."""
+        """Return the draws that `n_tries` tries accept, with P(y) proportional to exp(-|y| / std). Algorithm 2 with s =
+        1."""
         u = self._below(self._std, n_tries)
         u = u[self._bernoulli_exp_of_fraction(u, self._std)]
         v = np.zeros_like(u)
@@ -60,7 +63,7 @@ class CanonneSampler:
         return y
 
     def _bernoulli_exp(self, numerator: Integers, denominator: int) -> Booleans:
-        """True with probability exp(-numerator / denominator), for each element. Algorithm 1."""
+        """Draw Bernoulli(exp(-numerator / denominator)) for each element. Algorithm 1."""
         alive = np.arange(numerator.size)
         rest = numerator.copy()
         while (above := np.flatnonzero(rest > denominator)).size:  # a factor exp(-1) at a time, until one fails
@@ -73,18 +76,19 @@ class CanonneSampler:
         return result
 
     def _bernoulli_exp_of_fraction(self, numerator: Integers, denominator: int) -> Booleans:
-        """The same for gamma <= 1: true where the first k at which Bernoulli(gamma / k) fails is odd."""
+        """Draw Bernoulli(exp(-gamma)) for gamma = numerator / denominator <= 1. True where the first k at which
+        Bernoulli(gamma / k) fails is odd."""
         return self._first_failure_is_odd(
             numerator.size, lambda going: self._below(denominator, going.size) < numerator[going]
         )
 
     def _bernoulli_exp_minus_one(self, n: int) -> Booleans:
-        """The same for gamma = 1."""
+        """Draw n times Bernoulli(exp(-gamma)) for gamma = 1."""
         return self._first_failure_is_odd(n, lambda going: np.ones(going.size, dtype=np.bool_))
 
     def _first_failure_is_odd(self, n: int, bernoulli_gamma: Callable[[Integers], Booleans]) -> Booleans:
-        """All elements are at the same k, and each stays until it fails. Bernoulli(gamma / k) is Bernoulli(gamma) and
-        Bernoulli(1 / k)."""
+        """Tell whether the first failure is odd. All elements are at the same k, and each stays until it fails.
+        Bernoulli(gamma / k) is Bernoulli(gamma) and Bernoulli(1 / k)."""
         result = np.zeros(n, dtype=np.bool_)
         going, k = np.arange(n), 1
         while going.size:
@@ -96,7 +100,7 @@ class CanonneSampler:
         return result
 
     def _below(self, bound: int, n: int) -> Integers:
-        """n uniform integers in 0..bound-1, by rejection from as many bits as bound - 1 has."""
+        """Return n uniform integers in 0..bound-1, by rejection from as many bits as bound - 1 has."""
         mask = (1 << (bound - 1).bit_length()) - 1
         values = self._words(n) & mask
         if mask == bound - 1:

@@ -1,9 +1,11 @@
-"""What the clock runs over, from held submissions to verdicts and the sum of the accepted shares.
+"""Run what the clock measures, from held submissions to verdicts and the sum of the accepted shares.
 
-sound      the protocol as the servers run it
-unsound    the same without rows: a modular square-sum and one comparison, which a wrapping vector passes
-exchange   one empty message in each direction: the link's own cost of a round
-floor      what no implementation of the sound check can leave out: masks, rows, one pass over the data
+Measured are:
+
+    sound     the protocol as the servers run it
+    unsound   the check without rows: a modular square-sum and one comparison, which a wrapping vector passes
+    exchange  one empty message in each direction: the link's own cost of a round
+    floor     what no implementation of the sound check can leave out: masks, rows, one pass over the data
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ AES_TILE = 1 << 18
 
 
 def gate_blocks(case: Case, gate: Gate) -> tuple[Block, ...]:
-    """The binary correlations of the whole batch: 65 words per client, or 1 without rows."""
+    """Return the binary correlations of the whole batch: 65 words per client, or 1 without rows."""
     low_bits = case.bound.low_bits
     return top_bits.blocks(gate, case.clients, low_bits[-1:] if case.implementation == UNSOUND else low_bits)
 
@@ -55,7 +57,7 @@ def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated
 def validate_without_rows(
     revealed: Revealed, tuples: ServerTuples, bound: NormBound, gate: Gate, channel: Channel
 ) -> Validated:
-    """`precad.mpc.validation.validate` less the no-wrap test: accepts 2^32 e_1. For comparison only.
+    """Run `precad.mpc.validation.validate` less the no-wrap test: it accepts 2^32 e_1. For comparison only.
 
     Source: PRECAD, Sec. 4.3, as printed, on the integers modulo 2^64.
     """
@@ -85,17 +87,17 @@ class Floor:
 
     @property
     def total(self) -> float:
-        """One after the other on one core, as the server runs them."""
+        """Return the sum of the parts, one after the other on one core, as the server runs them."""
         return self.aes + self.memory + self.rows
 
 
 def run_floor(case: Case) -> Floor:
-    """The parts of the sound check that depend on d, each as bare as it gets.
+    """Measure the parts of the sound check that depend on d, each as bare as it gets.
 
-    aes     one word per coordinate and client for the mask, one per coordinate for the rows of the whole batch, by
-            AES-128-CTR into a buffer that stays in the cache
-    memory  one pass per client that reads the upload and the running sum and writes the sum, 24 bytes a coordinate
-    rows    the compiled loop of the rows on words and shares that lie in the cache
+    - aes: one word per coordinate and client for the mask, one per coordinate for the rows of the whole batch.
+      AES-128-CTR writes them into a buffer that stays in the cache.
+    - memory: one pass per client that reads the upload and the running sum and writes the sum, 24 bytes a coordinate.
+    - rows: the compiled loop of the rows on words and shares that lie in the cache.
     """
     shares = np.ones((case.clients, case.dim), dtype=np.int64)
     running = np.zeros(case.dim, dtype=np.int64)
@@ -111,7 +113,7 @@ def run_floor(case: Case) -> Floor:
 
 
 def _rows_seconds(dim: int, n_clients: int) -> float:
-    """The rows of a batch: one client alone, more of them in groups of four."""
+    """Time the rows of a batch: one client alone, more of them in groups of four."""
     words = np.arange(ring.TILE, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     lanes = 1 if n_clients == 1 else LANES
     buckets = np.zeros(BYTES * BYTE_VALUES * lanes, dtype=np.uint64)
@@ -126,7 +128,7 @@ def _rows_seconds(dim: int, n_clients: int) -> float:
 
 
 def _aes_seconds(n_words: int) -> float:
-    """AES-128-CTR of n_words, at the rate that the `cryptography` package reaches in place."""
+    """Time AES-128-CTR of n_words, at the rate that the `cryptography` package reaches in place."""
     encryptor = Cipher(algorithms.AES128(bytes(16)), modes.CTR(bytes(16))).encryptor()
     zeros, out = bytes(AES_TILE), bytearray(AES_TILE)
     n_bytes = 8 * n_words

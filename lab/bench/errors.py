@@ -1,4 +1,4 @@
-"""What the benchmarks raise.
+"""Define what the benchmarks raise.
 
     BenchmarkError (DeployError)                one clear line, exit code 1
     ├── WrongVerdictError                       a measured check accepted what it must reject, or the other way round

@@ -41,7 +41,7 @@ class Plan:
     models: tuple[str, ...] = ("mlp", "cnn")
     clients: tuple[int, ...] = (10, 40)
     records: int = 30
-    """Of a client's step."""
+    """Records of a client, all of them in each of its steps."""
     steps: int = 5
     repetitions: int = 20
     threads: int = 1
@@ -49,7 +49,7 @@ class Plan:
 
 
 def run(plan: Plan) -> dict[str, Any]:
-    """The report: `{"rows": [...], "machine": {...}}`."""
+    """Return the report: `{"rows": [...], "machine": {...}}`."""
     facts, before = machine.facts(), torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
@@ -60,7 +60,7 @@ def run(plan: Plan) -> dict[str, Any]:
 
 
 def _measure(plan: Plan, model: str, n_clients: int) -> list[dict[str, Any]]:
-    """Both ways in turns, so that a busy moment of the machine hits both. Two warm-ups."""
+    """Measure both ways in turns, so that a busy moment of the machine hits both. Two warm-ups."""
     clients, start = _records(plan, model, n_clients), models.initial_parameters(model, seed=0)
     engine, twin = (
         RecordEngine(models.build(model), example_of(clients[0]), device=device, dtype=dtype)
@@ -86,7 +86,7 @@ def _measure(plan: Plan, model: str, n_clients: int) -> list[dict[str, Any]]:
 
 
 def _records(plan: Plan, model: str, n_clients: int) -> list[Records]:
-    """Bundled digits, as often as needed: the pixels do not matter for the time."""
+    """Return bundled digits, as often as needed: the pixels do not matter for the time."""
     side = models.image_side(model)
     everything = digits(side=side or 8).train
     indices = np.arange(n_clients * plan.records) % len(everything)
@@ -96,7 +96,7 @@ def _records(plan: Plan, model: str, n_clients: int) -> list[Records]:
 def _trained(
     way: OwnModels, kind: str, start: NDArray[np.float32], clients: list[Records], steps: int
 ) -> NDArray[np.float64]:
-    """Parameters of all clients after so many steps on all of their records; (n, d)."""
+    """Return parameters of all clients after so many steps on all of their records; (n, d)."""
     at = np.repeat(start.astype(np.float64)[None], len(clients), axis=0)
     for _ in range(steps):
         sums = (

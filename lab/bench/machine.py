@@ -1,4 +1,4 @@
-"""What a measurement was made on: facts without which its numbers mean nothing."""
+"""Record what a measurement was made on: facts without which its numbers mean nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ PACKAGES = ("numpy", "torch", "grpcio", "cryptography", "numba", "crypten")
 
 
 def facts() -> dict[str, Any]:
-    """CPU, cores that this process may use, memory, load at the start, versions. None where a fact cannot be had."""
+    """Return CPU, cores that this process may use, memory, load at the start, versions. None where a fact cannot be
+    had."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -29,7 +30,7 @@ def facts() -> dict[str, Any]:
 
 
 def take_own_core(party: Party) -> None:
-    """Binds the calling thread to a core that the other server's thread leaves alone, as on two machines.
+    """Bind the calling thread to a core that the other server's thread leaves alone, as on two machines.
 
     On one core two threads that ask for each other's messages wait for the scheduler, half a millisecond at a time.
     Where there is one core only, nothing changes.
@@ -40,13 +41,13 @@ def take_own_core(party: Party) -> None:
 
 
 def reset_peak_rss() -> None:
-    """Makes the kernel forget this process's peak of resident memory; a kernel that will not is left alone."""
+    """Make the kernel forget this process's peak of resident memory; a kernel that will not is left alone."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_rss() -> int:
-    """Bytes at the peak since this program began, or since `reset_peak_rss`.
+    """Return bytes at the peak since this program began, or since `reset_peak_rss`.
 
     Where Linux does not tell, getrusage's, which a process inherits from the one that started it.
     """

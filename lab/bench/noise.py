@@ -1,7 +1,8 @@
 """`precad bench noise`: our sampler beside OpenDP's discrete Gaussian and a vectorised Canonne-Kamath-Steinke.
 
-All are exact: ours for the rounded Gaussian, theirs for the discrete one, laws that agree to 1 / (24 std^2). std = 2^17
-on the grid is sigma R = 2 at 16 fractional bits. `ratio` is the sampler's time over ours. One thread, one process.
+All are exact: ours for the rounded Gaussian, theirs for the discrete one. The two laws agree to 1 / (24 std^2). A
+standard deviation of 2^17 on the grid is sigma R = 2 at 16 fractional bits. `ratio` is the sampler's time over ours.
+One thread, one process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OURS, CANONNE = "precad", "canonne-vectorised"
 def run(
     *, size: int, repetitions: int, peers_python: Path, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """The report: `{"rows": [...], "machine": {...}, "missing": {...}}`. Raises ProcessFailedError."""
+    """Return the report: `{"rows": [...], "machine": {...}, "missing": {...}}`. Raises ProcessFailedError."""
     facts, canonne = machine.facts(), CanonneSampler(STD)
     say(f"{OURS} and {CANONNE}, {size:,} coordinates")
     ours = timed(lambda: rounded_gaussian.sample(float(STD), size), repetitions).scaled(1e9 / size)

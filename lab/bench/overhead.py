@@ -1,12 +1,13 @@
 """`precad bench overhead`: seconds per round of one training task under no privacy, local DP, and PRECAD.
 
-100 virtual clients in four processes, q = 0.1, p = 0.05, the CNN of 26 010 parameters on MNIST, 600 records a client
-(`PRECAD_DATA`), or on the bundled digits, enlarged, where MNIST is not there. All settings have the same records,
-model, gradient engine and client processes, one thread each, and the baselines repeat the choices of clients that the
-deployment before them made.
+100 virtual clients in four processes train the CNN of 26 010 parameters, with q = 0.1 and p = 0.05. The records are
+MNIST's (`PRECAD_DATA`), 600 a client, or the bundled digits, enlarged, where MNIST is not there. All settings have the
+same records, model, gradient engine and client processes, one thread each. The baselines repeat the choices of clients
+that the deployment before them made.
 
     precad                     a whole deployment (`precad.deploy.localhost.deployment`): dealer, two aggregators,
-    clients over TLS precad-without-validation  the same run less the phase `validate`: phases follow each other
+                               clients over TLS
+    precad-without-validation  the same run less the phase `validate`: phases follow each other
     local-dp, no-privacy       one server, the same gRPC and TLS (`precad.lab.bench.plain_federation`)
     local-dp-pipes             training and noise alone, over pipes (`precad.lab.bench.plain_training`)
 
@@ -53,16 +54,16 @@ class Plan:
 
     @property
     def clients_per_process(self) -> int:
-        """So that there are four processes."""
+        """Return the number of clients per process, so that there are four processes."""
         return -(-self.clients // PROCESSES)
 
     @property
     def client(self) -> dict[str, Any]:
-        """The `[client]` section."""
+        """Return the `[client]` section."""
         return {"dataset": self.dataset, "partition_seed": 0, "device": "cpu"}
 
     def config(self, gate: str) -> dict[str, Any]:
-        """What a user would write into a file for `precad run`."""
+        """Return what a user would write into a file for `precad run`."""
         return {
             "task": {
                 "name": "overhead",
@@ -83,7 +84,7 @@ class Plan:
 
 
 def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The report: `{"rows": [...], "dataset": .., "machine": {...}}`. Raises RunFailedError, BenchmarkError.
+    """Return the report: `{"rows": [...], "dataset": .., "machine": {...}}`. Raises RunFailedError, BenchmarkError.
 
     Every gate is followed by a local-DP run with the same clients chosen: ratios compare neighbours in time.
     """
@@ -113,12 +114,13 @@ def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[s
 
 
 def default_dataset() -> str:
-    """MNIST where PRECAD_DATA has it, otherwise the bundled digits."""
+    """Return MNIST where PRECAD_DATA has it, otherwise the bundled digits."""
     return "mnist" if find("MNIST/raw/train-images-idx3-ubyte") is not None else "digits"
 
 
 def _precad_rounds(plan: Plan, gate: str) -> tuple[Task, list[list[str]], list[dict[str, float]]]:
-    """A whole deployment: the task; of every round who was chosen, and the seconds of its phases at server A."""
+    """Run a whole deployment. Return the task, who was chosen in every round, and the seconds of the round's phases at
+    server A."""
     with tempfile.TemporaryDirectory(prefix="precad-overhead-") as folder:
         local = LocalRun(plan.config(gate), Path(folder) / "run", Console(quiet=True), accuracy_every_round=False)
         asyncio.run(local.run())

@@ -33,7 +33,7 @@ class Cell:
     repetitions: int
 
     def fields(self) -> dict[str, int]:
-        """For a peer's job file."""
+        """Return the fields for a peer's job file."""
         return {"dim": self.dim, "clients": self.clients, "repetitions": self.repetitions}
 
 
@@ -50,7 +50,7 @@ class PeerResult:
 
 
 def missing(peer: str, peers_python: Path) -> str | None:
-    """Why a peer cannot run, in one line; None when it can."""
+    """Return why a peer cannot run, in one line; None when it can."""
     if peer == CRYPTEN_TTP:
         if importlib.util.find_spec("crypten") is None:
             return "CrypTen is not installed: pip install --no-deps crypten==0.4.1"
@@ -67,7 +67,7 @@ def missing(peer: str, peers_python: Path) -> str | None:
 
 
 def run_peer(peer: str, cells: Sequence[Cell], peers_python: Path) -> list[PeerResult]:
-    """Every size in one start of the peer's processes. Raises ProcessFailedError."""
+    """Run every size in one start of the peer's processes. Raises ProcessFailedError."""
     if peer == CRYPTEN_TTP:
         return _run_parties(
             peer, cells, [*isolated_python(), "-m", "precad.lab.bench.peers.crypten_ttp"], 3, _crypten_traffic
@@ -77,7 +77,7 @@ def run_peer(peer: str, cells: Sequence[Cell], peers_python: Path) -> list[PeerR
 
 
 def run_opendp(std: float, size: int, repetitions: int, peers_python: Path) -> Spread:
-    """Nanoseconds per coordinate. Raises ProcessFailedError."""
+    """Return nanoseconds per coordinate. Raises ProcessFailedError."""
     command = [str(peers_python), str(SCRIPTS / "opendp_gaussian.py"), str(std), str(size), str(repetitions)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
@@ -122,7 +122,7 @@ def _crypten_traffic(folder: Path, results: list[dict[str, Any]]) -> list[tuple[
 
 
 def _spu_traffic(folder: Path, results: list[dict[str, Any]]) -> list[tuple[float, int]]:
-    """From the profile that SPU logs after the first run of every size."""
+    """Read the traffic from the profile that SPU logs after the first run of every size."""
     log = next(folder.glob("spu-*-1.log")).read_text(errors="replace")
     lines = re.findall(r"Link details: total send bytes (\d+), recv bytes \d+, send actions (\d+)", log)
     if len(lines) != len(results):

@@ -1,9 +1,9 @@
 """A federated deployment without PRECAD: one server that sees every update, over the same gRPC and mutual TLS.
 
 For `precad bench overhead`. Records, model, gradient engine, certificates, transport and the number of processes are
-those of a PRECAD deployment; what is missing is the second server and everything that it takes. A client joins, is
-invited, downloads the model (one download per process and round, as in `precad.clients.process`), trains, and uploads
-float32.
+those of a PRECAD deployment. The second server is missing, with everything that it takes. A client joins, is invited,
+downloads the model, trains, and uploads float32. There is one download per process and round, as in
+`precad.clients.process`.
 
     no-privacy   the sum of the sampled records' gradients, clipped by nothing
     local-dp     Algorithm 2's clipped update; each client adds the noise that protects it alone
@@ -59,11 +59,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What every process of one setting is told."""
+    """Hold what every process of one setting is told."""
 
     setting: str
     chosen: Sequence[Sequence[str]]
-    """Of every round, who is in it."""
+    """For every round, who is in it."""
     address: str
     pki: str
     task: dict[str, Any]
@@ -71,16 +71,16 @@ class Job:
     result: str
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the job as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What `write` wrote."""
+        """Read what `write` wrote."""
         return cls(**json.loads(path.read_text()))
 
     def tls(self, name: str) -> TlsFiles:
-        """What a process shows and trusts."""
+        """Return the files that a process shows and trusts."""
         folder = Path(self.pki)
         return TlsFiles(
             certificate=folder / name / "cert.pem", key=folder / name / "key.pem", authority=folder / "ca.pem"
@@ -90,7 +90,8 @@ class Job:
 def measure(
     setting: str, task: Task, client: dict[str, Any], *, clients_per_process: int, chosen: Sequence[Sequence[str]]
 ) -> list[dict[str, float]]:
-    """Seconds of each phase, a round for every set of chosen clients: `collect` (invitation to last upload), `update`.
+    """Return seconds of each phase, a round for every set of chosen clients: `collect` (invitation to last upload),
+    `update`.
 
     Raises ProcessFailedError.
     """
@@ -143,7 +144,7 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
     async def Join(  # noqa: N802
         self, request: aggregator_pb2.JoinRequest, context: Context
     ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
-        """Streams invitations until the end."""
+        """Stream invitations until the end."""
         queue = self._queues[require_role(context, Role.CLIENT).name] = asyncio.Queue()
         self._changed.set()
         while True:
@@ -155,7 +156,7 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
     async def GetModel(  # noqa: N802
         self, request: aggregator_pb2.ModelRequest, context: Context
     ) -> AsyncIterator[common_pb2.Chunk]:
-        """The model of the round in progress."""
+        """Yield the model of the round in progress."""
         require_role(context, Role.CLIENT)
         for piece in convert.pieces(self._model):
             yield common_pb2.Chunk(data=piece)
@@ -163,7 +164,7 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
     ) -> aggregator_pb2.SubmitReply:
-        """Adds one update, float32."""
+        """Add one update, float32."""
         client = require_role(context, Role.CLIENT).name
         received = bytearray()
         async for part in request_iterator:
@@ -174,7 +175,7 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
         return aggregator_pb2.SubmitReply()
 
     async def run(self) -> list[dict[str, float]]:
-        """All rounds: seconds of their phases."""
+        """Run all rounds, and return the seconds of their phases."""
         server, _ = bind_server(self._job.address, self._job.tls(SERVER.value))
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(self, server)
         await server.start()
@@ -232,7 +233,7 @@ class PlainClients:
         self._cache = ModelCache()
 
     async def run(self) -> None:
-        """Until the server says goodbye. Raises ServerUnreachableError, ProtocolError."""
+        """Run until the server says goodbye. Raises ServerUnreachableError, ProtocolError."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(self._clients) + 4))
         await asyncio.gather(*(self._run_client(client) for client in self._clients))
 
@@ -289,7 +290,7 @@ async def _parts(update: bytes) -> AsyncIterator[aggregator_pb2.SubmitPart]:
 
 
 def main() -> None:
-    """One process of the deployment."""
+    """Run one process of the deployment."""
     watch_lifeline()
     what, job, *clients = sys.argv[1:]
     described = Job.read(Path(job))

@@ -1,8 +1,8 @@
 """Federated training with nothing around it: one server that sees every update, the same client processes, pipes.
 
 For `precad bench overhead`: the cost of training alone. Records, model and gradient engine come from `clients`, as in a
-deployment. Parameters and updates travel through the pipes of a process pool, without TLS or gRPC, so this is no
-federation that anybody could deploy; `precad.lab.bench.plain_federation` is.
+deployment. Parameters and updates travel through the pipes of a process pool, without TLS or gRPC. Nobody could deploy
+such a federation; `precad.lab.bench.plain_federation` is one to deploy.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Hosted:
 
 
 _hosted: Hosted | None = None
-"""Of this worker process; set once, when it starts."""
+"""Clients that this worker process hosts; set once, when it starts."""
 
 
 def host(fields: dict[str, Any], client: dict[str, Any], ids: Sequence[str]) -> None:
-    """Loads what one client process holds. The first pass loads kernels, as in `precad.clients.process.Trainer`."""
+    """Load what one client process holds. The first pass loads kernels, as in `precad.clients.process.Trainer`."""
     global _hosted  # noqa: PLW0603 - a process pool gives its workers no other place
     torch.set_num_threads(1)
     task = Task.model_validate(fields)
@@ -59,7 +59,7 @@ def host(fields: dict[str, Any], client: dict[str, Any], ids: Sequence[str]) -> 
 
 
 def train(parameters: NDArray[np.float32], ids: Sequence[str]) -> list[NDArray[np.float32]]:
-    """The noisy updates of some hosted clients, in one pass."""
+    """Return the noisy updates of some hosted clients, in one pass."""
     assert _hosted is not None  # the pool's initializer has run
     task = _hosted.task
     updates = local_updates(
@@ -101,7 +101,8 @@ class PlainTraining:
             pool.shutdown(cancel_futures=True)
 
     def rounds(self, chosen: Sequence[Sequence[str]]) -> list[dict[str, float]]:
-        """Seconds of each phase, a round for every set of chosen clients: `collect` (training, transport), `update`."""
+        """Return seconds of each phase, a round for every set of chosen clients: `collect` (training, transport),
+        `update`."""
         parameters = networks.initial_parameters(self._task.model, seed=self._task.model_seed)
         measured = []
         for clients in chosen:
@@ -117,7 +118,7 @@ class PlainTraining:
         return measured
 
     def _collect(self, parameters: NDArray[np.float32], chosen: Sequence[str]) -> list[NDArray[np.float32]]:
-        """Every process trains its chosen clients, all processes at once."""
+        """Have every process train its chosen clients, all processes at once."""
         futures = [
             pool.submit(train, parameters, own)
             for group, pool in self._pools

@@ -16,7 +16,7 @@ DPI = 130
 
 
 def require_matplotlib() -> Any:
-    """matplotlib's pyplot, drawing to files. Raises PlotUnavailableError."""
+    """Return matplotlib's pyplot, drawing to files. Raises PlotUnavailableError."""
     try:
         importlib.import_module("matplotlib").use("agg")
         return importlib.import_module("matplotlib.pyplot")
@@ -25,7 +25,7 @@ def require_matplotlib() -> Any:
 
 
 def plot_validation(report: Mapping[str, Any], path: Path) -> None:
-    """Milliseconds per client against d, log-log: one client on the left, the largest batch on the right."""
+    """Draw milliseconds per client against d, log-log: one client on the left, the largest batch on the right."""
     pyplot = require_matplotlib()
     rows = report["rows"]
     batches = sorted({row["clients"] for row in rows})
@@ -49,7 +49,7 @@ def plot_validation(report: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_noise(report: Mapping[str, Any], path: Path) -> None:
-    """Nanoseconds per coordinate, on a logarithmic axis."""
+    """Draw nanoseconds per coordinate, on a logarithmic axis."""
     pyplot = require_matplotlib()
     rows = report["rows"]
     figure, axis = pyplot.subplots(figsize=(SIZE[0] / 2, SIZE[1] / 1.5), layout="constrained")
@@ -63,7 +63,7 @@ def plot_noise(report: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_scale(report: Mapping[str, Any], path: Path) -> None:
-    """Seconds against d and against the number of clients, log-log, with the fitted exponents."""
+    """Draw seconds against d and against the number of clients, log-log, with the fitted exponents."""
     pyplot = require_matplotlib()
     figure, axes = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
     for axis, along in zip(axes, ("d", "clients"), strict=True):
@@ -81,7 +81,7 @@ def plot_scale(report: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
-    """Seconds per round, one bar per setting, made of its phases' medians."""
+    """Draw seconds per round, one bar per setting, made of its phases' medians."""
     pyplot = require_matplotlib()
     rows = report["rows"]
     figure, axis = pyplot.subplots(figsize=SIZE, layout="constrained")
@@ -99,17 +99,17 @@ def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_training(report: Mapping[str, Any], path: Path) -> None:
-    """Samples per second, one bar per implementation."""
+    """Draw samples per second, one bar per implementation."""
     _plot_samples(report["rows"], ("implementation",), path)
 
 
 def plot_local_training(report: Mapping[str, Any], path: Path) -> None:
-    """Samples per second, one bar per model, kind of step, number of clients and way."""
+    """Draw samples per second, one bar per model, kind of step, number of clients and way."""
     _plot_samples(report["rows"], ("model", "kind", "clients", "implementation"), path)
 
 
 def plot_simulation(report: Mapping[str, Any], path: Path) -> None:
-    """Milliseconds of a round by its records, and by the registered clients; gradients, and the rest."""
+    """Draw milliseconds of a round by its records, and by the registered clients; gradients, and the rest."""
     pyplot = require_matplotlib()
     figure, axes = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained", sharey=True)
     for axis, along, x, label in zip(
@@ -142,14 +142,14 @@ def _plot_samples(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path:
 
 
 def _order(line: tuple[str, str | None]) -> tuple[bool, str, str]:
-    """Ours first."""
+    """Return ours first."""
     return line[0] not in GATES, line[0], line[1] or ""
 
 
 def _line(
     axis: Any, rows: Sequence[Mapping[str, Any]], x: str, y: str, *, label: str, style: str, colour: str | None = None
 ) -> None:
-    """Medians, with quartiles as bars; the next colour of the cycle where none is named."""
+    """Draw medians, with quartiles as bars; the next colour of the cycle where none is named."""
     rows = sorted(rows, key=lambda row: float(row[x]))
     middle = [row[y] for row in rows]
     below = [row[y] - row[f"{y}_q1"] for row in rows]

@@ -31,14 +31,14 @@ class Plan:
 
     @classmethod
     def of(cls, *, quick: bool, full: bool, repetitions: int) -> Plan:
-        """10^4 to 10^7 coordinates and 8 to 1000 clients; `full` goes to 10^8, `quick` stops early."""
+        """Return 10^4 to 10^7 coordinates and 8 to 1000 clients; `full` goes to 10^8, `quick` stops early."""
         if quick:
             return cls((10_000, 100_000, 1_000_000), (8, 32, 128), repetitions)
         dims = (10_000, 100_000, 1_000_000, 10_000_000)
         return cls((*dims, 100_000_000) if full else dims, (8, 32, 128, 512, 1000), repetitions)
 
     def cases(self, gate: str, mode: str) -> tuple[list[Case], list[Case]]:
-        """Along d, along the number of clients."""
+        """Return the cases along d, then along the number of clients."""
 
         def case(dim: int, clients: int) -> Case:
             return Case(implementation=gate, mode=mode, dim=dim, clients=clients, repetitions=self.repetitions)
@@ -50,7 +50,7 @@ class Plan:
 
 
 def run(plan: Plan, *, gate: str, mode: str, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The report: `{"rows": [...], "slopes": {"d": {...}, "clients": {...}}, "machine": {...}}`."""
+    """Return the report: `{"rows": [...], "slopes": {"d": {...}, "clients": {...}}, "machine": {...}}`."""
     facts = machine.facts()
     along_d, along_clients = plan.cases(gate, mode)
     say(f"gate {gate}, form {mode}: {len(along_d)} sizes along d, {len(along_clients)} along the clients")

@@ -55,42 +55,42 @@ NOISE_STD = 2.0**17
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What both processes are told, in one file."""
+    """Hold what both processes are told, in one file."""
 
     address: str
-    """Of server B."""
+    """Address of server B."""
     pki: str
     """Folder of a throw-away authority with both aggregators' certificates."""
     cases: tuple[Case, ...]
 
     @classmethod
     def read(cls, path: Path) -> Job:
-        """Of a file that `write` made."""
+        """Read a file that `write` made."""
         fields = json.loads(path.read_text())
         return cls(fields["address"], fields["pki"], tuple(Case.from_json(case) for case in fields["cases"]))
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the job as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     def tls(self, party: Party) -> TlsFiles:
-        """One server's certificate and key."""
+        """Return one server's certificate and key."""
         folder = Path(self.pki)
         own = folder / ROLES[party]
         return TlsFiles(certificate=own / "cert.pem", key=own / "key.pem", authority=folder / "ca.pem")
 
     def pinned(self, party: Party) -> PinFile:
-        """The certificate that the other server pins."""
+        """Return the certificate that the other server pins."""
         return PinFile(self.tls(party).certificate, ROLES[party])
 
     def lane(self, party: Party) -> TlsContext:
-        """What a server shows and trusts on the lane."""
+        """Return what a server shows and trusts on the lane."""
         return lane_context(party, self.tls(party), self.tls(0 if party == 1 else 1).certificate)
 
 
 @dataclass(slots=True)
 class Measured:
-    """What one server saw of one case; one entry per repetition that counts."""
+    """Hold what one server saw of one case; one entry per repetition that counts."""
 
     check_s: list[float] = field(default_factory=list)
     aggregate_s: list[float] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Measured:
     """Bytes, of the whole process from the lock to the noisy sum: submissions and the workload's one vector included.
     The process's peak so far where the kernel cannot reset it."""
     parts: dict[str, list[float]] = field(default_factory=dict)
-    """Of the floor: seconds of each part."""
+    """Seconds of each part of the floor."""
 
 
 class BenchmarkServer:
@@ -115,7 +115,7 @@ class BenchmarkServer:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Ends it without a result."""
+        """End it without a result."""
         self._stopped.set()
 
     async def run(self) -> None:
@@ -142,7 +142,7 @@ class BenchmarkServer:
                     await receiving
 
     async def _link(self, stack: AsyncExitStack) -> tuple[PeerLink, Lane]:
-        """The servers' own link and lane: A dials B over TLS, each trusts exactly the other's certificate."""
+        """Return the servers' own link and lane: A dials B over TLS, each trusts exactly the other's certificate."""
         job, party = self._job, self._party
         hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION)
         if party == 0:
@@ -176,7 +176,7 @@ class CountingChannel:
 
     @property
     def party(self) -> Party:
-        """0 for A, 1 for B."""
+        """Return 0 for A, 1 for B."""
         return self._inner.party
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
@@ -190,13 +190,16 @@ class CountingChannel:
         return self._inner.exchange_pieces(label, pieces, at_most)
 
     def bytes_sent(self) -> int:
-        """On the lane since it was opened."""
+        """Return the bytes sent on the lane since it was opened."""
         return self._lane.bytes_sent
 
 
 def run_cases(cases: tuple[Case, ...], lane: Lane) -> list[Measured]:
-    """Every case, in the MPC thread. Cases of one size take turns, so that whatever else the machine does meanwhile
-    meets all of them alike and their ratios less than their times."""
+    """Run every case, in the MPC thread.
+
+    Cases of one size take turns. Whatever else the machine does meanwhile then meets all of them alike, and their
+    ratios less than their times.
+    """
     take_own_core(lane.party)
     gates: dict[str, Gate] = {}
     runs = [_run_of(case, CountingChannel(lane, f"case-{i}"), gates) for i, case in enumerate(cases)]
@@ -216,7 +219,7 @@ class CaseRun(Protocol):
     measured: Measured
 
     def repeat(self, repetition: int, *, is_timed: bool) -> None:
-        """One repetition, at both servers; the warm-up's leave no time."""
+        """Run one repetition, at both servers; the warm-up's leave no time."""
 
 
 def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> CaseRun:
@@ -307,7 +310,7 @@ def _require_right_sum(expected: RingArray, checked: Validated, channel: Countin
 
 
 def _aggregate(share_sum: RingArray, channel: CountingChannel) -> float:
-    """Seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
+    """Return seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
     start = time.perf_counter()
     share_sum += rounded_gaussian.sample(NOISE_STD, share_sum.size)
     open_in_place(share_sum, "noisy sum", channel)

@@ -32,18 +32,18 @@ class PairResult:
     aggregate: Spread | None
     dealer: Spread | None
     bytes_link: int
-    """Of the check, by the server that sends more."""
+    """Bytes of the check, by the server that sends more."""
     bytes_link_total: int
-    """Of the check, both directions."""
+    """Bytes of the check, both directions."""
     aggregate_bytes_link: int
     rounds: int
     peak_rss: int
     parts: dict[str, float]
-    """Of the floor: medians of the parts, seconds."""
+    """Medians of the floor's parts, seconds."""
 
     @classmethod
     def join(cls, case: Case, a: Measured, b: Measured) -> PairResult:
-        """Both servers measured the same repetitions, in step."""
+        """Join both servers' measurements of the same repetitions, in step."""
 
         def slower(name: str) -> Spread | None:
             pairs = list(zip(getattr(a, name), getattr(b, name), strict=True))
@@ -66,7 +66,7 @@ class PairResult:
 
 
 def measure(cases: Sequence[Case], *, timeout_s: float = 7200.0) -> list[PairResult]:
-    """Runs every case in one pair of processes. Raises ProcessFailedError with their last words."""
+    """Run every case in one pair of processes. Raises ProcessFailedError with their last words."""
     with tempfile.TemporaryDirectory(prefix="precad-bench-") as folder:
         root = Path(folder)
         pki.create_authority(root / "pki", name="precad benchmark")
@@ -88,7 +88,7 @@ def measure(cases: Sequence[Case], *, timeout_s: float = 7200.0) -> list[PairRes
 
 
 def wait_for_all(children: Sequence[Child], timeout_s: float) -> None:
-    """Returns when all have ended well. Raises ProcessFailedError soon after one has not, or at the deadline."""
+    """Return when all have ended well. Raises ProcessFailedError soon after one has not, or at the deadline."""
     deadline = time.monotonic() + timeout_s
     while any(child.exit_code is None for child in children):
         if any(child.exit_code not in (None, 0) for child in children):
@@ -109,7 +109,7 @@ def _require_well(children: Sequence[Child]) -> None:
 
 
 def free_ports(n: int) -> list[int]:
-    """Free ports of the loopback interface. Another process might take one before we do; then it is reported."""
+    """Return free ports of the loopback interface. Another process might take one before we do; then it is reported."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:

@@ -1,8 +1,8 @@
 """`precad bench simulation`: rounds of PRECAD in one process, the round in the clear, and where their time goes.
 
-Two sweeps, of the clients that a round draws, each with so many records in expectation, and of those that are
-registered. `gradients` is what the engine takes for clipped gradient sums, on its device. `rest` is all else of a
-round, on the processor: draws, clipping and encoding of updates, the norm check, the sum, both servers' noise, the
+One sweep is over the clients that a round draws, each with so many records in expectation. The other is over the
+clients that are registered. `gradients` is what the engine takes for clipped gradient sums, on its device. `rest` is
+all else, on the processor: draws, clipping and encoding of updates, the norm check, the sum, both servers' noise, the
 model. A device that took no time at all would have 1 / rest rounds a second.
 """
 
@@ -41,10 +41,10 @@ class Plan:
     drawn: tuple[int, ...] = (10, 30, 100)
     """Clients of a round in expectation; ten times as many are registered."""
     records: int = 30
-    """Of a drawn client, in expectation."""
+    """Records of a drawn client, in expectation."""
     registered: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
     rounds: int = 40
-    """Of each size, after a warm-up."""
+    """Rounds of each size, after a warm-up."""
     threads: int = 1
     device: str = "cpu"
 
@@ -58,14 +58,14 @@ class _Size:
 
 
 class TimedEngine(RecordEngine):
-    """Adds up the seconds of `clipped_sums`."""
+    """Add up the seconds of `clipped_sums`."""
 
     seconds = 0.0
 
     def clipped_sums(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], clients: Sequence[Records], clip: RecordClip
     ) -> NDArray[np.float64]:
-        """As an engine does."""
+        """Sum clipped gradients as an engine does."""
         start = time.perf_counter()
         sums = super().clipped_sums(parameters, clients, clip)
         self.seconds += time.perf_counter() - start
@@ -73,7 +73,8 @@ class TimedEngine(RecordEngine):
 
 
 def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The report: `{"rows": [...], "slope": .., "machine": {...}}`. slope: a of ms = c records^a along the drawn."""
+    """Return the report: `{"rows": [...], "slope": .., "machine": {...}}`. slope: a of ms = c records^a along the
+    drawn."""
     facts, before = machine.facts(), torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
@@ -96,7 +97,7 @@ def _sizes(plan: Plan) -> list[_Size]:
 
 
 def _measure(plan: Plan, size: _Size) -> dict[str, Any]:
-    """The memory's peak is the process's, so it is that of the sizes before as well."""
+    """Measure one size. The memory's peak is the process's, so it is that of the sizes before as well."""
     engine, simulation = _simulation(plan, size)
     for _ in range(WARM_UP):
         simulation.run_round()
@@ -127,7 +128,8 @@ def _measure(plan: Plan, size: _Size) -> dict[str, Any]:
 
 
 def _simulation(plan: Plan, size: _Size) -> tuple[TimedEngine, Simulation]:
-    """Everybody holds the same records: what is in them does not matter for the time, nor where they lie."""
+    """Return a simulation in which everybody holds the same records: what is in them does not matter for the time, nor
+    where they lie."""
     n_records = round(size.records / RECORD_RATE)
     split = digits(side=28)
     own = split.train.take(np.arange(n_records) % len(split.train))

@@ -21,18 +21,18 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
+        """Summarise at least one value."""
         low, middle, high = (values[0],) * 3 if len(values) == 1 else statistics.quantiles(values, method="inclusive")
         return cls(middle, low, high, len(values))
 
     def scaled(self, factor: float) -> Spread:
-        """In another unit."""
+        """Return the spread in another unit."""
         return Spread(
             factor * self.median, factor * self.first_quartile, factor * self.third_quartile, self.repetitions
         )
 
     def fields(self, unit: str) -> dict[str, float | int]:
-        """As the fields of a JSON row: `<unit>` is the median."""
+        """Return the fields of a JSON row: `<unit>` is the median."""
         return {
             unit: self.median,
             f"{unit}_q1": self.first_quartile,
@@ -42,7 +42,7 @@ class Spread:
 
 
 def timed(work: Callable[[], object], repetitions: int, *, warm_up: int = 1) -> Spread:
-    """Seconds of `work`, after `warm_up` runs that do not count."""
+    """Return seconds of `work`, after `warm_up` runs that do not count."""
     seconds = []
     for i in range(warm_up + repetitions):
         start = time.perf_counter()
@@ -53,7 +53,7 @@ def timed(work: Callable[[], object], repetitions: int, *, warm_up: int = 1) -> 
 
 
 def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Exponent a of the least-squares fit y = c x^a; None for fewer than two different x."""
+    """Return exponent a of the least-squares fit y = c x^a; None for fewer than two different x."""
     if len(set(x)) < 2:
         return None
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -14,7 +14,7 @@ MAX_WIDTH = 200
 
 
 def print_machine(console: Console, facts: Mapping[str, Any]) -> None:
-    """One line."""
+    """Print one line."""
     versions = ", ".join(f"{k} {v}" for k, v in facts.items() if k not in {"cpu", "cores", "ram_gb", "load_1min"} and v)
     console.print(
         f"{facts['cpu']}, {facts['cores']} cores, {facts['ram_gb']} GB, load {facts['load_1min']:.1f}; {versions}",
@@ -24,7 +24,7 @@ def print_machine(console: Console, facts: Mapping[str, Any]) -> None:
 
 
 def print_validation(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per case; ratios are ours over theirs, so smaller is better."""
+    """Print one line per case; ratios are ours over theirs, so smaller is better."""
     heads = ["implementation", "mode", "d", "clients", "ms/client", "q1..q3", "ns/coord"]
     heads += ["link B/client", "rounds", "sound"]
     table = _table(heads, [f"/ {name}" for name in COMPARED])
@@ -52,7 +52,7 @@ def print_validation(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_noise(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per sampler."""
+    """Print one line per sampler."""
     table = _table(["sampler", "exact", "std", "coordinates", "ns/coord", "q1..q3", "ours is faster by"])
     for row in report["rows"]:
         table.add_row(
@@ -68,7 +68,7 @@ def print_noise(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_threads(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per number of threads."""
+    """Print one line per number of threads."""
     table = _table(["threads", "d", "clients", "ms", "q1..q3", "ns/coord", "/ one thread"])
     for row in report["rows"]:
         table.add_row(
@@ -84,7 +84,7 @@ def print_threads(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_scale(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per size, then the fitted exponents."""
+    """Print one line per size, then the fitted exponents."""
     sizes, costs = ["along", "d", "clients"], ["validate s", "aggregate s", "peak MB/server", "link B/client"]
     table = _table([*sizes, *costs, "sum B/server"])
     for row in report["rows"]:
@@ -105,7 +105,7 @@ def print_scale(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per setting; the phases' medians need not add up to the median of the round."""
+    """Print one line per setting; the phases' medians need not add up to the median of the round."""
     console.print(f"records: {report['dataset']}", highlight=False)
     table = _table(["setting", "gate", "s/round", "q1..q3", "/ local DP", "phases, ms"])
     for row in report["rows"]:
@@ -121,7 +121,7 @@ def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_training(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per implementation; ratios are theirs over this one's time, so larger is better."""
+    """Print one line per implementation; ratios are theirs over this one's time, so larger is better."""
     row = report["rows"][0]
     size = (
         f"{row['clients']} clients x {row['records_per_client']} records, {row['threads']} thread(s), {row['device']}"
@@ -144,7 +144,7 @@ def print_training(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per model, kind of step, number of clients and way; `*` is the way that a simulation takes."""
+    """Print one line per model, kind of step, number of clients and way; `*` is the way that a simulation takes."""
     row = report["rows"][0]
     size = f"{row['steps']} steps of {row['records_per_step']} records, {row['threads']} thread(s), {row['device']}"
     console.print(size, highlight=False)
@@ -167,7 +167,7 @@ def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
-    """One line per size; `rest` is what an accelerator does not take over."""
+    """Print one line per size; `rest` is what an accelerator does not take over."""
     row = report["rows"][0]
     size = f"{row['model']}, {row['repetitions']} rounds, {row['threads']} thread(s), {row['device']}"
     console.print(size, highlight=False)
@@ -203,7 +203,7 @@ def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def _print(console: Console, table: Table) -> None:
-    """At the table's own width, whatever the terminal's: it may scroll, and a file or a pipe has no width."""
+    """Print at the table's own width, whatever the terminal's: it may scroll, and a file or a pipe has no width."""
     wide = Console(file=console.file, width=max(console.width, MAX_WIDTH), force_terminal=console.is_terminal)
     wide.print(table)
 

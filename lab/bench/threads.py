@@ -33,7 +33,7 @@ def run(
     repetitions: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """The report: `{"rows": [...], "machine": {...}}`. Raises ProcessFailedError when two results differ."""
+    """Return the report: `{"rows": [...], "machine": {...}}`. Raises ProcessFailedError when two results differ."""
     facts, numbers = machine.facts(), (1, *sorted(set(threads) - {1}))
     say(f"d = {dim:,}, {n_clients} clients, threads: {', '.join(map(str, numbers))}")
     generator = np.random.default_rng()

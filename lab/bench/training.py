@@ -7,9 +7,10 @@
     plain               the gradient of the same records without privacy, one per client: nothing is clipped
     plain-batch         one gradient of all records together: no client has its own. The limit
 
-Same model (the CNN of 26 010 parameters), parameters and records; images in channels-last layout for both plain rows,
-which is the faster one on a CPU. Every result but the plain ones is compared with a float64 twin. Ratios are of
-processor time: ours and Opacus run one after the other, and what else the machine does in between is nobody's merit.
+All have the same model (the CNN of 26 010 parameters), parameters and records. Both plain rows have images in
+channels-last layout, which is the faster one on a CPU. Every result but the plain ones is compared with a float64 twin.
+Ratios are of processor time: ours and Opacus run one after the other, and other work of the machine in between does not
+count.
 On a GPU, where the processor only waits, they are of wall time.
 """
 
@@ -60,7 +61,7 @@ class Plan:
 
 
 def run(plan: Plan, *, peers_python: Path, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """The report: `{"rows": [...], "missing": {...}, "machine": {...}}`. Raises ProcessFailedError."""
+    """Return the report: `{"rows": [...], "missing": {...}, "machine": {...}}`. Raises ProcessFailedError."""
     facts = machine.facts()
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
@@ -87,7 +88,7 @@ def run(plan: Plan, *, peers_python: Path, say: Callable[[str], None] = lambda l
 
 
 def _records(plan: Plan) -> list[Records]:
-    """Bundled digits at 28x28, as often as needed: the pixels do not matter for the time."""
+    """Return bundled digits at 28x28, as often as needed: the pixels do not matter for the time."""
     everything = digits(side=28).train
     indices = np.arange(plan.clients * plan.records) % len(everything)
     return [everything.take(own) for own in indices.reshape(plan.clients, plan.records)]
@@ -101,7 +102,7 @@ def _engine(plan: Plan, clients: list[Records], dtype: torch.dtype, device: str)
 def _measure_here(
     plan: Plan, clients: list[Records], parameters: NDArray[np.float32]
 ) -> tuple[dict[str, Times], dict[str, NDArray[np.float64]]]:
-    """In turns, so that a busy moment of the machine hits everybody. Two warm-ups."""
+    """Measure in turns, so that a busy moment of the machine hits everybody. Two warm-ups."""
     engine, clip = _engine(plan, clients, torch.float32, plan.device), RecordClip(CLIP_NORM)
     contenders: dict[str, Sums] = {
         OURS: lambda: engine.clipped_sums(parameters, clients, clip),

@@ -22,7 +22,7 @@ _WRITE = types.Array(types.uint64, 1, "C")
 
 @njit(types.UniTuple(types.uint64, 2)(_READ, _READ, _WRITE, types.uint64), nogil=True, error_model="numpy")
 def _fused(opened: Any, mask: Any, share_sum: Any, opened_mask: Any) -> Any:
-    """`kernels.combine` without the signs."""
+    """Return `kernels.combine` without the signs."""
     by_mask = by_opened = np.uint64(0)
     for i in range(opened.size):
         by_mask += opened[i] * mask[i]
@@ -53,7 +53,7 @@ class UnsoundEngine:
         return UnsoundAccumulator(party, n_clients, share_sum)
 
     def warm_up(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is nothing to warm up."""
 
 
 class UnsoundAccumulator:

@@ -5,9 +5,10 @@ share of the sum. Two processes over loopback gRPC with mutual TLS, one thread e
 one update that is too long. The peers run one after the other, never beside each other, and leave out the sum.
 
 Fields of a row, per client of the batch: `ms_per_client` (the median; `_q1` and `_q3` are quartiles) and, from it,
-`ns_per_coordinate`; `bytes_up`, client to servers; `bytes_link`, one server to the other, in the direction that carries
-more, from the lock on. `rounds` are those of the whole batch: messages in one direction. `ratio` is our `ms_per_client`
-over that of the named implementation at the same d and number of clients: below 1, ours is faster.
+`ns_per_coordinate`. `bytes_up` go from a client to both servers. `bytes_link` go from one server to the other, in the
+direction that carries more, from the lock on. `rounds` are those of the whole batch: messages in one direction. `ratio`
+is our `ms_per_client` over that of the named implementation at the same d and number of clients: below 1, ours is
+faster.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Progress = Callable[[str], None]
 EMPTY_EXCHANGES = Case(implementation=EXCHANGE, mode=Mode.MASKED, dim=1, clients=1, repetitions=200, warm_up=50)
 
 COMPARED = (CRYPTEN_TTP, SPU_SEMI2K, SPU_CHEETAH, UNSOUND, FLOOR)
-"""What `ratio` compares with."""
+"""The implementations that `ratio` compares with."""
 
 QUICK_DIMS, DIMS = (26_010, 100_000, 1_000_000), (26_010, 100_000, 1_000_000, 10_000_000)
 QUICK_CLIENTS, CLIENTS = (1, 8), (1, 8, 32)
@@ -45,7 +46,7 @@ MAX_WORDS = 40_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What to measure."""
+    """Describe what to measure."""
 
     dims: tuple[int, ...] = DIMS
     clients: tuple[int, ...] = CLIENTS
@@ -61,7 +62,7 @@ class Plan:
 
     @classmethod
     def quick(cls, repetitions: int) -> Plan:
-        """Three sizes, 1 and 8 clients, within two minutes on two cores."""
+        """Return three sizes, 1 and 8 clients, within two minutes on two cores."""
         limits = ((CRYPTEN_TTP, 8_000_000), (SPU_SEMI2K, 8_000_000), (SPU_CHEETAH, 100_000))
         return cls(
             dims=QUICK_DIMS,
@@ -72,17 +73,17 @@ class Plan:
         )
 
     def sizes(self, max_words: int) -> list[tuple[int, int]]:
-        """(dim, clients), small ones first; a single client at every dimension."""
+        """Return (dim, clients), small ones first; a single client at every dimension."""
         every = [(dim, clients) for dim in self.dims for clients in self.clients]
         return [(dim, n) for dim, n in every if n == 1 or dim * n <= min(max_words, self.max_words)]
 
     def peer_cells(self, peer: str) -> list[Cell]:
-        """The sizes at which a peer runs: a single client, too, only within its limit."""
+        """Return the sizes at which a peer runs: a single client, too, only within its limit."""
         limit = dict(self.peer_max_words)[peer]
         return [Cell(d, n, self.peer_repetitions) for d, n in self.sizes(limit) if d * n <= limit]
 
     def cases(self) -> list[Case]:
-        """Ours, the unsound check and the floor, at every size."""
+        """Return ours, the unsound check and the floor, at every size."""
         kinds = [(gate, mode.value) for gate in GATES for mode in Mode]
         kinds += [(UNSOUND, Mode.MASKED.value), (FLOOR, Mode.MASKED.value)]
         return [
@@ -93,7 +94,8 @@ class Plan:
 
 
 def run(plan: Plan, *, peers_python: Path, say: Progress = lambda line: None) -> dict[str, Any]:
-    """The report: `{"rows": [...], "machine": {...}, "missing": {...}, "exchange_ms": ...}`. Raises BenchmarkError."""
+    """Return the report: `{"rows": [...], "machine": {...}, "missing": {...}, "exchange_ms": ...}`. Raises
+    BenchmarkError."""
     facts = machine.facts()
     cases = plan.cases()
     say(f"our check, the unsound one and the floor: {len(cases)} cases in two processes")
@@ -113,7 +115,7 @@ def run(plan: Plan, *, peers_python: Path, say: Progress = lambda line: None) ->
 
 
 def our_row(result: PairResult) -> dict[str, Any]:
-    """One case of the two server processes."""
+    """Return one case of the two server processes."""
     case, n = result.case, result.case.clients
     row = _row(case.implementation, case.mode, case.dim, n, result.check)
     if case.implementation == FLOOR:
@@ -133,7 +135,7 @@ def our_row(result: PairResult) -> dict[str, Any]:
 
 
 def peer_row(peer: str, result: PeerResult) -> dict[str, Any]:
-    """One case of a peer. Its client would send one share to each server; the dealer's bytes are not counted."""
+    """Return one case of a peer. Its client would send one share to each server; the dealer's bytes are not counted."""
     cell = result.cell
     return _row(peer, "shares", cell.dim, cell.clients, result.check) | {
         "bytes_up": 2 * WORD_BYTES * cell.dim,
@@ -156,8 +158,8 @@ def _row(implementation: str, mode: str, dim: int, clients: int, batch: Spread) 
 
 
 def bytes_up(mode: Mode, dim: int) -> int:
-    """What one client uploads to both servers: the messages of `precad.clients.upload.session.parts_of`, framing left
-    out."""
+    """Count the bytes that one client uploads to both servers: the messages of
+    `precad.clients.upload.session.parts_of`, framing left out."""
     binding = common_pb2.Binding(
         protocol_version=PROTOCOL_VERSION,
         task=TASK,
@@ -185,7 +187,7 @@ def _chunk_bytes(n: int) -> int:
 
 
 def add_ratios(rows: Sequence[dict[str, Any]]) -> None:
-    """Adds `ratio` to every row of ours; with the CrypTen gate, the one to `native` in the same form, too."""
+    """Add `ratio` to every row of ours; with the CrypTen gate, the one to `native` in the same form, too."""
     for row in rows:
         if row["implementation"] in GATES:
             beside = {other["implementation"]: other for other in _same_size(rows, row)}

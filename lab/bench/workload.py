@@ -1,7 +1,7 @@
-"""A batch of updates as a round has them, and everything that exists before the clock starts.
+"""Make a batch of updates as a round has them, and everything that exists before the clock starts.
 
-Dealer and clients are played here, by both server processes from one recorded stream of random bytes: each makes the
-whole batch and keeps its own side of it. So nothing that grows with d has to be carried into the measurement.
+Dealer and clients are played here, by both server processes from one recorded stream of random bytes. Each process
+makes the whole batch and keeps its own side of it. So nothing that grows with d has to be carried into the measurement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from precad.servers.rounds.uploads import Spool
 
 CLIP_NORM = 16.0
 MEMORY_BYTES = 1 << 30
-"""What one batch's vectors may take of each server's memory."""
+"""Most bytes of each server's memory that one batch's vectors may take."""
 TASK = "benchmark-0123456789abcdef"
 
 
@@ -47,7 +47,8 @@ class Case:
 
     @property
     def bound(self) -> NormBound:
-        """The norm bound of every case: C = 16 at 16 fractional bits. A server makes its own before the first round."""
+        """Return the norm bound of every case: C = 16 at 16 fractional bits. A server makes its own before the first
+        round."""
         return _bound(self.dim)
 
     @property
@@ -56,14 +57,14 @@ class Case:
         return tuple(f"client-{i:06d}" for i in range(self.clients))
 
     def expected(self, repetition: int) -> tuple[bool, ...]:
-        """The verdicts. The client in the middle is too long; one that is alone only in the first repetition, which is
-        the warm-up, so that what is timed is an accepted update."""
+        """Return the verdicts. The client in the middle is too long. A client that is alone is too long only in the
+        first repetition, the warm-up, so that the clock times an accepted update."""
         long = self.clients // 2 if self.clients > 1 or repetition == 0 else -1
         return tuple(i != long for i in range(self.clients))
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Case:
-        """The inverse of `dataclasses.asdict`."""
+        """Invert `dataclasses.asdict`."""
         return cls(**fields)
 
 
@@ -75,12 +76,12 @@ class Updates:
         self._base = _vector_of_norm_c(case.bound)
 
     def vector(self, client: int, repetition: int) -> RingArray:
-        """X of one client, shape (dim,)."""
+        """Return X of one client, shape (dim,)."""
         rolled = np.roll(self._base, client)
         return rolled if self._case.expected(repetition)[client] else 2 * rolled
 
     def accepted_sum(self, repetition: int) -> RingArray:
-        """What the accepted shares must add up to."""
+        """Return what the accepted shares must add up to."""
         total = np.zeros(self._case.dim, dtype=np.int64)
         for client, is_accepted in enumerate(self._case.expected(repetition)):
             if is_accepted:
@@ -95,7 +96,7 @@ def _bound(dim: int) -> NormBound:
 
 @lru_cache(maxsize=1)
 def _vector_of_norm_c(bound: NormBound) -> RingArray:
-    """One direction per dimension, as long as it may be. Cases of one size share it."""
+    """Return one direction per dimension, as long as it may be. Cases of one size share it."""
     x = np.random.default_rng(bound.dim).standard_normal(bound.dim)  # a public workload, no secret
     x *= CLIP_NORM / np.linalg.norm(x)
     return fixed_point.encode_within(x, squared_norm_threshold=bound.threshold, frac_bits=bound.frac_bits)
@@ -103,7 +104,7 @@ def _vector_of_norm_c(bound: NormBound) -> RingArray:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one server holds of a batch when the round locks: tuples, and every client's upload."""
+    """Hold what one server has of a batch when the round locks: tuples, and every client's upload."""
 
     tuples: ServerTuples
     bindings: dict[str, bytes]
@@ -114,7 +115,8 @@ class Held:
     """Where the opening of the `shares` form writes b: each upload's own room, as at a server."""
 
     def vectors(self) -> dict[str, Words]:
-        """The payloads as the servers' intake hands them on: a seed is expanded, and that is part of the check."""
+        """Return the payloads as the servers' intake hands them on: a seed is expanded, and that is part of the
+        check."""
         shape = self.tuples.shape
         return {
             client: sharing.ExpandedShare(payload, shape.label(client), shape.dim)
@@ -125,7 +127,7 @@ class Held:
 
 
 def open_spool(case: Case, folder: Path) -> Spool:
-    """As a server has it: vectors of one batch beyond MEMORY_BYTES lie in a file."""
+    """Open the spool as a server has it: vectors of one batch beyond MEMORY_BYTES lie in a file."""
     return Spool(
         folder / "uploads.spool",
         slot_bytes=WORD_BYTES * case.dim,
@@ -137,7 +139,7 @@ def open_spool(case: Case, folder: Path) -> Spool:
 def prepare(
     case: Case, updates: Updates, repetition: int, party: Party, blocks: tuple[Block, ...], spool: Spool
 ) -> Held:
-    """Deals one batch and makes its uploads: fresh tuples for every repetition, as one-time tuples must be."""
+    """Deal one batch and make its uploads: fresh tuples for every repetition, as one-time tuples must be."""
     random_bytes = recorded(f"{case.implementation}/{case.mode}/{case.dim}/{case.clients}/{repetition}")
     shape = BatchShape(TASK, repetition, case.client_ids, case.dim, blocks)
     start = time.perf_counter()
@@ -175,7 +177,7 @@ def _upload(
 
 
 def recorded(name: str) -> RandomBytes:
-    """A stream that two processes read alike. For measurements only: its key is public."""
+    """Return a stream that two processes read alike. For measurements only: its key is public."""
     key = hashlib.sha256(name.encode()).digest()[:16]
     encryptor = Cipher(algorithms.AES128(key), modes.CTR(bytes(16))).encryptor()
     return lambda n: encryptor.update(bytes(n))

@@ -1,12 +1,14 @@
-"""What the papers report, repeated: a module for each experiment, and what several of them share.
+"""Repeat what the papers report: a module for each experiment, and what several of them share.
 
-runner     trainings, and what is written of them
-backdoors  What experiments with backdoors share: a case's two accuracies, in words, in a table and as
-           curves
-tightness  `precad experiment tightness`: what each method certifies of the same trainings, and the attack
-           that ends it
-naseri/    experiments of Naseri et al.'s paper
-precad/    experiments of PRECAD's paper
-ptr/       experiments of the propose-test-release paper
-xie/       experiments of Xie et al.'s paper
+Contents:
+
+    runner     trainings, and what is written of them
+    backdoors  the common part of experiments with backdoors: a case's two accuracies, in words, in a table and
+               as curves
+    tightness  `precad experiment tightness`: what each method certifies of the same trainings, and the attack
+               that ends it
+    naseri/    experiments of Naseri et al.'s paper
+    precad/    experiments of PRECAD's paper
+    ptr/       experiments of the propose-test-release paper
+    xie/       experiments of Xie et al.'s paper
 """

@@ -1,7 +1,7 @@
-"""What experiments with backdoors share: a case's two accuracies, in words, in a table and as curves.
+"""Report what experiments with backdoors share: a case's two accuracies, in words, in a table and as curves.
 
-Backdoor accuracy is counted on images that are not of the target class anyway (`precad.clients.attacks`), and only
-where the clean accuracy exceeds `CLEAN_ACCURACY_FLOOR`: a model that calls every image the target class holds no
+Backdoor accuracy is counted on images that are not of the target class anyway (`precad.clients.attacks`). It is counted
+only where the clean accuracy exceeds `CLEAN_ACCURACY_FLOOR`: a model that calls every image the target class holds no
 backdoor.
 """
 
@@ -18,8 +18,12 @@ from precad.lab.papers import runner
 from precad.lab.papers.runner import Evaluations, Outcome
 
 CLEAN_ACCURACY_FLOOR: Final = 0.5
-"""A model that is right on more than half of the clean images takes at most 0.56 of those of the nine other classes for
-the target class without any backdoor. One that calls every image the target class has an accuracy of 0.1."""
+"""Clean accuracy above which backdoor accuracy counts.
+
+A model that is right on more than half of the clean images errs on at most 0.56 of those of the nine other classes.
+That bounds the share that it takes for the target class without any backdoor. One that calls every image the target
+class has an accuracy of 0.1.
+"""
 
 Shown = Callable[[Mapping[str, Any]], str]
 
@@ -67,7 +71,7 @@ def floor_in_words() -> str:
 
 
 def share(values: Mapping[str, float | None]) -> str:
-    """A figure over the seeds."""
+    """Return a figure over the seeds."""
     if values["mean"] is None:
         return "-"
     spread = "" if values["min"] == values["max"] else f" ({values['min']:.3f} to {values['max']:.3f})"
@@ -75,7 +79,7 @@ def share(values: Mapping[str, float | None]) -> str:
 
 
 def draw(axes: Any, outcomes: Sequence[Outcome], *, k: int, defences: Sequence[str], title: str, xlabel: str) -> None:
-    """Accuracy, and beside it backdoor accuracy where it counts, of every defence against K attackers."""
+    """Draw accuracy, and beside it backdoor accuracy where it counts, of every defence against K attackers."""
     for colour, defence in zip(runner.COLOURS, defences, strict=False):
         labels = {"defence": defence, "attackers": k}
         rows = [row for outcome in outcomes if outcome.case.labels == labels for row in outcome.rows]
@@ -88,7 +92,7 @@ def draw(axes: Any, outcomes: Sequence[Outcome], *, k: int, defences: Sequence[s
 
 
 def print_cases(console: Console, report: Mapping[str, Any], *, title: str, extra: Mapping[str, Shown]) -> None:
-    """For people. extra: further columns, and what each shows of a case."""
+    """Print the cases for people. extra: further columns, and what each shows of a case."""
     table = Table(title=title, title_justify="left", caption=floor_in_words(), caption_justify="left")
     for column in ("K", "defence", "accuracy", "backdoor accuracy", *extra):
         table.add_column(column, justify="left" if column == "defence" else "right")

@@ -1,14 +1,14 @@
-"""What the experiments of PRECAD's paper share: trainings of `precad simulate`, and what is written of them.
+"""Run the trainings of papers' experiments by `precad simulate`, and write what is made of them.
 
 A case is one configuration, trained once for each seed. A folder holds one run folder for each case, as `precad
 simulate` leaves it (`precad.lab.simulation.simulate`), and what is made of them all:
 
-curves.csv     every evaluation of every run
-report.json    what `--json` prints
-report.txt     what came out beside what the paper says, one paragraph
-*.png          the figure
+    curves.csv   every evaluation of every run
+    report.json  what `--json` prints
+    report.txt   what came out beside what the paper says, one paragraph
+    *.png        the figure
 
-An experiment of the same cases in the same folder is gone on with, run by run; more rounds may be asked for.
+An experiment of the same cases in the same folder is continued, run by run; more rounds may be asked for.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#C98B00", "#CC79A7", "#56B4E
 
 
 Evaluations = Sequence[tuple[float, float | None]]
-"""Of one training: clean accuracy and attack success of each evaluation; no success where the attack has no aim."""
+"""Evaluations of one training: clean accuracy and attack success of each; no success where the attack has no aim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +56,17 @@ class Case:
     """One configuration."""
 
     name: str
-    """Of its folder."""
+    """Name of its folder."""
     labels: Mapping[str, Any]
-    """What sets it apart: columns of curves.csv, beside seed, round, epoch and what was measured."""
+    """Values that set it apart: columns of curves.csv, beside seed, round, epoch and what was measured."""
     config: Mapping[str, Any]
-    """Of `precad simulate`."""
+    """Configuration of `precad simulate`."""
     rounds_per_epoch: float = EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the runs of a case came to."""
+    """Hold what the runs of a case came to."""
 
     case: Case
     dim: int
@@ -78,7 +78,7 @@ class Outcome:
     """Median over all rounds of all runs, evaluations left out."""
 
     def over_seeds(self, name: str) -> dict[str, float | None]:
-        """Mean, least and most over the seeds of a figure of the summaries; None where a run has none."""
+        """Return mean, least and most over the seeds of a figure of the summaries; None where a run has none."""
         return spread([run[name] for run in self.runs])
 
     def reported(self) -> list[Evaluations]:
@@ -95,7 +95,7 @@ class Outcome:
 
     @property
     def diverged(self) -> int:
-        """How many of the runs."""
+        """Count the runs that diverged."""
         return sum(run["diverged_in_round"] is not None for run in self.runs)
 
 
@@ -126,7 +126,8 @@ def paper_config(
     device: str = "auto",
     simulation: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """PRECAD's Sec. 6.1 and Appendix E: q = 0.1, p = 0.05, eta = 0.1, R = 2, delta = 1e-5, one evaluation an epoch.
+    """Return PRECAD's Sec. 6.1 and Appendix E: q = 0.1, p = 0.05, eta = 0.1, R = 2, delta = 1e-5, one evaluation an
+    epoch.
 
     MNIST, and what has its shape: 4 shards for each client, the CNN of Opacus' example on standardised pixels.
     CIFAR-10: Dirichlet(0.5), the CNN of TensorFlow's tutorial. `model`: another.
@@ -154,8 +155,8 @@ def paper_config(
 def run_cases(
     cases: Sequence[Case], *, seeds: int, folder: Path, console: Console, workers: Workers | None = None
 ) -> list[Outcome]:
-    """All trainings, one after the other unless there are workers, to the same bits. Those that the folder already
-    holds are left as they are. Raises ConfigError, ArgumentError."""
+    """Run all trainings, one after the other unless there are workers, to the same bits. Those that the folder
+    already holds are left as they are. Raises ConfigError, ArgumentError."""
     if workers is not None:
         return _side_by_side(cases, seeds, folder, console, workers)
     engines: dict[tuple[str, str, str], RecordEngine] = {}
@@ -175,7 +176,7 @@ def run_cases(
 
 
 def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Console, workers: Workers) -> list[Outcome]:
-    """Every seed of every case is a job of its own."""
+    """Run every seed of every case as a job of its own."""
     jobs, dims = [], []
     for case in cases:
         runs = simulate.Runs(simulate.resolve(case.config), (folder / case.name).absolute())
@@ -212,25 +213,26 @@ def _evaluations(lines: Sequence[Mapping[str, Any]], rounds_per_epoch: float) ->
 
 
 def largest_epsilon(outcome: Outcome, guarantee: int = 0) -> float | str | None:
-    """Of one of the guarantees, over the runs, as JSON has it; None where one run has none."""
+    """Return the largest epsilon of one of the guarantees, over the runs, as JSON has it; None where one run has
+    none."""
     epsilons = [run["guarantees"][guarantee]["epsilon"] for run in outcome.runs]
     return None if None in epsilons else plain(max(map(float, epsilons)))
 
 
 def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
-    """What a report begins with: which experiment, the fields of its dataclass, and where it is."""
+    """Return what a report begins with: which experiment, the fields of its dataclass, and where it is."""
     return {"experiment": name, **asdict(experiment), "output": str(folder)}
 
 
 def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
-    """curves.csv, report.json, report.txt, each in one step; the report has a `paragraph`."""
+    """Write curves.csv, report.json, report.txt, each in one step; the report has a `paragraph`."""
     write_rows(folder / "curves.csv", [row for outcome in outcomes for row in outcome.rows])
     write_whole(folder / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
     write_whole(folder / "report.txt", (report["paragraph"] + "\n").encode())
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows as CSV, in the columns of them all; what a row lacks is left empty."""
+    """Write rows as CSV, in the columns of them all; what a row lacks is left empty."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
@@ -239,14 +241,14 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_result(console: Console, table: Table, report: Mapping[str, Any]) -> None:
-    """The table, the paragraph, and where everything is."""
+    """Print the table, the paragraph, and where everything is."""
     console.print(table, highlight=False)
     console.print(report["paragraph"], highlight=False, markup=False)
     console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
 
 
 def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, colour: str, label: str) -> None:
-    """The mean over the seeds by epoch, with the range behind it."""
+    """Draw the mean over the seeds by epoch, with the range behind it."""
     epochs = sorted({row["epoch"] for row in rows})
     values = [[row[measure] for row in rows if row["epoch"] == epoch] for epoch in epochs]
     axes.plot(epochs, [statistics.fmean(v) for v in values], color=colour, marker=".", label=label)
@@ -254,7 +256,7 @@ def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, c
 
 
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
-    """A PNG of so many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without
+    """Save a PNG of so many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without
     matplotlib."""
     pyplot = require_matplotlib()
     size = (PANEL_WIDTH * panels, PANEL_HEIGHT)
@@ -284,7 +286,8 @@ def _legends_below(figure: Any, panels: Sequence[Any]) -> None:
 
 
 def require_matplotlib() -> Any:
-    """pyplot, drawing into files. Raises ConfigError when it is missing, which is asked for before anything is run."""
+    """Return pyplot, drawing into files. Raises ConfigError when it is missing, which is asked for before anything is
+    run."""
     try:
         matplotlib = importlib.import_module("matplotlib")
         matplotlib.use("Agg")

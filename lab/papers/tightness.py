@@ -1,9 +1,9 @@
 """`precad experiment tightness`: what each method certifies of the same trainings, and the attack that ends it.
 
-Five settings of Xie et al.'s tables, a prediction with F_A = .95 against F_B = .05. For each threat one table line: the
-attackers certified by every method, what the worst simulated attack (`precad.dp.certificates.attack_simulation`)
-leaves of the prediction at each of these numbers, and with how many attackers it succeeds. No certificate may reach
-that number.
+Five settings of Xie et al.'s tables, a prediction with F_A = .95 against F_B = .05. Each threat has one table line,
+with the attackers certified by every method. It says what the worst simulated attack
+(`precad.dp.certificates.attack_simulation`) leaves of the prediction at each of these numbers. It also says with how
+many attackers the attack succeeds. No certificate may reach that number.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 
 N_DRAWS: Final = 1_000_000
 FAILURE: Final = 1e-9
-"""Of every single simulated share: Hoeffding's radius holds but for this probability."""
+"""Failure probability of Hoeffding's radius, for every single simulated share."""
 _SEED: Final = 2023
 _AT_MOST: Final = 1024
 _METHODS: Final = {
@@ -62,7 +62,7 @@ _METHODS: Final = {
 
 
 def tightness(settings: Sequence[Setting] = SETTINGS, *, n_draws: int = N_DRAWS, quick: bool = False) -> dict[str, Any]:
-    """One row for each setting; with `quick` the attack is simulated for the first one only."""
+    """Return one row for each setting; with `quick` the attack is simulated for the first one only."""
     rows = [_row(*setting, n_draws=n_draws if i == 0 or not quick else None) for i, setting in enumerate(settings)]
     return {
         "FA": FA,
@@ -112,7 +112,7 @@ def _row(what: str, q: str, sigma: float, rounds: int, delta: float, *, n_draws:
 def _of_threat(
     training: Training, threat: Threat, delta: float, *, K_rdp: float, n_draws: int | None
 ) -> dict[str, Any]:
-    """Attackers tolerated by method, and what the simulated attack does at each of these numbers."""
+    """Return attackers tolerated by method, and what the simulated attack does at each of these numbers."""
     tolerated = {
         method.value: certify(FA, FB, training, method=method, threat=threat, delta=delta, at_most=_AT_MOST).tolerated
         for method in Method
@@ -145,7 +145,8 @@ def _plain(attack: SimulatedAttack) -> dict[str, Any]:
 
 
 def print_tightness(console: Console, report: dict[str, Any]) -> None:
-    """Epsilons and certificates, two lines for each setting; below, what was simulated and with what confidence."""
+    """Print epsilons and certificates, two lines for each setting; below, what was simulated and with what
+    confidence."""
     title = f"attackers that a prediction of {report['FA']:g} against {report['FB']:g} tolerates"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in ("setting", "q", "sigma", "T", "delta"):

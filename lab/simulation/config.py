@@ -1,4 +1,4 @@
-"""What the operator of a simulation configures: the `[simulation]` section, beside the `[task]` of a deployment."""
+"""Configure a simulation: the `[simulation]` section, beside the `[task]` of a deployment."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class SimulationSettings(BaseModel):
     local_rate: Positive = 0.1
     """Their learning rate."""
     local_batch: Annotated[int, Field(ge=1)] | None = None
-    """Where clients train without noise of their own: records of a step, of a pass over all of the client's in random
-    order, the last step of a pass with what is left; None: Poisson samples of rate p."""
+    """Records of a step, where clients train without noise of their own. A pass takes all of the client's records in
+    random order, and its last step those that are left. None: Poisson samples of rate p."""
     local_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of local steps, also of those with noise: v <- momentum v + gradient, theta <- theta - rate v."""
+    """Momentum of local steps, also of those with noise: v <- momentum v + gradient, theta <- theta - rate v."""
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Of local steps, also of those with noise: so many times theta is added to the gradient."""
+    """Weight decay of local steps, also of those with noise: so many times theta is added to the gradient."""
     update_clipping: Literal["flat", "per-layer", "private-quantile", "median-not-private"] = "flat"
     """How the trusted server of `user-dp-fedavg` and `central-dp` bounds updates, from S = `task.client_clip`:
     `precad.lab.simulation.update_clipping`. What is learnt of the updates is private, or nothing is, as the name
@@ -75,7 +75,8 @@ class SimulationSettings(BaseModel):
     """A `.npy` file, from the working directory: the public model that training starts from, in place of the one that
     `task.model_seed` draws. As in a deployment, it is flat float32, (d,)."""
     initial_model_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """Of its values as they travel; a run folder's configuration has it, so that another model is refused there."""
+    """Digest of its values as they travel; a run folder's configuration has it, so that another model is refused
+    there."""
     attack: AttackSettings | None = None
 
     @model_validator(mode="after")

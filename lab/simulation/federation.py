@@ -1,8 +1,7 @@
 """The clients of a simulation: who they are, what they hold, who is malicious, and what they compute in a round.
 
-Everything is done by the functions of the deployment: records are drawn, clipped and summed by
-`precad.clients.training.local_update` on one `RecordEngine`, the records of all chosen clients in one pass; uploads
-are encoded by `precad.clients.submission`.
+The functions of the deployment do everything. `precad.clients.training.local_update` draws, clips and sums records on
+one `RecordEngine`, the records of all chosen clients in one pass. `precad.clients.submission` encodes uploads.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from precad.protos.task.task import Task
 Vector = NDArray[np.float64]
 _HONEST = Honest()
 _COPIES = 8
-"""Of a client's model while it trains: parameters, velocity, gradients, and what adds them up."""
+"""Copies of a client's model while it trains: parameters, velocity, gradients, and what adds them up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Federation:
-    """What an algorithm is handed. `records` are those that clients train on: poisoned ones already."""
+    """Hold what an algorithm is handed. `records` are those that clients train on: poisoned ones already."""
 
     task: Task
     settings: SimulationSettings
     records: Mapping[str, Records]
     attacks: Mapping[str, Attack] = field(default_factory=dict)
-    """Of the malicious clients; everybody else is honest."""
+    """Attacks of the malicious clients; everybody else is honest."""
     engine: RecordEngine
     own_models: Callable[[], OwnModels]
     """The engine for clients that have models of their own, after a local step. The first call makes it."""
@@ -54,22 +53,23 @@ class Federation:
     """The rule of a server that sees every update; None: the sum over a public divisor."""
 
     def is_malicious(self, client: str) -> bool:
-        """Whether it deviates; records that somebody put into its set are no deviation of its own."""
+        """Return whether it deviates; records that somebody put into its set are no deviation of its own."""
         return client in self.attacks and not self.attacks[client].follows_protocol
 
     @property
     def nominal_clients(self) -> float:
-        """q n: the expected number of clients in a round, a public constant."""
+        """Return q n: the expected number of clients in a round, a public constant."""
         return self.task.client_rate * len(self.task.clients)
 
     def record_clip(self) -> RecordClip:
-        """R, as the task says."""
+        """Return R, as the task says."""
         return record_clip(self.task)
 
     def gradients(
         self, t: int, parameters: NDArray[np.float32], chosen: Sequence[str], *, clip: RecordClip, bound: float
     ) -> dict[str, Vector]:
-        """Algorithm 2, lines 1 to 7, of everybody as if honest: minus the clipped gradient sums, at most `bound` long.
+        """Return minus the clipped gradient sums, at most `bound` long: Algorithm 2, lines 1 to 7, of everybody as if
+        honest.
 
         All records in passes together. With `settings.batching = "client"` each client's have passes of their own, as
         in a deployment with a process per client: the same bits.
@@ -95,8 +95,10 @@ class Federation:
     def attacked(
         self, t: int, parameters: NDArray[np.float32], updates: Mapping[str, Vector], *, bound: float, step: float
     ) -> dict[str, Vector]:
-        """The same with what malicious clients make of theirs. One that has nothing to go on is left out, as one whose
-        own training diverges, and so is what is not finite: it has no encoding, and no server would take it.
+        """Return the updates with what malicious clients make of theirs.
+
+        A client that has nothing to go on is left out, as one whose own training diverges. An update that is not finite
+        is left out as well: it has no encoding, and no server would take it.
 
         bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
         """
@@ -133,7 +135,8 @@ class Federation:
     def descend(
         self, t: int, parameters: NDArray[np.float32], client: str, *, steps: int, rate: float
     ) -> NDArray[np.float64]:
-        """`precad.clients.training.descent.descend` on the client's records, as the settings say; parameters (d,)."""
+        """Run `precad.clients.training.descent.descend` on the client's records, as the settings say; parameters
+        (d,)."""
         return descend(
             parameters,
             self.records[client],
@@ -148,9 +151,10 @@ class Federation:
     def descend_all(
         self, t: int, parameters: NDArray[np.float32], clients: Sequence[str], *, steps: int, rate: float
     ) -> dict[str, Vector]:
-        """The same for several clients, a step of all at a time where that is the faster way; parameters (d,) of each.
+        """Return what `descend` gives for each of several clients, (d,). All take each step together where that is
+        faster.
 
-        Groups of them, so that memory for their models stays within the engine's budget.
+        Clients come in groups, so that memory for their models stays within the engine's budget.
         """
         models = self.own_models()
         if isinstance(models, ModelByModel):
@@ -171,14 +175,15 @@ class Federation:
         return found
 
     def differences(self, t: int, parameters: NDArray[np.float32], clients: Sequence[str]) -> dict[str, Vector]:
-        """theta_i - theta_t (d,) of each client after the settings' local steps, of everybody as if honest."""
+        """Return theta_i - theta_t (d,) of each client after the settings' local steps, of everybody as if honest."""
         trained = self.descend_all(
             t, parameters, clients, steps=self.settings.local_steps, rate=self.settings.local_rate
         )
         return {client: found - parameters.astype(np.float64) for client, found in trained.items()}
 
     def groups(self, clients: Sequence[str]) -> Iterator[list[str]]:
-        """The clients in order, so many at a time as their models have room for, some copies of each in float64."""
+        """Yield the clients in order, so many at a time as their models have room for, some copies of each in
+        float64."""
         size = max(1, self.engine.memory_bytes // (_COPIES * 8 * self.task.dim))
         for start in range(0, len(clients), size):
             yield list(clients[start : start + size])
@@ -186,7 +191,8 @@ class Federation:
     def _shared_training(
         self, t: int, parameters: NDArray[np.float32], clients: Sequence[str]
     ) -> Callable[[str, int, float], Vector]:
-        """(client, steps, rate) to `descend`: the first that asks has all with its kind of attack trained, together."""
+        """Return (client, steps, rate) to `descend`: the first that asks has all with its kind of attack trained,
+        together."""
         done: dict[tuple[str, int, float], Vector] = {}
 
         def train(client: str, steps: int, rate: float) -> Vector:
@@ -202,12 +208,12 @@ class Federation:
         return train
 
     def uploads(self, updates: Mapping[str, Vector], *, is_clipped: bool) -> dict[str, RingArray]:
-        """What everybody shares, see `encoded`, without those who cannot encode what they made."""
+        """Return what everybody shares, see `encoded`, without those who cannot encode what they made."""
         encoded = {client: self.encoded(client, update, is_clipped=is_clipped) for client, update in updates.items()}
         return {client: upload for client, upload in encoded.items() if upload is not None}
 
     def encoded(self, client: str, update: Vector, *, is_clipped: bool) -> RingArray | None:
-        """What the client shares (d,): integers. None where an attacker cannot encode what it made.
+        """Encode what the client shares (d,): integers. None where an attacker cannot encode what it made.
 
         is_clipped: whether honest clients projected their update, and make certain that its norm is within C.
         """
@@ -221,7 +227,7 @@ class Federation:
             return None
 
     def aggregate(self, t: int, updates: Mapping[str, Vector]) -> Vector:
-        """By the rule, (d,): an estimate of the mean. Zero for nobody, unless the rule is private.
+        """Aggregate by the rule, (d,): an estimate of the mean. Zero for nobody, unless the rule is private.
 
         Raises what the rule does; of attackers' updates, `attacked` leaves those out that are not finite.
         """

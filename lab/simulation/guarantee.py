@@ -1,4 +1,5 @@
-"""What an algorithm guarantees, to whom, against whom: one sentence that cannot be read as more than is proved."""
+"""State what an algorithm guarantees, to whom, against whom: one sentence that cannot be read as more than is
+proved."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Literal
 
 REALISED = "of the rounds that there were, if no draw is discarded"
-"""What a note says of an epsilon without `epsilon_if_discarded`."""
+"""Text of a note about an epsilon without `epsilon_if_discarded`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +20,14 @@ class Guarantee:
     """
 
     unit: Literal["record", "client"]
-    """What is added or removed."""
+    """Unit that is added or removed."""
     against: str
-    """Who learns what, in words that follow 'against'."""
+    """Adversary that learns something, in words that follow 'against'."""
     epsilon: float | None
     """None: nothing is guaranteed."""
     delta: float
     epsilon_if_discarded: float | None = None
-    """The same of the most rounds that a client can be in, against whoever may discard draws of a deployment. Then
+    """Epsilon of the most rounds that a client can be in, against whoever may discard draws of a deployment. Then
     `epsilon` is that of the rounds there were, against who only watches. None: there is one figure."""
     note: str = ""
     """On what the guarantee rests, or why there is none."""
@@ -46,7 +47,7 @@ class Guarantee:
         return f"{text} at delta = {self.delta} {what} against {self.against}{rests}"
 
     def to_json(self) -> dict[str, Any]:
-        """For programs. JSON has no infinity: an infinite epsilon is the string "inf"."""
+        """Return the guarantee for programs. JSON has no infinity: an infinite epsilon is the string "inf"."""
         second = {"epsilon_if_discarded": _plain(self.epsilon_if_discarded)}
         return {
             "unit": self.unit,

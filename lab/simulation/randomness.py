@@ -20,26 +20,26 @@ from precad.mpc.ring import RingArray
 
 
 class Randomness(Protocol):
-    """What a round draws. Tests replay a deployment's draws through it."""
+    """Draw what a round draws. Tests replay a deployment's draws through it."""
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
-        """Algorithm 1, line 2: who is in round t; `clients` are sorted, and so is the result."""
+        """Return who is in round t (Algorithm 1, line 2); `clients` are sorted, and so is the result."""
         ...
 
     def records(self, t: int, client: str) -> RandomBytes:
-        """What a client draws its records with."""
+        """Return the random bytes that a client draws its records with."""
         ...
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
-        """Noise on the integer grid (dim,) of `source`: `server-0`, `server-1`, a client's id."""
+        """Return noise on the integer grid (dim,) of `source`: `server-0`, `server-1`, a client's id."""
         ...
 
     def rule(self, t: int) -> RandomBytes:
-        """For an aggregation rule that adds noise."""
+        """Return the random bytes for an aggregation rule that adds noise."""
         ...
 
     def attack(self, t: int, client: str) -> np.random.Generator:
-        """For an attacker."""
+        """Return the random bytes for an attacker."""
         ...
 
 
@@ -52,7 +52,7 @@ class SeededRandomness:
         self.seed = seed
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
-        """By the servers' own function, from a coin that the seed tosses."""
+        """Draw by the servers' own function, from a coin that the seed tosses."""
         coin = Seed(self._generator("coin", t).bytes(16))
         return joint_coin.select_poisson(coin, Label("simulation", t), clients, client_rate)
 
@@ -61,7 +61,7 @@ class SeededRandomness:
         return self._generator("records", t, client).bytes
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
-        """By the servers' own sampler, on bytes of the seed."""
+        """Draw by the servers' own sampler, on bytes of the seed."""
         return rounded_gaussian.sample(std_on_grid, dim, self._generator("noise", t, source).bytes)
 
     def rule(self, t: int) -> RandomBytes:

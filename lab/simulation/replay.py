@@ -1,7 +1,8 @@
 """Epsilon by round of a simulation, which writes down only the last one.
 
-Who is drawn for a round follows from the seed, so participation can be drawn again, by the simulation's own function,
-and the algorithm be asked for its guarantees after any number of rounds. The last must be what the summary says.
+The draw of clients for a round follows from the seed. Participation can therefore be drawn again, by the simulation's
+own function. The algorithm can then be asked for its guarantees after any number of rounds. The last must be what the
+summary says.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TOLERANCE: Final = 1e-6
 
 
 def with_epsilon_by_round(run: Run) -> Run:
-    """The run, its statements with their curves where the configuration can be simulated here; else with a note.
+    """Return the run, its statements with their curves where the configuration can be simulated here; else with a note.
 
     Raises ConfigError where the summary's epsilons are not those of its configuration and seeds.
     """
@@ -43,7 +44,7 @@ def with_epsilon_by_round(run: Run) -> Run:
 
 
 def _offline(raw: dict[str, Any]) -> dict[str, Any]:
-    """The configuration without leave to download its data set: a report asks nobody for anything."""
+    """Return the configuration without leave to download its data set: a report asks nobody for anything."""
     return raw | {"client": {**raw.get("client", {}), "download": False}}
 
 
@@ -52,7 +53,7 @@ def _noted(run: Run, why: str) -> Run:
 
 
 def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -> list[list[float | None]]:
-    """Epsilon of each guarantee of one seed after each wanted number of rounds; after its end, as at its end."""
+    """Return epsilon of each guarantee of one seed after each wanted number of rounds; after its end, as at its end."""
     assert trained.seed is not None  # of a simulation
     randomness, task = SeededRandomness(trained.seed), simulation.task
     ids, participation, drawn = sorted(task.clients), Counter[str](), 0
@@ -67,14 +68,14 @@ def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -
 
 
 def _some(n: int) -> list[int]:
-    """At most POINTS of 1 .. n, evenly spread, with the last one."""
+    """Return at most POINTS of 1 .. n, evenly spread, with the last one."""
     return sorted({round(n * i / min(n, POINTS)) for i in range(1, min(n, POINTS) + 1)})
 
 
 def _with_curve(
     run: Run, i: int, wanted: Sequence[int], by_seed: Sequence[Sequence[Sequence[float | None]]]
 ) -> Statement:
-    """Statement i with the largest epsilon of all seeds by round. Raises ConfigError."""
+    """Return statement i with the largest epsilon of all seeds by round. Raises ConfigError."""
     statement, by_round = run.statements[i], list[tuple[int, float]]()
     for at, rounds in enumerate(wanted):
         known = [epsilon for seed in by_seed if (epsilon := seed[at][i] if i < len(seed[at]) else None) is not None]

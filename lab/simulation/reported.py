@@ -67,7 +67,8 @@ class _Summary(Written):
 
 
 def read_simulated(path: Path) -> Run:
-    """Finished trainings. Raises ConfigError where a file is missing or damaged, or files contradict each other."""
+    """Read finished trainings. Raises ConfigError where a file is missing or damaged, or files contradict each
+    other."""
     raw = read_toml(path / "config.toml")
     task = parse_section(Task, raw.get("task", {}), "task", base=path)
     nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
@@ -106,7 +107,7 @@ def _is_validated(settings: SimulationSettings) -> bool:
 
 
 def _named(task: Task, settings: SimulationSettings) -> list[str]:
-    """What the configuration names that may be an import path."""
+    """Return the names in the configuration that may be an import path."""
     attack = [] if settings.attack is None else [settings.attack.kind]
     return [task.model, settings.algorithm, settings.aggregation, *attack]
 
@@ -152,7 +153,8 @@ def _round(file: Path, line: _Line) -> Round:
 
 
 def _costliest(path: Path, seeds: Sequence[_Seed]) -> tuple[Statement, ...]:
-    """Each statement with the largest epsilon of all seeds; nothing where one has nothing. Raises ConfigError."""
+    """Return each statement with the largest epsilon of all seeds; nothing where one has nothing. Raises
+    ConfigError."""
     about = [[(found.unit, found.against) for found in seed.guarantees] for seed in seeds]
     if any(other != about[0] for other in about):
         raise ConfigError(f"{path}: expected the same guarantees for every seed, found others")
@@ -186,4 +188,4 @@ class _Reader:
 
 
 READER: Final[RunReader] = _Reader()
-"""What the entry point names."""
+"""Object that the entry point names."""

@@ -1,4 +1,4 @@
-"""What people see of simulations: how far they are, and what came out."""
+"""Show simulations to people: how far they are, and what came out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from precad.lab.simulation.workers import Workers
 
 @contextmanager
 def progress_bar(console: Console, title: str, total: int) -> Iterator[Callable[[RoundMetrics], None]]:
-    """A bar on a terminal, nothing into a file; what it gives is called after every round."""
+    """Yield a bar on a terminal, nothing into a file; what it gives is called after every round."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -39,13 +39,13 @@ def progress_bar(console: Console, title: str, total: int) -> Iterator[Callable[
 def side_by_side(
     jobs: Sequence[Callable[[], dict[str, Any]]], what: str, console: Console, workers: Workers
 ) -> list[dict[str, Any]]:
-    """The summaries of trainings, in their order; `what` names them on a terminal."""
+    """Return the summaries of trainings, in their order; `what` names them on a terminal."""
     is_silent = not console.is_terminal
     return list(track(workers.run(jobs), what, len(jobs), console=console, transient=True, disable=is_silent))
 
 
 def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
-    """What was trained, and what it guarantees, for people."""
+    """Print what was trained, and what it guarantees, for people."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

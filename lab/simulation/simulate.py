@@ -1,18 +1,18 @@
 """`precad simulate`: a deployment's task in one process, for as many seeds as asked for.
 
 The file is that of `precad run`, with a section `[simulation]` where it says more (`precad.lab.simulation.config`); the
-sections of servers and operators are read over. A run leaves one folder:
+sections of servers and operators are ignored. A run leaves one folder:
 
-config.toml      the resolved configuration: `precad simulate` on it repeats the runs
-seed-N.jsonl     one line per round
-seed-N.npz       where the training stands, as of its last evaluation; the final model at the end
-summary.json     what `--json` prints
+    config.toml   the resolved configuration: `precad simulate` on it repeats the runs
+    seed-N.jsonl  one line per round
+    seed-N.npz    where the training stands, as of its last evaluation; the final model at the end
+    summary.json  what `--json` prints
 
-A folder that holds the same configuration is gone on with: finished seeds stay, others start from where they stand. A
-field that the folder's file does not have, being older, has its default there.
-More rounds than the folder's may be asked for: every seed goes on to the model that it would have without the halt. A
-training that leaves the finite numbers ends before the round in which it does, and the summary says so; the files are
-all there, and the command ends with exit code 3 (`require_fulfilled`). For experiments it is a result.
+A folder that holds the same configuration is continued: finished seeds stay, others start from where they stand. A
+field that the folder's file does not have, being older, has its default there. More rounds than the folder's may be
+asked for: every seed continues to the model that it would have without the halt. A training that leaves the finite
+numbers ends before the round in which it does, and the summary says so. The files are all there, and the command ends
+with exit code 3 (`require_fulfilled`). For experiments it is a result.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Plan:
     """In place of the task's initial model, (d,)."""
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
-        """A training that has not begun. Raises ArgumentError."""
+        """Return a training that has not begun. Raises ArgumentError."""
         return Simulation(
             task=self.task,
             settings=self.settings,
@@ -91,7 +91,7 @@ class Plan:
 
 
 def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
-    """The configuration with what it leaves out: the dimension, who has how many records. Raises ConfigError,
+    """Return the configuration with what it leaves out: the dimension, who has how many records. Raises ConfigError,
     DataError, SetupError.
 
     `rounds`: in place of the task's. `task.clients` may also be a number.
@@ -130,7 +130,8 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
 
 
 def _initial_of(settings: SimulationSettings, section: dict[str, Any], task: Task) -> NDArray[np.float32] | None:
-    """The public model that the settings name, (d,). Its digest goes into the section, and where it lies in full.
+    """Return the public model that the settings name, (d,). Its digest goes into the section, and where it lies in
+    full.
 
     Raises ConfigError, SetupError.
     """
@@ -160,7 +161,7 @@ def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _ids(clients: object) -> list[Any]:
-    """Ids of a number of clients, or a list of them. Raises ConfigError."""
+    """Return ids of a number of clients, or a list of them. Raises ConfigError."""
     if isinstance(clients, int) and not isinstance(clients, bool):
         if not 2 <= clients <= 1_000_000:
             raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
@@ -197,7 +198,7 @@ class Runs:
         on_round: Callable[[RoundMetrics], None] = lambda metrics: None,
         engine: RecordEngine | None = None,
     ) -> dict[str, Any]:
-        """One seed to its end, from wherever it stands; its summary."""
+        """Run one seed to its end, from wherever it stands; return its summary."""
         simulation = self.plan.simulation(seed, engine)
         metrics = self.folder / f"seed-{seed}.jsonl"
         self._resume(simulation, seed, metrics)
@@ -213,11 +214,11 @@ class Runs:
         return self._summary(simulation, seed, metrics, time.perf_counter() - start)
 
     def jobs(self, seeds: Sequence[int]) -> list[Callable[[], dict[str, Any]]]:
-        """`run` of each seed as something that can be pickled: a worker reads the data set itself."""
+        """Return `run` of each seed as something that can be pickled: a worker reads the data set itself."""
         return [partial(_train_seed, self.plan.raw, self.folder.absolute(), seed) for seed in seeds]
 
     def _save(self, simulation: Simulation, seed: int) -> None:
-        """In one step: a run that is killed here finds the old file or the new one."""
+        """Save in one step: a run that is killed here finds the old file or the new one."""
         now, rule = simulation.progress, simulation.federation.rule
         half_written = self.folder / f".seed-{seed}.npz"
         with half_written.open("wb") as file:
@@ -300,8 +301,8 @@ def _require_same(plan: Plan, config: Path) -> None:
 
 
 def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Its sections with all defaults: a file from before there was a field says what that field's default says. Where
-    an initial model lies is left out: its digest says which it is.
+    """Return its sections with all defaults: a file from before there was a field says what that field's default says.
+    Where an initial model lies is left out: its digest says which it is.
 
     Raises ConfigError.
     """
@@ -314,7 +315,7 @@ def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _mean_of_last(lines: Sequence[Mapping[str, Any]], measure: str) -> float | None:
-    """Over the last evaluations; None where there is none."""
+    """Return the mean over the last evaluations; None where there is none."""
     values = [line[measure] for line in lines if measure in line][-LAST_EVALUATIONS:]
     return statistics.fmean(values) if values else None
 
@@ -329,7 +330,7 @@ def _ended(simulation: Simulation) -> str:
 def run_plan(
     plan: Plan, folder: Path, seeds: Sequence[int], console: Console, workers: Workers | None = None
 ) -> dict[str, Any]:
-    """All seeds, one after the other unless there are workers; the summary, which is also written.
+    """Run all seeds, one after the other unless there are workers; return the summary, which is also written.
 
     Raises ConfigError, ArgumentError.
     """
@@ -376,5 +377,5 @@ def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, console:
 
 
 def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:
-    """One seed's training, in a worker."""
+    """Run one seed's training, in a worker."""
     return Runs(resolve(raw), folder).run(seed)

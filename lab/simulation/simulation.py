@@ -57,21 +57,21 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RoundMetrics:
-    """What a round came to."""
+    """Hold what a round came to."""
 
     round: int
     n_chosen: int
     n_accepted: int
     rejected: tuple[str, ...]
     seconds: float
-    """Of the round itself, without evaluation."""
+    """Seconds of the round itself, without evaluation."""
     accuracy: float | None
     """On the test records; None where this round was not evaluated."""
     attack_success: float | None
     """The attackers' accuracy on what they aim at, where they aim at anything."""
 
     def to_json(self) -> dict[str, Any]:
-        """One line of metrics.jsonl; what was not measured is left out."""
+        """Return one line of metrics.jsonl; what was not measured is left out."""
         line: dict[str, Any] = {
             "round": self.round,
             "chosen": self.n_chosen,
@@ -134,7 +134,7 @@ class Simulation:
         """Why `run` ended before its time, if it did."""
 
     def run(self) -> Iterator[RoundMetrics]:
-        """The rounds that are left, one by one; `progress` is that after the last one given. Ends with the task's
+        """Yield the rounds that are left, one by one; `progress` is that after the last one given. Ends with the task's
         rounds, before the round that a budget does not allow, or before the one in which the training diverges."""
         while self.progress.rounds < self.task.rounds and self.may_start():
             try:
@@ -145,11 +145,11 @@ class Simulation:
             yield done
 
     def may_start(self) -> bool:
-        """Whether the algorithm's budget allows another round."""
+        """Return whether the algorithm's budget allows another round."""
         return self.algorithm.may_start(self.progress.rounds, self.progress.participation)
 
     def run_round(self) -> RoundMetrics:
-        """The next round. Raises DivergedError; then `progress` is as it was, the last model that is one."""
+        """Run the next round. Raises DivergedError; then `progress` is as it was, the last model that is one."""
         t, now = self.progress.rounds, self.progress
         start = time.perf_counter()
         chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
@@ -175,7 +175,7 @@ class Simulation:
         )
 
     def accuracy(self) -> float:
-        """Of the model as it is, on the test records."""
+        """Return the accuracy of the model as it is, on the test records."""
         return evaluation.accuracy(self._model, self.task.model, self.test, device=self.federation.engine.device)
 
     def attack_success(self) -> float | None:
@@ -185,12 +185,15 @@ class Simulation:
 
     @property
     def _model(self) -> NDArray[np.float32]:
-        """What of the progress is the model, without a bound that is learnt."""
+        """Return the part of the progress that is the model, without a bound that is learnt."""
         return self.progress.parameters[: self.task.n_parameters]
 
     def guarantees(self) -> list[Guarantee]:
-        """After the rounds so far. In real arithmetic where one client's, or one record's, part in the calculation can
-        change how another's is rounded: in a stack of models, and on devices that do not repeat."""
+        """Return what is guaranteed after the rounds so far.
+
+        Guarantees are in real arithmetic where one client's, or one record's, part in the calculation can change how
+        another's is rounded. That is so in a stack of models, and on devices that do not repeat.
+        """
         found = self.algorithm.guarantees(self.progress.rounds, self.progress.participation)
         is_stacked = self.algorithm.trains_locally and isinstance(self.federation.own_models(), ModelStack)
         if self.federation.engine.passes.is_bit_exact and not is_stacked:
@@ -199,7 +202,7 @@ class Simulation:
 
 
 def trained_on(records: Mapping[str, Records], attacks: Mapping[str, Attack]) -> dict[str, Records]:
-    """What every client trains on: what an attack hoards goes from the others' records to each of its clients, and
+    """Return what every client trains on. Records that an attack hoards go from the others to each of its clients, and
     malicious clients make of theirs what they like. Declared numbers of records stay as they are."""
     hoards = {
         c: {client: attack.hoarded(own) for client, own in records.items()}
@@ -219,12 +222,12 @@ def trained_on(records: Mapping[str, Records], attacks: Mapping[str, Attack]) ->
 
 
 def records_of(split: Split, parts: Sequence[NDArray[np.int64]], clients: Sequence[str]) -> dict[str, Records]:
-    """Each client's own, the parts dealt in the order of ids."""
+    """Return each client's own records, the parts dealt in the order of ids."""
     return {client: split.train.take(part) for client, part in zip(sorted(clients), parts, strict=True)}
 
 
 def algorithm_of(name: str) -> Callable[[Federation], Algorithm]:
-    """The class of that name, or import path. Raises UnknownNameError, ExtensionError."""
+    """Return the class of that name, or import path. Raises UnknownNameError, ExtensionError."""
     found = _registered_or_imported("algorithm", name, ALGORITHMS)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ExtensionError("algorithm", name, "it is no subclass of precad.lab.simulation.algorithms.Algorithm")
@@ -232,7 +235,7 @@ def algorithm_of(name: str) -> Callable[[Federation], Algorithm]:
 
 
 def rule_of(settings: SimulationSettings, task: Task) -> AggregationRule | None:
-    """A rule of its own for one training of the task; None for the sum. Raises ArgumentError."""
+    """Return a rule of its own for one training of the task; None for the sum. Raises ArgumentError."""
     if settings.aggregation == "sum":
         if settings.aggregation_parameters:
             raise ArgumentError("simulation.aggregation_parameters: expected none for 'sum'")
@@ -247,7 +250,7 @@ def rule_of(settings: SimulationSettings, task: Task) -> AggregationRule | None:
 
 
 def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[str, Attack]:
-    """The malicious clients among `clients`, and what each does. Raises ArgumentError."""
+    """Return the malicious clients among `clients`, and what each does. Raises ArgumentError."""
     if settings is None:
         return {}
     if isinstance(settings.clients, int):

@@ -3,8 +3,8 @@
     cleartext   the exact integer norm, computed in the clear
     mpc         both servers' real program, two threads over an in-memory channel, with a dealer's tuples
 
-The protocol's theorem says that both accept the same uploads but for a chance of 2^-64 each, and the sums are equal
-as integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_simulation.py).
+The protocol's theorem says that both accept the same uploads but for a chance of 2^-64 each. The sums are equal as
+integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_simulation.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from precad.protos.task.task import Task
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
-    """What both servers know before the noise."""
+    """Hold what both servers know before the noise."""
 
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
@@ -41,7 +41,7 @@ class TwoServers(Protocol):
     """One way to check and add up a round's uploads."""
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
-        """Of round t. Clients in the order of `uploads`."""
+        """Check and sum the uploads of round t. Clients in the order of `uploads`."""
         ...
 
 
@@ -53,7 +53,7 @@ class CleartextServers:
         self._dim = task.dim
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
-        """Exact, whatever the uploads are."""
+        """Check and sum exactly, whatever the uploads are."""
         accepted = [client for client, upload in uploads.items() if self._fits(upload)]
         total = np.zeros(self._dim, dtype=np.int64)
         for client in accepted:
@@ -71,7 +71,7 @@ class MpcServers:
         self._task, self._gate = task, make_gate(task.gate)
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
-        """Masks or splits every upload, locks, validates, and reconstructs the sum of the accepted."""
+        """Mask or split every upload, lock, validate, and reconstruct the sum of the accepted."""
         task, clients = self._task, tuple(uploads)
         blocks = top_bits.blocks(self._gate, len(clients), task.norm_bound.low_bits)
         shape = BatchShape("simulation", t, clients, task.dim, blocks)

@@ -45,40 +45,40 @@ class UpdateClipping:
 
     @property
     def known_bound(self) -> float:
-        """What clients know of the coming round's bound; infinity where it depends on the round's updates."""
+        """Return what clients know of the coming round's bound; infinity where it depends on the round's updates."""
         return self.start
 
     @property
     def largest_bound(self) -> float:
-        """That any round can have."""
+        """Return the largest bound that any round can have."""
         return self.start
 
     def bound(self, updates: Sequence[Vector]) -> float:
-        """S of the round."""
+        """Return S of the round."""
         return self.known_bound
 
     def clipped(self, update: Vector, bound: float) -> Vector:
-        """The update (d,) with norm at most S. Raises ArgumentError where it is not finite."""
+        """Return the update (d,) with norm at most S. Raises ArgumentError where it is not finite."""
         return project(update, bound)
 
     def count(self, updates: Sequence[Vector]) -> int | None:
-        """What else is released of the round, with `count_noise_std` added; None: nothing."""
+        """Return what else is released of the round, before `count_noise_std` is added; None: nothing."""
         return None
 
     @property
     def count_noise_std(self) -> float:
-        """Of the count, in counts; nothing means that there is none."""
+        """Return the standard deviation of the noise on the count, in counts; 0 means that there is none."""
         return 0.0
 
     def learn(self, noisy_count: int) -> None:
-        """Sets the next round's bound by what was released."""
+        """Set the next round's bound by what was released."""
 
     def state(self) -> tuple[float, ...]:
-        """What the next round depends on."""
+        """Return what the next round depends on."""
         return ()
 
     def restore(self, state: tuple[float, ...]) -> None:
-        """Goes on from a `state`. Raises ArgumentError for one that is not of this way."""
+        """Continue from a `state`. Raises ArgumentError for one that is not of this way."""
         if state:
             raise ArgumentError(f"{self.name} clipping has no state, got {len(state)} numbers")
 
@@ -99,23 +99,25 @@ class PerLayerClipping(UpdateClipping):
 
 
 class QuantileClipping(UpdateClipping):
-    """S follows the gamma-quantile of the norms: S <- S exp(-eta (b - gamma)), where b estimates the share of updates
+    """S follows the gamma-quantile of the norms. S <- S exp(-eta (b - gamma)), where b estimates the share of updates
     no longer than S.
 
-    Of each client counts c_i = 1 where its update, as it came, is within S, else -1. Released is sum_i c_i plus
-    N(0, (2 sigma_b)^2), rounded; b = 1/2 + released / (2 q n), with q n, the expected number of clients, in place of
-    their number, which is no public constant. On average, b - 1/2 is what c_i / 2 add up to, over q n.
+    Each client counts c_i = 1 where its update, as it came, is within S, else -1. The release is sum_i c_i plus N(0, (2
+    sigma_b)^2), rounded. The estimate is b = 1/2 + released / (2 q n). The expected number of clients, q n, is in place
+    of their number, which is no public constant. On average, b - 1/2 is what c_i / 2 add up to, over q n.
 
-    Privacy, of one client of a round: the clipped update moves the sum by at most S, whose noise is z' S, and c_i its
-    own by 1, whose noise is 2 sigma_b. In units of their noise, both together are one vector of norm at most
+    Privacy is that of one client of a round. The clipped update moves the sum by at most S, whose noise is z' S. The
+    count c_i moves its own sum by 1, whose noise is 2 sigma_b. In units of their noise, both together are one vector of
+    norm at most
 
         sqrt(z'^-2 + (2 sigma_b)^-2) = 1 / z        with z' = (z^-2 - (2 sigma_b)^-2)^(-1/2),
 
     under standard normal noise: a Gaussian release of multiplier z. Clients being drawn with rate q, a round is
-    SampledGaussian(q, z), as without the quantile. S depends on earlier releases only, so rounds compose adaptively;
-    rounding what is added to integers is post-processing.
-    Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping",
-    NeurIPS '21, Algorithm 1 and Theorem 1; add/remove and Poisson sampling are our reading.
+    SampledGaussian(q, z), as without the quantile. S depends on earlier releases only, so rounds compose adaptively.
+    Rounding what is added to integers is post-processing. Add/remove and Poisson sampling are our reading of the
+    source.
+    Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", NeurIPS
+    '21, Algorithm 1 and Theorem 1.
     """
 
     name = "private-quantile"
@@ -130,7 +132,8 @@ class QuantileClipping(UpdateClipping):
         rate: float = 0.2,
         count_noise: float | None = None,
     ) -> None:
-        """count_noise: sigma_b; unless it is given, q n / 20 as in the source, or 1.2 z where that is more.
+        """Set how S is learnt. count_noise: sigma_b. Unless it is given, it is q n / 20 as in the source, or
+        1.2 z where that is more.
 
         Raises ArgumentError unless 2 sigma_b > z: the count would need all of the round's budget, or more.
         """
@@ -146,7 +149,7 @@ class QuantileClipping(UpdateClipping):
 
     @property
     def known_bound(self) -> float:
-        """As learnt so far."""
+        """Return the bound as learnt so far."""
         return self._bound
 
     @property
@@ -155,12 +158,12 @@ class QuantileClipping(UpdateClipping):
         return self.start * RANGE
 
     def count(self, updates: Sequence[Vector]) -> int:
-        """sum_i c_i."""
+        """Return sum_i c_i."""
         return sum(1 if np.linalg.norm(update) <= self._bound else -1 for update in updates)
 
     @property
     def count_noise_std(self) -> float:
-        """2 sigma_b."""
+        """Return 2 sigma_b."""
         return 2 * self._sigma_b
 
     def learn(self, noisy_count: int) -> None:
@@ -175,7 +178,7 @@ class QuantileClipping(UpdateClipping):
         self._bound = self.start * math.exp(moved)
 
     def state(self) -> tuple[float, ...]:
-        """S."""
+        """Return S."""
         return (self._bound,)
 
     def restore(self, state: tuple[float, ...]) -> None:
@@ -188,7 +191,7 @@ class QuantileClipping(UpdateClipping):
 class MedianClipping(UpdateClipping):
     """S is the median of the round's norms, as the papers clip; the task's bound has no part in it.
 
-    The median is of the clients' own updates, without any noise, and the noise is in proportion to it: one client moves
+    The median is of the clients' own updates, without any noise, and the noise is in proportion to it. One client moves
     both, and nothing hides by how much, so no epsilon is proved. For comparison only.
     Source: Xie et al., CCS '23, Appendix (flat median clipping), after Geyer, Klein and Nabi, "Differentially Private
     Federated Learning: A Client Level Perspective", 2017.
@@ -202,7 +205,7 @@ class MedianClipping(UpdateClipping):
 
     @property
     def known_bound(self) -> float:
-        """Nobody knows it beforehand."""
+        """Return infinity: nobody knows the bound beforehand."""
         return math.inf
 
     @property
@@ -211,14 +214,14 @@ class MedianClipping(UpdateClipping):
         return self.start * RANGE
 
     def bound(self, updates: Sequence[Vector]) -> float:
-        """The median, within a factor of 2^10 of the task's bound; that bound for nobody."""
+        """Return the median, within a factor of 2^10 of the task's bound; that bound for nobody."""
         norms = [float(np.linalg.norm(update)) for update in updates]
         median = float(np.median(norms)) if norms else self.start
         return min(max(median, self.start / RANGE), self.largest_bound)
 
 
 def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) -> UpdateClipping:
-    """The way that the settings name, one of its own for each training. Raises ArgumentError."""
+    """Return the way that the settings name, one of its own for each training. Raises ArgumentError."""
     start, z = task.client_clip, task.noise_multiplier
     match settings.update_clipping:
         case "flat":

@@ -1,8 +1,8 @@
 """Trainings side by side: in processes of this machine, or on a Ray cluster (`pip install "precad[scale]"`).
 
-A training depends on its configuration and its seed alone and writes files of its own, so it does not matter who runs
-it, nor beside what: results are those of one training after the other, bit for bit, with the same number of threads
-each. On a cluster the run folder lies on storage that all of its machines share.
+A training depends on its configuration and its seed alone and writes files of its own. It does not matter who runs it,
+nor beside what. Results are those of one training after the other, bit for bit, with the same number of threads each.
+On a cluster the run folder lies on storage that all of its machines share.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who runs the trainings."""
+    """Describe who runs the trainings."""
 
     number: int = 1
     """At once; 1 is this process."""
@@ -45,11 +45,11 @@ class Workers:
 
     @classmethod
     def asked_for(cls, number: int, ray: str | None) -> Self | None:
-        """Those of the command line; None where one process, this one, trains them all."""
+        """Return the workers of the command line; None where one process, this one, trains them all."""
         return cls(number, ray) if number > 1 or ray is not None else None
 
     def run(self, jobs: Sequence[Callable[[], T]]) -> Iterator[T]:
-        """What each job gives, in their order. Jobs can be pickled.
+        """Yield what each job gives, in their order. Jobs can be pickled.
 
         The first error of a job is raised, and ends the others. Raises ConfigError without Ray, or a cluster.
         """
@@ -65,7 +65,8 @@ class Workers:
 
 
 def _in_worker(threads: int, parent: int | None, job: Callable[[], T]) -> T:
-    """threads: of PyTorch, as many as whoever asked has: sums are theirs, bit for bit. parent: whose death ends us."""
+    """Run a job. threads: of PyTorch, as many as whoever asked has: sums are theirs, bit for bit. parent: whose death
+    ends us."""
     torch.set_num_threads(threads)
     if parent is not None:
         _end_with(parent)
@@ -74,7 +75,7 @@ def _in_worker(threads: int, parent: int | None, job: Callable[[], T]) -> T:
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """Ends this process soon after its parent, however that died. A worker would go on to the end of its training."""
+    """End this process soon after its parent, however that died. A worker would go on to the end of its training."""
 
     def watch() -> None:
         while os.getppid() == parent:

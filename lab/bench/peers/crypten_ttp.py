@@ -26,7 +26,7 @@ TTP_RANK = 2
 
 
 def main() -> None:
-    """Runs one rank; ranks 0 and 1 write their result beside the job."""
+    """Run one rank; ranks 0 and 1 write their result beside the job."""
     path, rank = Path(sys.argv[1]), int(sys.argv[2])
     watch_lifeline()
     os.environ |= {
@@ -49,7 +49,8 @@ def main() -> None:
 
 
 def load_crypten() -> Any:
-    """CrypTen, with the module that moved in torch 2.9 under its old name (see `precad.mpc.crypten.crypten_gate`)."""
+    """Return CrypTen, with the module that moved in torch 2.9 under its old name (see
+    `precad.mpc.crypten.crypten_gate`)."""
     old = "torch.onnx._internal.registration"
     try:
         importlib.import_module(old)
@@ -61,7 +62,7 @@ def load_crypten() -> Any:
 
 
 def measure(crypten: Any, rank: int, clip_norm: float, *, dim: int, clients: int, repetitions: int) -> dict[str, Any]:
-    """Seconds per batch, and what this rank sent. The first run does not count in time: it counts the bytes."""
+    """Return seconds per batch, and what this rank sent. The first run does not count in time: it counts the bytes."""
     plain, too_long = batch(dim, clients, clip_norm)
     x = crypten.mpc.MPCTensor.from_shares(share(plain, rank), precision=FRAC_BITS)
     communicator = crypten.communicator.get()
@@ -83,7 +84,8 @@ def measure(crypten: Any, rank: int, clip_norm: float, *, dim: int, clients: int
 
 
 def batch(dim: int, clients: int, clip_norm: float) -> tuple[torch.Tensor, int]:
-    """Encoded updates of norm 0.9 C, but for one of norm 1.8 C where there are several; and which one that is."""
+    """Return encoded updates of norm 0.9 C, but for one of norm 1.8 C where there are several; and which one that
+    is."""
     x = torch.randn(dim, dtype=torch.float64, generator=torch.Generator().manual_seed(dim))
     x *= 0.9 * clip_norm / x.norm()
     rows = x.repeat(clients, 1)
@@ -94,7 +96,7 @@ def batch(dim: int, clients: int, clip_norm: float) -> tuple[torch.Tensor, int]:
 
 
 def share(plain: torch.Tensor, rank: int) -> torch.Tensor:
-    """One server's additive share; both draw the same mask."""
+    """Return one server's additive share; both draw the same mask."""
     generator = torch.Generator().manual_seed(0)
     mask = torch.randint(-(2**63), 2**63 - 1, plain.shape, dtype=torch.int64, generator=generator)
     return plain - mask if rank == 0 else mask

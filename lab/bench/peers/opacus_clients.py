@@ -2,9 +2,9 @@
 
 .venv-peers/bin/python lab/bench/peers/opacus_clients.py JOB.npz RESULT.npz
 
-JOB holds features (clients, records, 1, 28, 28), labels, parameters (d,), clip_norm, repetitions, threads, device;
-RESULT gets `seconds` (2, repetitions), of the wall and of the processor, and the clipped sums (clients, d), so that
-both sides can be compared.
+JOB holds features (clients, records, 1, 28, 28), labels, parameters (d,), clip_norm, repetitions, threads and device.
+RESULT gets `seconds` (2, repetitions), of the wall and of the processor. It also gets the clipped sums (clients, d), so
+that both sides can be compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 
 
 def model() -> nn.Module:
-    """SampleConvNet of Opacus' MNIST example: 26 010 parameters."""
+    """Return SampleConvNet of Opacus' MNIST example: 26 010 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, 2, padding=3),
         nn.ReLU(),
@@ -38,7 +38,7 @@ def model() -> nn.Module:
 
 
 def main() -> None:
-    """Two warm-ups, then the repetitions."""
+    """Run two warm-ups, then the repetitions."""
     warnings.filterwarnings("ignore")
     job = np.load(sys.argv[1])
     torch.set_num_threads(int(job["threads"]))

@@ -13,7 +13,7 @@ import opendp.prelude as dp
 
 
 def main() -> None:
-    """One warm-up, then REPETITIONS vectors of SIZE coordinates."""
+    """Draw one warm-up, then REPETITIONS vectors of SIZE coordinates."""
     std, size, repetitions = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")

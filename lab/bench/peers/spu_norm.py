@@ -28,7 +28,7 @@ FRAC_BITS = 16
 
 
 def main() -> None:
-    """Measures every cell of the job; writes its result beside the job."""
+    """Measure every cell of the job; write its result beside the job."""
     path, rank = Path(sys.argv[1]), int(sys.argv[2])
     watch_lifeline()
     jax.config.update("jax_enable_x64", True)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def watch_lifeline() -> None:
-    """Exits when the process that started this one is gone (as `precad.deploy.localhost.processes.watch_lifeline`)."""
+    """Exit when the process that started this one is gone (as `precad.deploy.localhost.processes.watch_lifeline`)."""
     descriptor = os.environ.get("PRECAD_LIFELINE_FD", "")
     if descriptor.isdigit():
         threading.Thread(target=lambda: (os.read(int(descriptor), 1), os._exit(1)), daemon=True).start()
@@ -68,7 +68,8 @@ def measure(
     clients: int,
     repetitions: int,
 ) -> dict[str, Any]:
-    """Seconds per batch. The first run counts bytes and warms up the machine, the second the measured runtime."""
+    """Return seconds per batch. The first run counts bytes and warms up the machine, the second the measured
+    runtime."""
     x, too_long = batch(dim, clients, clip_norm)
     threshold = np.int64((int(clip_norm) << FRAC_BITS) ** 2)
     executable, _ = frontend.compile(
@@ -99,7 +100,8 @@ def measure(
 
 
 def batch(dim: int, clients: int, clip_norm: float) -> tuple[np.ndarray, int]:
-    """Encoded updates of norm 0.9 C, but for one of norm 1.8 C where there are several; and which one that is."""
+    """Return encoded updates of norm 0.9 C, but for one of norm 1.8 C where there are several; and which one that
+    is."""
     x = np.random.default_rng(dim).standard_normal(dim)
     x *= 0.9 * clip_norm / np.linalg.norm(x)
     rows = np.tile(x, (clients, 1))
@@ -110,7 +112,7 @@ def batch(dim: int, clients: int, clip_norm: float) -> tuple[np.ndarray, int]:
 
 
 def hand_over(shares: list[Any] | None, link: Any, exchange: Path) -> Any:
-    """Party 0 made both shares, as a client would; party 1 takes its own from a file."""
+    """Hand over the shares. Party 0 made both, as a client would; party 1 takes its own from a file."""
     if shares is not None:
         write_share(shares[1], exchange.with_suffix(".input"))
     link.barrier()
@@ -118,19 +120,19 @@ def hand_over(shares: list[Any] | None, link: Any, exchange: Path) -> Any:
 
 
 def gather(share: Any, link: Any, exchange: Path, rank: int) -> list[Any]:
-    """Both shares of the verdicts, to check them."""
+    """Return both shares of the verdicts, to check them."""
     write_share(share, exchange.with_suffix(f".{rank}"))
     link.barrier()
     return [read_share(exchange.with_suffix(f".{i}")) for i in (0, 1)]
 
 
 def write_share(share: Any, path: Path) -> None:
-    """A share as a file of this run's own folder."""
+    """Write a share as a file of this run's own folder."""
     path.write_bytes(pickle.dumps((share.meta, list(share.share_chunks))))
 
 
 def read_share(path: Path) -> Any:
-    """The inverse of `write_share`."""
+    """Read what `write_share` wrote."""
     share = libspu.Share()
     share.meta, share.share_chunks = pickle.loads(path.read_bytes())  # noqa: S301 - our own file
     return share

@@ -10,15 +10,15 @@ each defence, one training for each seed:
     central DP      a trusted server clips to S and adds noise, and stops at its budget (the paper's algorithm)
     local DP        every client runs DP-SGD: with attackers who follow the protocol, and with attackers who do not
 
-Attackers replace the model by a backdoored one, together if as many of them are in the round as are expected, within
-whatever bound somebody enforces; but for the one case in which they follow local DP's protocol, clipping and noise
+Attackers replace the model by a backdoored one, within whatever bound somebody enforces. They do so together if as many
+of them are in the round as are expected. In one case they follow local DP's protocol instead, clipping and noise
 included, with poisoned records.
 
-The source's algorithm, its data sets (EMNIST, CIFAR-10, Reddit, Sentiment140) and what it concludes are known to us,
-its attackers and numbers are not: sizes, rates, S, noise and K are ours. S was not tuned.
+We know the source's algorithm, its data sets (EMNIST, CIFAR-10, Reddit, Sentiment140) and what it concludes. We do not
+know its attackers and numbers: sizes, rates, S, noise and K are ours. S was not tuned.
 Source: Naseri, Hayes and De Cristofaro, "Local and Central Differential Privacy for Robustness and Privacy in Federated
-Learning", NDSS '22; norm bounding and weak DP: Sun, Kairouz, Suresh and McMahan, "Can You Really Backdoor Federated
-Learning?", 2019.
+Learning", NDSS '22. Norm bounding and weak DP are from Sun, Kairouz, Suresh and McMahan, "Can You Really Backdoor
+Federated Learning?", 2019.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ROUNDS, QUICK_ROUNDS, EVALUATE_EVERY = 200, 40, 10
 N_CLIENTS, CLIENT_RATE = 1000, 0.05
 LOCAL_STEPS, LOCAL_BATCH, LOCAL_RATE = 5, 20, 0.1
 RECORD_RATE: Final = 1 / 3
-"""Of local DP's Poisson samples: 20 of 60 records in expectation."""
+"""Rate of local DP's Poisson samples: 20 of 60 records in expectation."""
 ATTACK_STEPS: Final = 20
-"""Of an attacker on half stamped images: four times an honest client's."""
+"""Steps of an attacker on half stamped images: four times an honest client's."""
 UPDATE_CLIP: Final = 0.3
 """S."""
 ATTACKERS: Final = (20, 100)
@@ -95,7 +95,7 @@ PAPER: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run."""
+    """Describe what is run."""
 
     dataset: str = "mnist"
     attackers: Sequence[int] = ATTACKERS
@@ -107,7 +107,7 @@ class Experiment:
     device: str = "auto"
 
     def case(self, defence: Defence, n_attackers: int) -> Case:
-        """One defence against so many attackers."""
+        """Return one defence against so many attackers."""
         name = f"{defence.name}-k{n_attackers}"
         task = {
             "name": name,
@@ -142,7 +142,7 @@ class Experiment:
 
 
 def _attack(n_attackers: int, *, replaces: bool) -> dict[str, Any]:
-    """As many attackers as a round expects replace the model together."""
+    """Return the attack, in which as many attackers as a round expects replace the model together."""
     together = {
         "gamma": 1 / max(1.0, CLIENT_RATE * n_attackers),
         "divides": False,  # by the expected number of them instead: nobody knows who else is drawn
@@ -154,7 +154,8 @@ def _attack(n_attackers: int, *, replaces: bool) -> dict[str, Any]:
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
+    """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
+    DataError."""
     cases = [experiment.case(defence, k) for k in experiment.attackers for defence in DEFENCES]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("central-local-backdoor", experiment, folder)
@@ -178,7 +179,7 @@ def _of_case(outcome: Outcome) -> dict[str, Any]:
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     stopped = sorted({case["rounds"] for case in report["cases"] if case["defence"] == CENTRAL.words})
     return (
         f"Triangle on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, {report['rounds']} "
@@ -190,7 +191,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
 
 
 def _verdict(report: Mapping[str, Any], k: int) -> str:
-    """Whether the order that the paper claims is there with K attackers."""
+    """Return whether the order that the paper claims is there with K attackers."""
     at = {case["defence"]: case["backdoor"]["mean"] for case in report["cases"] if case["attackers"] == k}
     if any(mean is None for mean in at.values()):
         return ""
@@ -207,7 +208,7 @@ def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     extra: dict[str, backdoors.Shown] = {"rounds": lambda case: str(case["rounds"]), "epsilon": _epsilon}
     backdoors.print_cases(console, report, title="Central and local DP under backdoors", extra=extra)
 

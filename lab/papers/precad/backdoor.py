@@ -1,7 +1,7 @@
 """`precad experiment precad-backdoor`: PRECAD's Figures 4 and 5, what K attackers of 100 do under which defence.
 
-MNIST: the pixel pattern; CIFAR-10: the semantic backdoor. The attackers replace the model (Sec. 3.2, Appendix E) from
-the first round on, within whatever bound somebody enforces; those of a round divide the malicious update evenly. Of
+MNIST has the pixel pattern, CIFAR-10 the semantic backdoor. The attackers replace the model (Sec. 3.2, Appendix E) from
+the first round on, within whatever bound somebody enforces. Those of a round divide the malicious update evenly. Of
 each number of attackers, one training for each seed of
 
     PRECAD      C = 20, C = 30, and without any bound on a client (its form with only privacy, Sec. 7)
@@ -9,9 +9,9 @@ each number of attackers, one training for each seed of
                 and without any bound
     non-private nothing is bounded
 
-Backdoor accuracy is counted on images that are not of the target class anyway (`precad.clients.attacks`), where the
-paper counts all of them, so that a model without a backdoor has none. It is counted only where the model's clean
-accuracy exceeds `backdoors.CLEAN_ACCURACY_FLOOR`, so that a model which calls every image the target class has none
+Backdoor accuracy is counted on images that are not of the target class anyway (`precad.clients.attacks`), so that a
+model without a backdoor has none. The paper counts all images. Backdoor accuracy is counted only where the model's
+clean accuracy exceeds `backdoors.CLEAN_ACCURACY_FLOOR`. So a model which calls every image the target class has none
 either.
 """
 
@@ -34,7 +34,7 @@ EVALUATE_EVERY: Final = 50
 """Rounds, on CIFAR-10, where trainings are short; an epoch elsewhere."""
 N_CLIENTS: Final = 100
 ATTACKERS: Final[Mapping[str, tuple[int, ...]]] = {"mnist": (5, 10), "cifar10": (1, 3)}
-"""Of the paper's Figure 5."""
+"""Numbers of attackers in the paper's Figure 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ PAPER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run."""
+    """Describe what is run."""
 
     dataset: str = "mnist"
     attackers: Sequence[int] = ()
@@ -94,16 +94,16 @@ class Experiment:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """K, one after the other."""
+        """Return K, one after the other."""
         return tuple(self.attackers) or ATTACKERS.get(self.dataset, ATTACKERS["mnist"])
 
     @property
     def attack(self) -> str:
-        """A name of `precad.clients.attacks`."""
+        """Return a name of `precad.clients.attacks`."""
         return "semantic-backdoor" if self.dataset == "cifar10" else "pixel-backdoor"
 
     def case(self, defence: Defence, n_attackers: int) -> Case:
-        """One defence against so many attackers."""
+        """Return one defence against so many attackers."""
         name = f"{defence.name}-k{n_attackers}"
         every = EVALUATE_EVERY if self.dataset == "cifar10" else runner.EPOCH
         attack = {"kind": self.attack, "clients": n_attackers, "parameters": {"divides": self.divides}}
@@ -125,7 +125,8 @@ class Experiment:
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
+    """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
+    DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in DEFENCES]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("precad-backdoor", experiment, folder)
@@ -145,7 +146,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     is_whole = report["rounds"] == ROUNDS
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
     uploads = "divide the malicious update" if report["divides"] else "each upload the whole malicious update"
@@ -159,7 +160,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
-    """Whether the separation that the paper claims at K = 5 is there."""
+    """Return whether the separation that the paper claims at K = 5 is there."""
     at = {case["defence"]: case["backdoor"]["mean"] for case in report["cases"] if case["attackers"] == GOAL_ATTACKERS}
     wanted = ("PRECAD, C = 20", "local DP, C = 30", "local DP, no C", "non-private")
     if report["dataset"] != "mnist" or any(name not in at for name in wanted):
@@ -181,6 +182,6 @@ def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     rejected = {"rejected": lambda case: f"{case['rejected']['mean']:.0f}"}
     backdoors.print_cases(console, report, title="PRECAD, Figures 4 and 5", extra=rejected)

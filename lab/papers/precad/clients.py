@@ -1,11 +1,11 @@
 """`precad experiment precad-clients`: PRECAD's Figure 3, accuracy and running time by the number of clients.
 
-All algorithms have the same sigma, so that a record has the same epsilon, against one server and all other clients in
-PRECAD, against everybody in local DP, and in central DP against the other clients only, whose server is trusted. The
-form with only privacy, as in Sec. 6.2: no client clipping, no validation.
+All algorithms have the same sigma, so that a record has the same epsilon. That epsilon holds against one server and all
+other clients in PRECAD, and against everybody in local DP. In central DP, whose server is trusted, it holds against the
+other clients only. The form is that with only privacy, as in Sec. 6.2: no client clipping, no validation.
 
 The records are dealt to n clients, 4 shards each, so that a round has as many records in expectation for every n. The
-running time is the median of whole rounds in one process; `PRECAD, both servers` is the form with validation whose
+running time is the median of whole rounds in one process. `PRECAD, both servers` is the form with validation whose
 servers run their real program over an in-memory channel, for a few rounds.
 """
 
@@ -54,7 +54,7 @@ ALL: Final = MappingProxyType({method.name: method for method in (*METHODS, BOTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run."""
+    """Describe what is run."""
 
     dataset: str = "mnist"
     numbers: Sequence[int] = NUMBERS
@@ -72,11 +72,11 @@ class Experiment:
 
     @property
     def trained(self) -> tuple[Method, ...]:
-        """In the order of the table."""
+        """Return the trained algorithms in the order of the table."""
         return tuple(method for name, method in ALL.items() if name in (self.methods or ALL))
 
     def case(self, method: Method, n: int) -> Case:
-        """One algorithm with n clients."""
+        """Return one algorithm with n clients."""
         name = f"{method.name}-n{n}"
         return Case(
             name=name,
@@ -95,7 +95,8 @@ class Experiment:
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
+    """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
+    DataError."""
     cases = [experiment.case(method, n) for n in experiment.numbers for method in experiment.trained]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     trained = [outcome for outcome in outcomes if outcome.case.labels["method"] != BOTH_SERVERS.words]
@@ -119,7 +120,7 @@ def _of_case(outcome: Outcome) -> dict[str, Any]:
 
 
 def _means(report: Mapping[str, Any], method: str) -> dict[int, float]:
-    """Accuracy by n."""
+    """Return accuracy by n."""
     return {
         case["clients"]: case["accuracy"]["mean"]
         for case in report["cases"]
@@ -128,7 +129,7 @@ def _means(report: Mapping[str, Any], method: str) -> dict[int, float]:
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     found = []
     for method in (PRECAD, LOCAL, CENTRAL, NOTHING):
         if means := _means(report, method):
@@ -144,7 +145,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
-    """How much each loses from the fewest clients to the most."""
+    """Return how much each loses from the fewest clients to the most."""
     lost = {}
     for method in (PRECAD, LOCAL, CENTRAL):
         means = _means(report, method)
@@ -176,7 +177,7 @@ def _draw(axes: Any, cases: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     table = Table(title="PRECAD, Figure 3", title_justify="left")
     for column in ("n", "method", "accuracy", "epsilon", "ms a round"):
         table.add_column(column, justify="left" if column == "method" else "right")

@@ -1,7 +1,7 @@
 """`precad experiment precad-mnist`: PRECAD's Figure 2, privacy and accuracy by epoch on MNIST, on real data.
 
-100 clients with 4 of 400 shards each, q = 0.1, p = 0.05, eta = 0.1, R = 2, T = 5000 rounds (25 epochs of 200), the
-privacy-only form: no client clipping, no validation. Of each sigma some seeds, each a run of `precad simulate`.
+100 clients have 4 of 400 shards each; q = 0.1, p = 0.05, eta = 0.1, R = 2. There are T = 5000 rounds (25 epochs of 200)
+of the privacy-only form: no client clipping, no validation. Each sigma has some seeds, each a run of `precad simulate`.
 
 The update divides by the public W = q sum p N_i, not by the number of records that came. Everything else is the paper's
 (Sec. 6.1, 6.2 and Appendix E), whose printed epsilons are those of its central limit. Its CNN is that of Opacus'
@@ -30,14 +30,15 @@ from precad.lab.simulation.workers import Workers
 
 SIGMAS: Final = (1.0, 1.5, 2.0)
 PRINTED_EPSILON: Final[Mapping[float, float]] = {1.0: 6.8, 1.5: 3.5, 2.0: 2.4}
-"""Of the paper, one server corrupted, after 25 epochs, delta = 1e-5. Its accuracies are drawn, not printed."""
+"""Epsilon that the paper prints, one server corrupted, after 25 epochs, delta = 1e-5. Its accuracies are drawn, not
+printed."""
 ROUNDS, QUICK_ROUNDS = 5000, 1000
 N_CLIENTS, CLIENT_RATE, RECORD_RATE, DELTA = 100, 0.1, 0.05, 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run."""
+    """Describe what is run."""
 
     sigmas: Sequence[float] = SIGMAS
     seeds: int = 3
@@ -47,7 +48,7 @@ class Experiment:
     device: str = "auto"
 
     def case(self, sigma: float) -> Case:
-        """One sigma. Raises ConfigError."""
+        """Return one sigma. Raises ConfigError."""
         if not 0 < sigma < float("inf"):
             raise ConfigError(f"--sigma: expected a positive number, found {sigma}")
         return Case(
@@ -67,7 +68,8 @@ class Experiment:
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
+    """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
+    DataError."""
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("precad-mnist", experiment, folder)
@@ -84,7 +86,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 
 def _of_sigma(outcome: Outcome, *, rounds: int) -> dict[str, Any]:
-    """Over the seeds: accuracy and its spread; epsilons realised, for the expected participation, and published."""
+    """Summarise over the seeds: accuracy and its spread; epsilons realised, for the expected participation, and
+    published."""
     sigma = outcome.case.labels["sigma"]
     accuracies = [statistics.fmean(accuracy for accuracy, _ in of_seed) for of_seed in outcome.reported()]
     expected = round(CLIENT_RATE * rounds)
@@ -107,7 +110,7 @@ def _of_sigma(outcome: Outcome, *, rounds: int) -> dict[str, Any]:
 
 
 def proved_epsilon(view: View, sigma: float, participation: int, dim: int) -> float:
-    """Of a record whose client was in so many rounds. A bound."""
+    """Bound the epsilon of a record whose client was in so many rounds."""
     event = round_event(
         view, record_sampling_rate=RECORD_RATE, noise_multiplier=sigma, record_clip=2.0, dim=dim, frac_bits=16
     )
@@ -115,7 +118,7 @@ def proved_epsilon(view: View, sigma: float, participation: int, dim: int) -> fl
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     found = []
     for row in report["sigmas"]:
         printed = "" if row["epsilon_printed"] is None else f" (the paper prints {row['epsilon_printed']})"
@@ -143,7 +146,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
 
 
 def _draw(axes: Any, outcomes: Sequence[Outcome]) -> None:
-    """Two panels: epsilon and accuracy by epoch."""
+    """Draw two panels: epsilon and accuracy by epoch."""
     left, right = axes
     for colour, outcome in zip(itertools.cycle(runner.COLOURS), outcomes, strict=False):
         sigma = outcome.case.labels["sigma"]
@@ -158,7 +161,7 @@ def _draw(axes: Any, outcomes: Sequence[Outcome]) -> None:
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     caption = f"accuracy: {report['evaluations']}"
     table = Table(title="PRECAD, Figure 2", title_justify="left", caption=caption, caption_justify="left")
     for column in ("sigma", "accuracy", "ε one server", "ε clients only", "ε printed", "ms a round"):

@@ -1,9 +1,9 @@
 """`precad experiment precad-noise`: the noise column of PRECAD's Table 1, measured.
 
-At the same epsilon of a record, how much noise is in the sum? One round of each algorithm with m clients in it; the
-noise is what the model moved by, less what the sum of the same updates without noise moves it by, in units of sigma R.
-The table prints sqrt(2) for PRECAD, whose epsilon against one server is meant, 1 for central DP, sqrt(m) for local and
-sqrt(m / tau) for distributed DP, whose n it calls what is m here: the clients of the round.
+At the same epsilon of a record, how much noise is in the sum? One round of each algorithm runs with m clients in it.
+The noise is what the model moved by, less what the sum of the same updates without noise moves it by. Its unit is sigma
+R. The table prints sqrt(2) for PRECAD, whose epsilon against one server is meant, and 1 for central DP. It prints
+sqrt(m) for local and sqrt(m / tau) for distributed DP. Its n is called m here: the clients of the round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Row:
     simulation: Mapping[str, Any]
     printed: str
     formula: Callable[[int], float]
-    """Of m, in units of sigma R."""
+    """Noise as a function of m, in units of sigma R."""
     trusts: str
 
 
@@ -51,7 +51,7 @@ ROWS: Final = (
 
 
 def precad_noise(*, seed: int = 0) -> dict[str, Any]:
-    """A line for each algorithm: noise by the formula, noise measured, the guarantee of that round."""
+    """Return a line for each algorithm: noise by the formula, noise measured, the guarantee of that round."""
     rows = []
     for row in ROWS:
         simulation = simulate.resolve(_config(row)).simulation(seed)
@@ -73,7 +73,7 @@ def precad_noise(*, seed: int = 0) -> dict[str, Any]:
 
 
 def _config(row: Row) -> dict[str, Any]:
-    """The bundled digits; everybody is in the round."""
+    """Return the configuration: the bundled digits, and everybody is in the round."""
     return {
         "task": {
             "name": "noise",
@@ -91,7 +91,7 @@ def _config(row: Row) -> dict[str, Any]:
 
 
 def _noise(simulation: Simulation) -> tuple[float, int]:
-    """Standard deviation of a coordinate over sigma R, from one round, and how many clients were in it."""
+    """Return standard deviation of a coordinate over sigma R, from one round, and how many clients were in it."""
     task, federation = simulation.task, simulation.federation
     before = simulation.progress.parameters.astype(np.float64)
     chosen = federation.randomness.chosen(0, sorted(task.clients), task.client_rate)
@@ -105,7 +105,7 @@ def _noise(simulation: Simulation) -> tuple[float, int]:
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     table = Table(title="PRECAD, Table 1: noise in the sum at equal epsilon, in units of sigma R", title_justify="left")
     for column in ("algorithm", "trusts", "printed", "formula", "measured"):
         table.add_column(column, justify="left" if column in ("algorithm", "trusts") else "right")

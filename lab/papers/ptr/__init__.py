@@ -1,8 +1,10 @@
 """Experiments of the propose-test-release paper.
 
-accounting  `precad experiment ptr-accounting`: how long each mechanism of the PTR paper's Tables 1 to 4 may
-            train
-mnist       `precad experiment ptr-mnist`: TSGD + PTR beside TSGD + Gaussian on MNIST with corrupted
-            records, at equal epsilon
-settings    What the PTR paper trains in its Tables 1, 3 and 4
+Modules:
+
+    accounting  `precad experiment ptr-accounting`: how long each mechanism of the PTR paper's Tables 1 to 4 may
+                train
+    mnist       `precad experiment ptr-mnist`: TSGD + PTR beside TSGD + Gaussian on MNIST with corrupted
+                records, at equal epsilon
+    settings    the mechanisms and corruptions of the PTR paper's Tables 1, 3 and 4
 """

@@ -1,10 +1,11 @@
 """`precad experiment ptr-accounting`: how long each mechanism of the PTR paper's Tables 1 to 4 may train.
 
 The tables compare accuracies at equal epsilon, so that what they compare first is numbers of rounds. Those follow from
-the parameters alone (Wang, Mahloujifar, Wang, Jia, Mittal, NeurIPS '22, B.1.3 and B.2), also where data or models are
-not here: EMNIST, and VGG11 and ResNet18 with ImageNet's weights. Each number is the most rounds that cost at most
-epsilon at delta = 1e-5, by privacy loss distributions, and by the Renyi divergences that the paper has. The paper says
-that its multipliers align what a round loses. The last column is the quotient of the losses of order 2, PTR's over the
+the parameters alone (Wang, Mahloujifar, Wang, Jia, Mittal, NeurIPS '22, B.1.3 and B.2). So they are here also for
+EMNIST, and VGG11 and ResNet18 with ImageNet's weights, whose data or models are not. Each number is the most rounds
+that cost at most epsilon at delta = 1e-5. One is by privacy loss distributions, one by the Renyi divergences that the
+paper has. The paper says that its multipliers align what a round loses. The last column is the quotient of the losses
+of order 2, PTR's over the
 Gaussian's.
 """
 
@@ -40,11 +41,11 @@ class Setting:
 
     @property
     def rate(self) -> float:
-        """q."""
+        """Return q."""
         return self.batch / self.n
 
     def methods(self) -> Mapping[str, Method]:
-        """With this setting's noise."""
+        """Return the methods with this setting's noise."""
         ptr = {**PTR.parameters, "noise_multiplier": self.sigma_ptr, "tau": self.tau}
         gaussian = {**GAUSSIAN.parameters, "noise_multiplier": self.sigma_gaussian}
         return {"gaussian": replace(GAUSSIAN, parameters=gaussian), "ptr": replace(PTR, parameters=ptr)}
@@ -60,7 +61,7 @@ _PRICES: Final[Mapping[str, Price]] = {"proved": proved_epsilon, "renyi": renyi_
 
 
 def ptr_accounting() -> dict[str, Any]:
-    """A row for each epsilon of each setting."""
+    """Return a row for each epsilon of each setting."""
     rows = [_row(setting, epsilon) for setting in SETTINGS for epsilon in setting.epsilons]
     return {"experiment": "ptr-accounting", "delta": DELTA, "rows": rows}
 
@@ -76,7 +77,7 @@ def _row(setting: Setting, epsilon: float) -> dict[str, Any]:
 
 
 def order_2(setting: Setting) -> float:
-    """Renyi divergence of order 2 of one round, PTR's over the Gaussian's."""
+    """Return Renyi divergence of order 2 of one round, PTR's over the Gaussian's."""
     parameters = setting.methods()["ptr"].parameters
     sigma1, tau, b, delta0 = (parameters[name] for name in PTR_PARAMETERS)
     ptr = subsampled_ptr_rdp_closed(2, setting.rate, sigma1, tau, b, delta0)
@@ -84,7 +85,7 @@ def order_2(setting: Setting) -> float:
 
 
 def print_ptr_accounting(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     table = Table(title="PTR, rounds at the epsilons of Tables 1 to 4", title_justify="left")
     heads = (
         "Table",

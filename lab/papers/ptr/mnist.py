@@ -1,16 +1,18 @@
 """`precad experiment ptr-mnist`: TSGD + PTR beside TSGD + Gaussian on MNIST with corrupted records, at equal epsilon.
 
-Table 1 of Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
-Private and Robust Machine Learning", NeurIPS '22, its seven settings of MNIST: of all records a share has wrong labels,
-noise N(0, 100) on every pixel, or N(0, 100) on its gradient in every round. If asked for, on MNIST, what the paper has
-on EMNIST: Table 3's corruptions, every label 9 less itself and gradients with flipped signs, and Table 4's DP-SGD.
+The settings are the seven of MNIST in the source's Table 1. A share of all records has wrong labels, noise N(0, 100) on
+every pixel, or N(0, 100) on its gradient in every round. If asked for, MNIST also has what the paper has on EMNIST.
+That is Table 3's corruptions, every label 9 less itself and gradients with flipped signs, and Table 4's DP-SGD.
 
 The paper trains on a server that holds the records, with a batch of 256. Here each record is a client of `precad
-simulate`, in a round with probability 256 / N, and the two mechanisms are its aggregation rules, so that what is proved
-for a client is proved for a record. The parameters are those of the paper's B.1.3. Each mechanism trains for as many
-rounds as its own proved bound allows within epsilon; an accuracy is the mean of the last five evaluations until then.
-Both bounds are by privacy loss distributions. The paper has Renyi divergences for both, so that two more columns have
-the same trainings after the fewer rounds that those allow, if any.
+simulate`, in a round with probability 256 / N. The two mechanisms are its aggregation rules, so that what is proved for
+a client is proved for a record. The parameters are those of the paper's B.1.3. Each mechanism trains for as many rounds
+as its own proved bound allows within epsilon. An accuracy is the mean of the last five evaluations until then. Both
+bounds are by privacy loss distributions. The paper has Renyi divergences for both. Two more columns therefore have the
+same trainings after the fewer rounds that those allow, if any.
+
+Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
+Private and Robust Machine Learning", NeurIPS '22.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ LEARNING_RATE, DELTA, EVALUATE_EVERY, LAST_EVALUATIONS = 0.15, 1e-5, 50, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run."""
+    """Describe what is run."""
 
     dataset: str = "mnist"
     corruptions: Sequence[str] = tuple(corruption.name for corruption in CORRUPTIONS)
@@ -83,21 +85,22 @@ class Experiment:
 
     @property
     def settings(self) -> tuple[Corruption, ...]:
-        """Rows of the table."""
+        """Return rows of the table."""
         return tuple(corruption for corruption in CORRUPTIONS + TABLE_3 if corruption.name in self.corruptions)
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """What is trained."""
+        """Return the methods that are trained."""
         return (*METHODS, DPSGD) if self.with_dpsgd else METHODS
 
     def rounds(self, method: Method, epsilon: float, price: Price | None = None) -> int:
-        """As many as are proved to cost at most epsilon; `price`: by another bound than the rule's own."""
+        """Return the most rounds that are proved to cost at most epsilon; `price`: by another bound than the rule's
+        own."""
         n = RECORDS[self.dataset]
         return rounds_within(functools.partial(price or proved_epsilon, method, n, BATCH / n), epsilon)
 
     def case(self, corruption: Corruption, method: Method) -> Case:
-        """One training, for the largest epsilon."""
+        """Return one training, for the largest epsilon."""
         n, rate = RECORDS[self.dataset], BATCH / RECORDS[self.dataset]
         task = {
             "name": f"ptr-{corruption.name}",
@@ -130,7 +133,7 @@ class Experiment:
 
 
 def rounds_within(price: Callable[[int], float], epsilon: float) -> int:
-    """The most rounds that cost at most epsilon; 0 where one costs more."""
+    """Return the most rounds that cost at most epsilon; 0 where one costs more."""
     low, high = 0, 1
     while price(high) <= epsilon:
         low, high = high, 2 * high
@@ -142,7 +145,7 @@ def rounds_within(price: Callable[[int], float], epsilon: float) -> int:
 
 @functools.cache
 def proved_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
-    """What so many rounds cost one of n records at DELTA, by the rule's own bound."""
+    """Bound what so many rounds cost one of n records at DELTA, by the rule's own bound."""
     epsilon = method.rule(rate=rate, n_enrolled=n, **method.parameters).epsilon(rounds, DELTA)
     assert epsilon is not None  # both rules prove one
     return epsilon
@@ -150,7 +153,7 @@ def proved_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
 
 @functools.cache
 def renyi_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
-    """The same by Renyi divergences, as in the paper."""
+    """Bound what so many rounds cost one of n records at DELTA, by Renyi divergences, as in the paper."""
     parameters = method.parameters
     if method.rule is TsgdGaussian:
         return RdpAccountant().epsilon(SampledGaussian(rate, parameters["noise_multiplier"]), rounds, DELTA)
@@ -166,11 +169,12 @@ COLUMNS: Final[tuple[tuple[str, Method, Price], ...]] = (
     ("ptr_renyi", PTR, renyi_epsilon),
     ("dpsgd", DPSGD, proved_epsilon),
 )
-"""Of the table, with the bound that says for how many rounds each trains."""
+"""Columns of the table, with the bound that says for how many rounds each trains."""
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then the figure; the report. Goes on with what the folder holds. Raises ConfigError, DataError."""
+    """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
+    DataError."""
     cases = [experiment.case(corruption, method) for corruption in experiment.settings for method in experiment.methods]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     by_method = (outcomes[i :: len(experiment.methods)] for i in range(len(experiment.methods)))
@@ -189,7 +193,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 
 def _row(experiment: Experiment, corruption: Corruption, outcomes: Sequence[Outcome], epsilon: float) -> dict[str, Any]:
-    """A row of the table at one epsilon. A column is None where epsilon is not for EVALUATE_EVERY rounds of it."""
+    """Return a row of the table at one epsilon. A column is None where epsilon is not for EVALUATE_EVERY rounds of
+    it."""
     is_paper = (experiment.dataset, experiment.model) == ("mnist", MODEL) and epsilon in corruption.paper
     row: dict[str, Any] = {"corruption": corruption.of, "share": corruption.share, "epsilon": epsilon}
     for key, method, price in COLUMNS:
@@ -210,20 +215,21 @@ def _row(experiment: Experiment, corruption: Corruption, outcomes: Sequence[Outc
 
 
 def _accuracy(outcome: Outcome, seed: int, rounds: int) -> float:
-    """Of one training in its first so many rounds; of the model it has where it diverged before it was evaluated."""
+    """Return the accuracy of one training in its first so many rounds. A training that diverged before it was evaluated
+    has that of the model it ended with."""
     own = [row for row in outcome.rows if row["seed"] == seed]
     return accuracy_until(own, rounds) if own else float(outcome.runs[seed]["accuracy"])
 
 
 def accuracy_until(rows: Sequence[Mapping[str, Any]], rounds: int) -> float:
-    """Mean of the last five evaluations of one training in its first so many rounds, EVALUATE_EVERY at least. The last
-    round is evaluated out of step."""
+    """Return mean of the last five evaluations of one training in its first so many rounds, EVALUATE_EVERY at least.
+    The last round is evaluated out of step."""
     due = [r["accuracy"] for r in rows if r["round"] <= rounds and (r["round"] % EVALUATE_EVERY == 0 or r is rows[-1])]
     return statistics.fmean(due[-LAST_EVALUATIONS:])
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     said = []
     for epsilon in dict.fromkeys(case["epsilon"] for case in report["cases"]):
         cases = [case for case in report["cases"] if case["epsilon"] == epsilon]
@@ -247,7 +253,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
 
 
 def _by_renyi(cases: Sequence[Mapping[str, Any]]) -> str:
-    """The same comparison as the paper accounts it."""
+    """Say how the comparison comes out as the paper accounts it."""
     rounds = [cases[0][key]["rounds"] if cases[0][key] else None for key in ("gaussian_renyi", "ptr_renyi")]
     if None in rounds:
         return f"the paper's Renyi divergences do not allow {EVALUATE_EVERY} rounds of both"
@@ -262,18 +268,20 @@ def _accuracies(case: Mapping[str, Any]) -> str:
 
 
 def _ahead(cases: Sequence[Mapping[str, Any]], by: str = "") -> int:
-    """In how many PTR is."""
+    """Count the settings in which PTR is ahead."""
     return sum(_gain(case, by) > 0 for case in cases)
 
 
 def _gain(case: Mapping[str, Any], by: str = "") -> float:
-    """Of PTR over Gaussian noise; `by`: "_renyi" for as many rounds as Renyi divergences allow."""
+    """Return the accuracy that PTR gains over Gaussian noise; `by`: "_renyi" for as many rounds as Renyi divergences
+    allow."""
     gain: float = case["ptr" + by]["accuracy"]["mean"] - case["gaussian" + by]["accuracy"]["mean"]
     return gain
 
 
 def _draw(axes: Any, experiment: Experiment, trained: Sequence[tuple[Any, ...]]) -> None:
-    """A panel for each kind of corruption: accuracy by proved epsilon, PTR solid, Gaussian noise dashed, DP-SGD dotted.
+    """Draw a panel for each kind of corruption: accuracy by proved epsilon, PTR solid, Gaussian noise dashed, DP-SGD
+    dotted.
 
     trained  a corruption, and the outcome of each method.
     """
@@ -291,7 +299,7 @@ def _draw(axes: Any, experiment: Experiment, trained: Sequence[tuple[Any, ...]])
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     table = Table(title="PTR, Table 1, MNIST", title_justify="left")
     by_renyi = ("by Renyi: Gaussian", "PTR")
     heads = (

@@ -1,4 +1,5 @@
-"""What the PTR paper trains in its Tables 1, 3 and 4: mechanisms with their parameters, and corruptions of records.
+"""Define what the PTR paper trains in its Tables 1, 3 and 4: mechanisms with their parameters, and corruptions of
+records.
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22, Sec. 6 and B.1.
@@ -18,7 +19,7 @@ class Method:
     """A rule of `precad.lab.simulation.rules`, and its parameters in the paper."""
 
     name: str
-    """Of its folders."""
+    """Name of its folders."""
     words: str
     rule: type[TsgdGaussian] | type[TsgdPtr]
     parameters: Mapping[str, float]
@@ -36,7 +37,7 @@ PTR: Final = Method(
 PTR_PARAMETERS: Final = ("noise_multiplier", "tau", "laplace_scale", "test_failure")
 """sigma1, tau, b and delta0 by their names in `parameters`."""
 DPSGD: Final = Method("dpsgd", "DP-SGD", TsgdGaussian, {**GAUSSIAN.parameters, "trim": 0.0})
-"""Of Table 4: nothing is trimmed."""
+"""Mechanism of Table 4: nothing is trimmed."""
 METHODS: Final = (GAUSSIAN, PTR)
 
 
@@ -51,11 +52,11 @@ class Corruption:
 
     @property
     def name(self) -> str:
-        """For `--corruption` and folders."""
+        """Return the name for `--corruption` and folders."""
         return f"{self.of}-{self.share:g}"
 
     def attack(self, n: int) -> dict[str, Any]:
-        """Of `[simulation]`, with n records; empty where all are clean."""
+        """Return the attack of `[simulation]`, with n records; empty where all are clean."""
         kind, parameters = _ATTACKS[self.of]
         clients = round(self.share * n)
         return {"attack": {"kind": kind, "clients": clients, "parameters": parameters}} if clients else {}

@@ -1,9 +1,9 @@
 """`precad experiment xie-attack-cost`: Xie et al.'s Figures 4, 5b to 5e, 6b to 6e, 7 and 10, what attacks cost.
 
-The cost of an attack (their attack inefficacy) is how far a model is from what the attackers want, on the test records
-that they aim at: the share of these that it does not take for what they want, which is in [0, 1] for every model; or,
-with a C_bar, the paper's mean cross-entropy under the attackers' labels, cut off at C_bar, since it has no bound of its
-own. J is the cost's expectation over the training. Two things are compared, for each noise multiplier:
+The cost of an attack (their attack inefficacy) is how far a model is from the attackers' aim, on the test records that
+they target. It is the share of these records that the model does not take for what they want, in [0, 1] for every
+model. With a C_bar, it is the paper's mean cross-entropy under the attackers' labels. That has no bound of its own, and
+is cut off at C_bar. J is the cost's expectation over the training. Two things are compared, for each noise multiplier:
 
     certified   a lower bound on J after any attack by k attackers, from J of trainings without attackers
     measured    the mean cost of trainings with k attackers of one kind
@@ -11,9 +11,10 @@ own. J is the cost's expectation over the training. Two things are compared, for
     --level user       attackers take the places of k of UserDP-FedAvg's clients (`userdp_certified`)
     --level instance   k poisoned records join those of one of InsDP-FedAvg's clients (`insdp_certified`)
 
-Certified from the trainings' mean with Hoeffding's radius (`radius`: all J of a run together with probability 0.99),
-and as if the mean were J (`estimate`). `published` is the paper's formula as printed, which takes a client that is
-replaced for one step of an add-or-remove epsilon; `pld` and `exact` count it as two
+Bounds are certified from the trainings' mean with Hoeffding's radius (`radius`: all J of a run together with
+probability 0.99). They are also certified as if the mean were J (`estimate`). `published` is the paper's formula as
+printed, which takes a client that is replaced for one step of an add-or-remove epsilon. `pld` and `exact` count it as
+two
 (`precad.dp.certificates.prediction`).
 """
 
@@ -53,13 +54,13 @@ QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
 
 
 def quick_attacks(level: str, dataset: str) -> tuple[str, ...]:
-    """Of the two, those that there are on such records."""
+    """Return those of QUICK_ATTACKS that there are on such records."""
     return tuple(attack for attack in QUICK_ATTACKS if attack in LEVELS[level].figure_of(dataset).attacks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run. Empty sequences and no rounds: those of the level and the data set."""
+    """Describe what is run. Empty sequences and no rounds: those of the level and the data set."""
 
     level: str = "user"
     sigmas: Sequence[float] = ()
@@ -74,11 +75,12 @@ class Experiment:
     cost_bound: float | None = None
     """C_bar of the cross-entropy, 0.5 in the paper's Table 2; None: the cost is a share."""
     poison_shares: Sequence[float] = ()
-    """Of an attacking client's records that are poisoned, one after the other: the paper's alpha; none: all of them."""
+    """Shares of an attacking client's records that are poisoned, one after the other: the paper's alpha; none: all of
+    them."""
     dataset: str = "mnist"
     device: str = "auto"
     public_start: Path | None = None
-    """What trainings start from, in place of a model that is drawn."""
+    """The public model that trainings start from, in place of a model that is drawn."""
 
     def __post_init__(self) -> None:
         if self.dataset in PAIRS and self.dataset not in self.of.figures:
@@ -102,21 +104,21 @@ class Experiment:
 
     @property
     def largest_cost(self) -> float:
-        """What the cost of no model exceeds."""
+        """Return the cost that no model exceeds."""
         return 1.0 if self.cost_bound is None else self.cost_bound
 
     @property
     def of(self) -> Level:
-        """The level."""
+        """Return the level."""
         return LEVELS[self.level]
 
     @property
     def figure(self) -> Figure:
-        """What the paper shows of the data set."""
+        """Return what the paper shows of the data set."""
         return self.of.figure_of(self.dataset)
 
     def filled(self) -> Experiment:
-        """With what the paper has in place of what is left out."""
+        """Return the experiment with what the paper has in place of what is left out."""
         figure = self.figure
         return replace(
             self,
@@ -128,11 +130,11 @@ class Experiment:
         )
 
     def starting_from(self, model: Path) -> Experiment:
-        """The same, from that public model."""
+        """Return the same experiment, started from that public model."""
         return replace(self, public_start=model)
 
     def trained(self) -> userdp_certified.Experiment | insdp_certified.Experiment:
-        """What is trained without attackers."""
+        """Return the experiment that trains without attackers."""
         return self.of.trained(
             sigmas=self.sigmas,
             rounds=self.rounds or self.figure.rounds,
@@ -142,11 +144,11 @@ class Experiment:
         )
 
     def clean_case(self, sigma: float) -> Case:
-        """Without an attack."""
+        """Return the case without an attack."""
         return self._named(sigma, "clean", attack="none", k=0, poison_share=None)
 
     def case(self, sigma: float, attack: str, k: int, share: float = 1.0) -> Case:
-        """With k attackers of that kind."""
+        """Return the case with k attackers of that kind."""
         which = f"{attack}-k{k}" + ("" if share == 1 else f"-share-{share:g}")
         case = self._named(sigma, which, attack=attack, k=k, poison_share=share)
         simulation = {**case.config["simulation"], "attack": self.of.attack(self.dataset, attack, k, share)}
@@ -160,7 +162,7 @@ class Experiment:
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then bounds and figures; the report. Goes on with what the folder holds.
+    """Run all trainings, make bounds and figures, and return the report. Continue what the folder holds.
 
     Raises: ConfigError, DataError, ArgumentError.
     """
@@ -209,7 +211,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 def _of_case(
     experiment: Experiment, outcomes: Sequence[Outcome], folder: Path, sigma: float, attack: str
 ) -> dict[str, Any]:
-    """One noise multiplier and attack: J without attackers, what is certified of it, and the cost by k."""
+    """Return one noise multiplier and attack: J without attackers, what is certified of it, and the cost by k."""
     row, n_J = experiment.trained().row, len(experiment.sigmas) * len(experiment.attacks)
     clean, *attacked = (
         outcome
@@ -251,7 +253,7 @@ def _of_case(
 def _certified(
     experiment: Experiment, J: float, training: Training, *, psi: float
 ) -> dict[str, dict[str, list[float]]]:
-    """The lowest cost of k = 0 .. 20 attackers, by evidence and method."""
+    """Return the lowest cost of k = 0 .. 20 attackers, by evidence and method."""
     largest, delta = experiment.largest_cost, experiment.trained().row.delta
     share = min(J / largest, 1.0)
     return {
@@ -266,7 +268,7 @@ def _certified(
 
 
 def _measured(outcome: Outcome, reached: Reached, clean: Reached, cost_bound: float | None) -> dict[str, Any]:
-    """The cost over the trainings of a case; beside it, if there are as many, that of the same seeds without."""
+    """Return the cost over the trainings of a case; beside it, if there are as many, that of the same seeds without."""
     costs, without = reached.costs(cost_bound), clean.costs(cost_bound)[: len(reached.losses)]
     return {
         "k": outcome.case.labels["k"],
@@ -283,5 +285,5 @@ def _measured(outcome: Outcome, reached: Reached, clean: Reached, cost_bound: fl
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     attack_shown.print_report(console, report)

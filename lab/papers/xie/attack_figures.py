@@ -15,7 +15,7 @@ _WORDS = {"radius": "J with its radius", "estimate": "the mean as J"}
 
 
 def save(report: Mapping[str, Any], folder: Path) -> None:
-    """cost-sigma-*.png: by k, a panel for each attack; with several sigmas, cost-by-epsilon.png; needed.png."""
+    """Save cost-sigma-*.png: by k, a panel for each attack; with several sigmas, cost-by-epsilon.png; needed.png."""
     attacks = report["attacks"]
     for sigma in report["sigmas"]:
         cases = [case for case in report["cases"] if case["sigma"] == sigma]
@@ -46,18 +46,18 @@ def _by_k(axes: Any, cases: Sequence[Mapping[str, Any]], report: Mapping[str, An
 
 
 def _points(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float], list[float]]:
-    """k, mean, standard error, which is drawn as none where there is one training."""
+    """Return k, mean, standard error, which is drawn as none where there is one training."""
     return [row["k"] for row in rows], [row["mean"] for row in rows], [row["standard_error"] or 0.0 for row in rows]
 
 
 def _of_share(case: Mapping[str, Any], share: float) -> list[Mapping[str, Any]]:
-    """What was measured of such attackers, and without any."""
+    """Return what was measured of attackers with that share, and without any."""
     return [row for row in case["measured"] if row["poison_share"] in (None, share)]
 
 
 def _by_epsilon(axes: Any, report: Mapping[str, Any]) -> None:
-    """For each k, by the published epsilon: measured, of attackers who poison most, and what is certified if the mean
-    were J."""
+    """Draw for each k, by the published epsilon: measured, of attackers who poison most, and what is certified if the
+    mean were J."""
     share = report["poison_shares"][-1]
     for panel, attack in zip(axes, report["attacks"], strict=True):
         cases = sorted(
@@ -76,7 +76,8 @@ def _by_epsilon(axes: Any, report: Mapping[str, Any]) -> None:
 
 
 def _needed(axes: Any, report: Mapping[str, Any]) -> None:
-    """Attackers that dividing J by tau takes, if the mean were J; points are missing where it takes more than 20."""
+    """Draw the attackers that dividing J by tau takes, if the mean were J; points are missing where it takes more than
+    20."""
     for panel, attack in zip(axes, report["attacks"], strict=True):
         cases = [case for case in report["cases"] if case["attack"] == attack]
         for colour, case in zip(runner.COLOURS, cases, strict=False):

@@ -1,4 +1,5 @@
-"""Who attacks in Xie et al.'s figures, and whom: clients of UserDP-FedAvg, or records of InsDP-FedAvg."""
+"""Define the attackers of Xie et al.'s figures, and their victims: clients of UserDP-FedAvg, or records of
+InsDP-FedAvg."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from precad.lab.papers.xie.two_classes import DIGITS, Pair, pair_of
 GAMMA: Final = 50.0
 """Sec. 6.1.3."""
 _PIXELS: Final = 15
-"""Of the triangle: a distributed backdoor has at most so many parts."""
+"""Pixels of the triangle: a distributed backdoor has at most so many parts."""
 
 
 def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair, share: float = 1.0) -> dict[str, Any]:
-    """k clients; a share of their records is poisoned, and their updates scaled to the bound or beyond it.
+    """Return k clients; a share of their records is poisoned, and their updates scaled to the bound or beyond it.
 
     The second of the classes shall be taken for the first, which is 0 in every pair, the attacks' default. Whoever
     stamps records trains on each as it is and on the stamped ones.
@@ -42,7 +43,7 @@ def _of_clients_on(dataset: str, attack: str, k: int, share: float) -> dict[str,
 
 
 def _of_records_on(dataset: str, attack: str, k: int, share: float) -> dict[str, Any]:
-    """One client has them all, beside its own; k says how many they are, and no share."""
+    """Return the attack of one client that has them all, beside its own; k says how many they are, and no share."""
     parameters: dict[str, Any] = {"aim": attack, "records": k}
     if pair_of(dataset) is not DIGITS:
         parameters["source"] = pair_of(dataset).classes[1]
@@ -51,7 +52,7 @@ def _of_records_on(dataset: str, attack: str, k: int, share: float) -> dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What the paper's figures show of a data set, by the epsilons that they print."""
+    """Describe what the paper's figures show of a data set, by the epsilons that they print."""
 
     sigmas: tuple[float, ...]
     rounds: int
@@ -63,7 +64,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Whose guarantee the bounds rest on, and who attacks."""
+    """Describe a level: the guarantee that the bounds rest on, and who attacks."""
 
     algorithm: str
     trained: type[userdp_certified.Experiment] | type[insdp_certified.Experiment]
@@ -78,7 +79,7 @@ class Level:
     """k of what, with a verb."""
 
     def figure_of(self, dataset: str) -> Figure:
-        """Of that data set, or of MNIST."""
+        """Return the figure of that data set, or of MNIST."""
         return self.figures.get(dataset, self.figures["mnist"])
 
 

@@ -1,4 +1,4 @@
-"""What `precad experiment xie-attack-cost` says of its report: a paragraph and a table."""
+"""Show the report of `precad experiment xie-attack-cost`: a paragraph and a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAPER_TRAININGS: Final = 100
 
 
 def paragraph(report: Mapping[str, Any], start: PublicStart | None) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     level, words = LEVELS[report["level"]], pair_of(report["dataset"]).words
     figure = level.figure_of(report["dataset"])
     found = "; ".join(_sentence(case, report["C_bar"]) for case in report["cases"])
@@ -66,7 +66,7 @@ def _down(value: float) -> str:
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     table = Table(title=f"Xie et al., what attacks cost, {report['level']} level", title_justify="left")
     for column in ("sigma", "attack", "k", "share", "accuracy", "success", "cost", "error", "without"):
         table.add_column(column, justify="left" if column == "attack" else "right")

@@ -1,6 +1,6 @@
 """Certified accuracy of what Xie et al. train on two classes: what `userdp-certified` and `insdp-certified` share.
 
-Each noise multiplier is trained from the same public model as many times as there are seeds; the mean confidences of
+Each noise multiplier is trained from the same public model as many times as there are seeds. The mean confidences of
 these models stand for the expected ones. From the same confidences, certified accuracy by the number of attackers:
 
     radius      the means with Hoeffding's radius, all samples together with probability 0.99
@@ -36,12 +36,12 @@ from precad.lab.simulation.workers import Workers
 PAPER_TRAININGS: Final = 1000
 """Sec. 6.1.5."""
 GOAL: Final = 0.02
-"""Of the distance from the paper's accuracies."""
+"""Goal for the distance from the paper's accuracies."""
 _EVIDENCES: Final[Mapping[str, str]] = {"radius": "with the radius", "estimate": "means as exact"}
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then certificates and figure; the report. Goes on with what the folder holds.
+    """Run all trainings, make certificates and figure, and return the report. Continue what the folder holds.
 
     Raises: ConfigError, DataError.
     """
@@ -113,7 +113,7 @@ def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str
 
 
 def _rows(certificates: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Certified accuracy by evidence, method and k."""
+    """Return certified accuracy by evidence, method and k."""
     estimate = certificates["estimate"]
     evidences = {
         "radius": (certificates["labels"], certificates["certified_accuracy"]),
@@ -128,7 +128,7 @@ def _rows(certificates: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _most(rows: Sequence[Mapping[str, Any]], evidence: str, method: Method) -> int | None:
-    """The largest k for which at least half of the samples are certified; None where not even k = 0."""
+    """Return the largest k for which at least half of the samples are certified; None where not even k = 0."""
     found = [
         row["k"]
         for row in rows
@@ -138,7 +138,7 @@ def _most(rows: Sequence[Mapping[str, Any]], evidence: str, method: Method) -> i
 
 
 def paragraph(report: Mapping[str, Any], experiment: Experiment, start: PublicStart | None) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     cases, setting, row = report["cases"], experiment.setting, experiment.row
     accuracies = "; ".join(f"sigma = {case['sigma']:g}: {_clean(case, row.table)}" for case in cases)
     tolerated = "; ".join(
@@ -176,7 +176,7 @@ def _number(k: int | None) -> str:
 
 
 def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], experiment: Experiment) -> None:
-    """A panel for each sigma; bounds solid, what rests on a published epsilon dashed, estimates dotted."""
+    """Draw a panel for each sigma; bounds solid, what rests on a published epsilon dashed, estimates dotted."""
     for panel, sigma in zip(axes, experiment.sigmas, strict=True):
         for colour, method in zip(runner.COLOURS, Method, strict=False):
             for evidence in _EVIDENCES:
@@ -194,7 +194,7 @@ def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], experiment: Experiment) 
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     table = Table(title=report["title"], title_justify="left")
     for column in ("sigma", "accuracy", "paper", "epsilon published", "epsilon proved", "threat", "evidence"):
         table.add_column(column, justify="right")

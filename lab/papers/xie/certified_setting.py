@@ -1,4 +1,4 @@
-"""What `userdp-certified` and `insdp-certified` train: noise multipliers of a row of Xie et al.'s Table 2."""
+"""Define what `userdp-certified` and `insdp-certified` train: noise multipliers of a row of Xie et al.'s Table 2."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SEEDS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Of Table 2, with the rounds that the paper's epsilons are of."""
+    """Hold a row of Table 2, with the rounds that the paper's epsilons are of."""
 
     table: str
-    """Of the paper, which has `accuracies`."""
+    """Table of the paper which has `accuracies`."""
     accuracies: Mapping[float, float]
     """Clean accuracy by noise multiplier."""
     sigmas: tuple[float, ...]
-    """Of those, that are trained unless others are asked for."""
+    """Those noise multipliers that are trained unless others are asked for."""
     n_clients: int
     delta: float
     rounds: int
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What an experiment is about, in the paper and in words."""
+    """Describe what an experiment is about, in the paper and in words."""
 
     command: str
     title: str
@@ -60,38 +60,39 @@ class Experiment(ABC):
     dataset: str = "mnist"
     device: str = "auto"
     public_start: Path | None = None
-    """What trainings start from, in place of a model that is drawn."""
+    """The public model that trainings start from, in place of a model that is drawn."""
 
     @property
     @abstractmethod
     def row(self) -> Row:
-        """The data set's."""
+        """Return the data set's."""
 
     @property
     @abstractmethod
     def setting(self) -> Setting:
-        """The paper's accuracies are of its data sets."""
+        """Return the setting. The paper's accuracies are of its data sets."""
 
     @abstractmethod
     def case(self, sigma: float) -> Case:
-        """One noise multiplier, by Table 2 of the paper."""
+        """Return one noise multiplier, by Table 2 of the paper."""
 
     @abstractmethod
     def training(self, task: Task) -> Training:
-        """What an attacker is accounted by, of the task that a case resolves to."""
+        """Return what an attacker is accounted by, in the task that a case resolves to."""
 
     def filled(self) -> Self:
-        """With what the row has in place of what is left out."""
+        """Return the experiment with what the row has in place of what is left out."""
         return replace(self, sigmas=tuple(self.sigmas or self.row.sigmas), rounds=self.rounds or self.row.rounds)
 
     def starting_from(self, model: Path) -> Self:
-        """The same, from that public model."""
+        """Return the same experiment, started from that public model."""
         return replace(self, public_start=model)
 
     def _case(
         self, sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any], simulation: Mapping[str, Any]
     ) -> Case:
-        """In its own folder; the server takes the average itself. SGD with momentum 0.9 and weight decay 0.0005."""
+        """Return the case, which has its own folder; the server takes the average itself. SGD with momentum 0.9 and
+        weight decay 0.0005."""
         name, row, pair = f"sigma-{sigma:g}", self.row, pair_of(self.dataset)
         common = {
             "name": name,

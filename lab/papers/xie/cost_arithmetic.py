@@ -1,4 +1,4 @@
-"""What attacks cost, by the models, and what is certified of it: the arithmetic of `xie-attack-cost`."""
+"""Compute what attacks cost, by the models, and what is certified of it: the arithmetic of `xie-attack-cost`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reached:
 
     @classmethod
     def of(cls, folder: Path, seeds: int, model: str, wanted: Records) -> Reached:
-        """On `wanted`, by the models that lie in the case's folder."""
+        """Measure on `wanted`, by the models that lie in the case's folder."""
         losses, successes = np.empty(seeds), np.empty(seeds)
         for seed in range(seeds):
             with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
@@ -43,12 +43,12 @@ class Reached:
         return cls(losses=losses, successes=successes)
 
     def costs(self, cost_bound: float | None) -> NDArray[np.float64]:
-        """(seeds,)."""
+        """Return the cost of each seed, (seeds,)."""
         return 1 - self.successes if cost_bound is None else np.minimum(self.losses, cost_bound)
 
 
 def wanted_by(case: Case, test: Records) -> Records | None:
-    """What the attackers of a case aim at, None where there is no such thing."""
+    """Return what the attackers of a case aim at, None where there is no such thing."""
     attack = case.config["simulation"].get("attack")
     return None if attack is None else ATTACKERS[attack["kind"]](**attack["parameters"]).success_records(test)
 
@@ -56,7 +56,7 @@ def wanted_by(case: Case, test: Records) -> Records | None:
 def lower_bounds(
     J: float, training: Training, *, delta: float, threat: Threat, psi: float, trainings: int | None
 ) -> dict[str, list[float]]:
-    """The least expectation, of a quantity in [0, 1], after k = 0 .. 20 attackers, by method.
+    """Return the least expectation, of a quantity in [0, 1], after k = 0 .. 20 attackers, by method.
 
     J is its mean over so many trainings without attackers, or, with None, the expectation itself. The published method
     gets k as its paper has it, whatever the threat.
@@ -68,12 +68,13 @@ def lower_bounds(
 
 
 def attackers_for(goal: float, bounds: Sequence[float]) -> int | None:
-    """The fewest attackers, at least one, for whom a cost of `goal` is not ruled out; None: more than are shown."""
+    """Return the fewest attackers, at least one, for whom a cost of `goal` is not ruled out; None: more than are
+    shown."""
     return next((k for k, low in enumerate(bounds) if k > 0 and low <= goal), None)
 
 
 def cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """costs.csv: a line for each training."""
+    """Return costs.csv: a line for each training."""
     return [
         {
             "sigma": case["sigma"],
@@ -90,7 +91,7 @@ def cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def bound_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """certified.csv: a line for each number of attackers, by evidence and method."""
+    """Return certified.csv: a line for each number of attackers, by evidence and method."""
     return [
         {
             "sigma": case["sigma"],

@@ -7,14 +7,14 @@ triangle backdoor, both with updates scaled by 50. Robust accuracy is that on th
     UserDP-FedAvg   the same models, one by one
     a rule          FedAvg without privacy, the rule in place of the mean; `mean` is no defence
 
-STAT-OPT knows who defends: it goes as far as Krum lets it pass where Krum, Multi-Krum or Bulyan aggregate; to the norm
-bound where there is one; and ten times as far as the longest honest update elsewhere. Krum, Multi-Krum, the trimmed
-mean and Bulyan are made for f attackers in a round, whom one of k attackers exceeds with a chance of 1% at most; Bulyan
-for fewer where a small round has no room for f (`rule_parameters`). The paper's own choices are in an appendix that we
-do not have, and so are the numbers of its Table 9.
+STAT-OPT knows who defends. Where Krum, Multi-Krum or Bulyan aggregate, it goes as far as Krum lets it pass. Where there
+is a norm bound, it goes to that bound. Elsewhere it goes ten times as far as the longest honest update. Krum,
+Multi-Krum, the trimmed mean and Bulyan are made for f attackers in a round. Of k attackers, more than f are in a round
+with a chance of 1% at most. Bulyan is made for fewer where a small round has no room for f (`rule_parameters`). The
+paper's own choices are in an appendix that we do not have, and so are the numbers of its Table 9.
 
-Beside these stands what is certified of the trainings without attackers, against k clients that are replaced: a lower
-bound on the robust accuracy of the certification, whatever the attack, where it is one (`certified_accuracy`).
+Beside these stands what is certified of the trainings without attackers, against k clients that are replaced. Where it
+is a bound (`certified_accuracy`), the robust accuracy of the certification is at least that, whatever the attack.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ RULES: Final = (
 _SELECTING: Final = (Krum.name, MultiKrum.name, Bulyan.name)
 """Those that STAT-OPT has to get past Krum for."""
 SIGMA: Final[Mapping[str, float]] = {"mnist": 1.8, "cifar10": 2.3}
-"""Of the paper's tables: epsilon = 0.6298 and 0.546."""
+"""Noise multipliers of the paper's tables: epsilon = 0.6298 and 0.546."""
 EXCEEDED: Final = 0.01
 """A rule's f is the least that more attackers than f in a round are less likely than this."""
 _SMALL_ROUND: Final = 0.001
@@ -73,7 +73,8 @@ _SMALL_ROUND: Final = 0.001
 
 
 def rule_parameters(rule: str, k: int, client_rate: float, n_clients: int) -> dict[str, Any]:
-    """Of a rule that expects k of the clients to be attackers, each of whom a round draws with that rate."""
+    """Return the parameters of a rule that expects k of the clients to be attackers, each of whom a round draws with
+    that rate."""
     f = int(binom.ppf(1 - EXCEEDED, k, client_rate))
     match rule:
         case Krum.name | MultiKrum.name:
@@ -89,7 +90,7 @@ def rule_parameters(rule: str, k: int, client_rate: float, n_clients: int) -> di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is run. No sigma and no rounds: those of the data set."""
+    """Describe what is run. No sigma and no rounds: those of the data set."""
 
     dataset: str = "mnist"
     sigma: float | None = None
@@ -104,7 +105,7 @@ class Experiment:
     """Trainings of each rule, attack and k."""
     device: str = "auto"
     public_start: Path | None = None
-    """What trainings start from, in place of a model that is drawn."""
+    """The public model that trainings start from, in place of a model that is drawn."""
 
     def __post_init__(self) -> None:
         for k in self.attackers:
@@ -119,25 +120,25 @@ class Experiment:
 
     @property
     def row(self) -> userdp_certified.Row:
-        """Of the paper's Table 2."""
+        """Return the row of the paper's Table 2."""
         return userdp_certified.row_of(self.dataset)
 
     @property
     def noise_multiplier(self) -> float:
-        """Of the certification."""
+        """Return the noise multiplier of the certification."""
         return self.sigma or SIGMA["cifar10" if self.dataset == "cifar10" else "mnist"]
 
     def filled(self) -> Experiment:
-        """With the data set's sigma and rounds in place of what is left out."""
+        """Return the experiment with the data set's sigma and rounds in place of what is left out."""
         rounds, attackers = self.rounds or self.row.rounds, tuple(sorted(self.attackers))
         return replace(self, sigma=self.noise_multiplier, rounds=rounds, attackers=attackers)
 
     def starting_from(self, model: Path) -> Experiment:
-        """The same, from that public model."""
+        """Return the same experiment, started from that public model."""
         return replace(self, public_start=model)
 
     def trained(self) -> userdp_certified.Experiment:
-        """What the certification trains."""
+        """Return the experiment that the certification trains."""
         return userdp_certified.Experiment(
             sigmas=(self.noise_multiplier,),
             rounds=self.rounds,
@@ -148,8 +149,8 @@ class Experiment:
         )
 
     def case(self, defence: str, attack: str | None = None, k: int = 0) -> Case:
-        """The certification, or a rule, without an attack or with k attackers of that kind. Without, a rule is made for
-        as many as there are at most."""
+        """Return the certification, or a rule, without an attack or with k attackers of that kind. Without, a rule is
+        made for as many as there are at most."""
         of_paper, made_for = self.trained().case(self.noise_multiplier), k or max(self.attackers)
         name = f"{defence}-{attack or 'clean'}"
         simulation = dict(of_paper.config["simulation"])
@@ -171,7 +172,7 @@ class Experiment:
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
-    """All trainings, then accuracies and the figure; the report. Goes on with what the folder holds.
+    """Run all trainings, make accuracies and the figure, and return the report. Continue what the folder holds.
 
     Raises: ConfigError, DataError, ArgumentError.
     """
@@ -197,7 +198,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 
 def _of_case(outcome: Outcome, folder: Path, plan: Plan, pair: Pair) -> dict[str, Any]:
-    """Robust accuracy, and how often attackers got what they want; of the certification also by its mean prediction."""
+    """Return robust accuracy, and how often attackers got what they want; of the certification also by its mean
+    prediction."""
     labels, seeds, of_case = outcome.case.labels, len(outcome.runs), folder / outcome.case.name
     accuracies, attackers = [run["accuracy"] for run in outcome.runs], sorted(plan.task.clients)[-labels["k"] :]
     found = {
@@ -220,7 +222,7 @@ def _of_case(outcome: Outcome, folder: Path, plan: Plan, pair: Pair) -> dict[str
 
 
 def _drawn(folder: Path, seeds: int, attackers: Sequence[str]) -> float:
-    """How often a round of a training had one of them, mean over a case's trainings."""
+    """Return how often a round of a training had one of them, mean over a case's trainings."""
     total = 0
     for seed in range(seeds):
         with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
@@ -229,13 +231,14 @@ def _drawn(folder: Path, seeds: int, attackers: Sequence[str]) -> float:
 
 
 def _share_right(pair: Pair, folder: Path, seeds: int, records: Records) -> float:
-    """Of the records whose label has the larger mean confidence."""
+    """Return the share of the records whose label has the larger mean confidence."""
     predicted = pair.mean_confidences(folder, seeds, records).argmax(axis=1)
     return float(np.mean(predicted == pair.indices(records)))
 
 
 def _certified(experiment: Experiment, plan: Plan, clean: Path) -> dict[str, Any]:
-    """Of the trainings without attackers: certified accuracy against k replaced clients, by evidence and method."""
+    """Certify the trainings without attackers: certified accuracy against k replaced clients, by evidence and
+    method."""
     pair, test = pair_of(experiment.dataset), plan.split.test
     training = experiment.trained().training(plan.task)
     confidences = pair.mean_confidences(clean, experiment.seeds, test)
@@ -263,10 +266,10 @@ def _certified(experiment: Experiment, plan: Plan, clean: Path) -> dict[str, Any
 
 
 def _at(curve: Sequence[float], k: int) -> float:
-    """Certified accuracy of k attackers; nothing is certified beyond the curve's end."""
+    """Return certified accuracy of k attackers; nothing is certified beyond the curve's end."""
     return curve[k] if k < len(curve) else 0.0
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     defences_shown.print_report(console, report)

@@ -1,4 +1,4 @@
-"""What `precad experiment xie-defences` shows of its report: a paragraph, a table and a figure."""
+"""Show the report of `precad experiment xie-defences`: a paragraph, a table and a figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLOURS: Final = (*runner.COLOURS, "#999999")
 
 
 def paragraph(report: Mapping[str, Any], start: PublicStart | None) -> str:
-    """What came out, beside what the paper says."""
+    """Say what came out, beside what the paper says."""
     ks, certified = report["attackers"], report["certified"]
     found = "; ".join(_sentence(report, attack) for attack in report["attacks"])
     certain = ", ".join(f"{share:.3f}" for share in certified["estimate"][Method.EXACT])
@@ -46,19 +46,19 @@ def _accuracies(report: Mapping[str, Any], attack: str, k: int) -> str:
 
 
 def _robust(case: Mapping[str, Any]) -> float:
-    """By mean confidence where that is what predicts; the mean over the trainings elsewhere."""
+    """Return robust accuracy by mean confidence where that is what predicts; the mean over the trainings elsewhere."""
     found: float = case.get("accuracy_of_mean_confidence", case["accuracy"])
     return found
 
 
 def save(report: Mapping[str, Any], folder: Path) -> None:
-    """robust-accuracy.png: by k, a panel for each attack."""
+    """Save robust-accuracy.png: by k, a panel for each attack."""
     path = folder / "robust-accuracy.png"
     runner.save_figure(lambda axes: _draw(axes, report), path, panels=len(report["attacks"]))
 
 
 def _draw(axes: Any, report: Mapping[str, Any]) -> None:
-    """A line for each defence; what is certified is dotted, being an estimate."""
+    """Draw a line for each defence; what is certified is dotted, being an estimate."""
     ks: Sequence[int] = report["attackers"]
     defences = list(dict.fromkeys(case["defence"] for case in report["cases"]))
     for panel, attack in zip(axes, report["attacks"], strict=True):
@@ -76,7 +76,7 @@ def _draw(axes: Any, report: Mapping[str, Any]) -> None:
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the report for people."""
     table = Table(title=f"Xie et al., robust accuracy by defence, {report['dataset']}", title_justify="left")
     for column in (
         "attack",

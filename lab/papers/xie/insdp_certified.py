@@ -1,8 +1,8 @@
 """`precad experiment insdp-certified`: Xie et al.'s Tables 7 and 8 and Figures 5a, 6a and 8c, 8d, certified accuracy.
 
-InsDP-FedAvg on the digits 0 and 1 of MNIST, or on the airplanes and birds of CIFAR-10: 10 clients, all of them in every
-round, steps of DP-SGD on batches of 50 in expectation; attackers are poisoned records of one client. On MNIST the paper
-states 25 steps, of which its epsilons are not: they are of 26.
+InsDP-FedAvg trains on the digits 0 and 1 of MNIST, or on the airplanes and birds of CIFAR-10. All of the 10 clients are
+in every round, with steps of DP-SGD on batches of 50 in expectation. Attackers are poisoned records of one client. On
+MNIST the paper states 25 steps, of which its epsilons are not: they are of 26.
 What is computed of the trainings: `precad.lab.papers.xie.certified_accuracy`.
 """
 
@@ -23,7 +23,7 @@ from precad.protos.task.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(certified_setting.Row):
-    """Of the paper's Table 2, with the steps that its epsilons are of."""
+    """Hold a row of the paper's Table 2, with the steps that its epsilons are of."""
 
     figures: str
     quick_sigmas: tuple[float, ...]
@@ -89,17 +89,17 @@ ROWS: Final[Mapping[str, Row]] = MappingProxyType({"mnist": MNIST, "cifar10": CI
 
 
 def row_of(dataset: str) -> Row:
-    """MNIST's for what has the shape of digits."""
+    """Return MNIST's for what has the shape of digits."""
     return ROWS[dataset if dataset in ROWS else "mnist"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment(certified_setting.Experiment):
-    """What is run."""
+    """Describe what is run."""
 
     @property
     def row(self) -> Row:
-        """The data set's."""
+        """Return the data set's."""
         return row_of(self.dataset)
 
     @property
@@ -116,8 +116,8 @@ class Experiment(certified_setting.Experiment):
         )
 
     def case(self, sigma: float) -> Case:
-        """SGD is on noisy gradients, records are dealt i.i.d. 24 fractional bits: all that rounding adds to a record's
-        clip is 10^-5 of it."""
+        """Return the case of one sigma. SGD is on noisy gradients, records are dealt i.i.d. With 24 fractional bits,
+        all that rounding adds to a record's clip is 10^-5 of it."""
         row = self.row
         task = {
             "client_rate": 1.0,
@@ -130,6 +130,6 @@ class Experiment(certified_setting.Experiment):
         return self._case(sigma, task=task, client={}, simulation=simulation)
 
     def training(self, task: Task) -> Training:
-        """What a poisoned record is accounted by: every step of its client, which is in every round."""
+        """Return what a poisoned record is accounted by: every step of its client, which is in every round."""
         sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
         return Training(SampledGaussian(task.record_rate, sigma), task.rounds * self.row.local_steps)

@@ -1,6 +1,6 @@
 """A public start: a model trained without privacy on records that an experiment does not train on.
 
-Xie et al. fine-tune models from elsewhere, which are not among our data: on CIFAR-10 one trained on CIFAR-100, on
+Xie et al. fine-tune models from elsewhere, which are not among our data. On CIFAR-10 it is one trained on CIFAR-100, on
 tweets one with pretrained GloVe embeddings. What stands for them is trained here, on
 
     cifar10             the eight other classes of CIFAR-10: no airplane and no bird is among its records. Its images
@@ -8,11 +8,11 @@ tweets one with pretrained GloVe embeddings. What stands for them is trained her
     sentiment140-50k    negative and positive tweets to American airlines, another collection, labelled by people: far
                         fewer words than GloVe's, and the whole network, where GloVe is its first layer
 
-so that no guarantee is about any of them. The training is a run of `precad simulate` like any other: FedAvg of two
-clients who hold half of these records each, nobody attacks and nothing is clipped. Of the result all layers but the
+so that no guarantee is about any of them. The training is a run of `precad simulate` like any other. It is FedAvg of
+two clients who hold half of these records each; nobody attacks and nothing is clipped. All layers of the result but the
 last are kept; the last is new, drawn from `HEAD_SEED`. Beside an experiment's folders it leaves
 
-public-start/          that run, gone on with like the others
+public-start/          that run, continued like the others
 public-start.npy       the model, as `simulation.initial_model` takes it
 """
 
@@ -41,7 +41,7 @@ HEAD_SEED: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is trained without privacy, and on what."""
+    """Describe what is trained without privacy, and on what."""
 
     dataset: str
     classes: tuple[int, ...]
@@ -49,13 +49,13 @@ class Recipe:
     """The experiment's with an output for each class."""
     rounds: int
     steps: int
-    """Of a client in a round: a pass over its half, or a little more."""
+    """Steps of a client in a round: a pass over its half, or a little more."""
     rate: float
     weight_decay: float
     words: str
     """Which records, in a sentence."""
     papers: str
-    """What the paper has in its place."""
+    """The paper's model in its place, in words."""
 
 
 RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
@@ -95,11 +95,11 @@ class PublicStart:
     recipe: Recipe | None = None
     """None for a file that somebody gave."""
     accuracy: float | None = None
-    """Of the public model on the test records of its own classes."""
+    """Accuracy of the public model on the test records of its own classes."""
 
     @property
     def words(self) -> str:
-        """A sentence."""
+        """Return a sentence."""
         if self.recipe is None:
             return f"Trainings start from a public model that was given ({self.path.name})."
         return (
@@ -108,12 +108,12 @@ class PublicStart:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For a report."""
+        """Return it for a report."""
         return {"file": str(self.path), "accuracy_on_its_own_classes": self.accuracy}
 
 
 class Starting(Protocol):
-    """What may begin with a public model."""
+    """An experiment that may begin with a public model."""
 
     @property
     def dataset(self) -> str: ...
@@ -130,8 +130,8 @@ E = TypeVar("E", bound=Starting)
 def started(
     experiment: E, folder: Path, console: Console, workers: Workers | None = None
 ) -> tuple[PublicStart | None, E]:
-    """The public model that an experiment's trainings start from, trained by its data set's recipe, if there is one,
-    unless a model is given.
+    """Return the public model that an experiment's trainings start from, trained by its data set's recipe, if there is
+    one, unless a model is given.
 
     Raises: ConfigError, DataError.
     """
@@ -144,7 +144,7 @@ def started(
 
 
 def case_of(recipe: Recipe, device: str) -> Case:
-    """The training by a recipe."""
+    """Return the training by a recipe."""
     task = {
         "name": "public-start",
         "clients": 2,
@@ -175,7 +175,7 @@ def case_of(recipe: Recipe, device: str) -> Case:
 def _trained(
     experiment: Starting, recipe: Recipe, folder: Path, console: Console, workers: Workers | None
 ) -> PublicStart:
-    """Trains it unless the folder has it."""
+    """Train it unless the folder has it."""
     case = case_of(recipe, experiment.device)
     (outcome,) = runner.run_cases([case], seeds=1, folder=folder, console=console, workers=workers)
     with np.load(folder / case.name / "seed-0.npz", allow_pickle=False) as saved:
@@ -186,7 +186,7 @@ def _trained(
 
 
 def with_new_head(parameters: NDArray[np.float32], model: str) -> NDArray[np.float32]:
-    """All layers of a trained model but the last, which is `model`'s own as `HEAD_SEED` draws it; flat, (d,)."""
+    """Return all layers of a trained model but the last, which is `model`'s own as `HEAD_SEED` draws it; flat, (d,)."""
     start = networks.initial_parameters(model, seed=HEAD_SEED)
     head = sum(parameter.numel() for parameter in list(networks.build(model).parameters())[-2:])
     kept = len(start) - head

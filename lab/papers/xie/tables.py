@@ -25,7 +25,7 @@ EXPLAINED, UNEXPLAINED, REPRODUCED = "not reproduced, explained", "NOT REPRODUCE
 
 
 def xie_tables() -> dict[str, Any]:
-    """One row for each printed value: what is printed, our reproduction of it, and two proved bounds."""
+    """Return one row for each printed value: what is printed, our reproduction of it, and two proved bounds."""
     tables = tomllib.loads(
         resources.files("precad.lab.papers.xie").joinpath("xie_tables.toml").read_text(encoding="utf-8")
     )["table"]
@@ -77,12 +77,12 @@ def _verdict(reproduction: float, printed: str, why_not: str | None) -> str:
 
 
 def is_reproduced(value: float, printed: str) -> bool:
-    """Whether `value`, rounded to as many decimals as are printed, is what is printed."""
+    """Return whether `value`, rounded to as many decimals as are printed, is what is printed."""
     return f"{value:.{len(printed.partition('.')[2])}f}" == printed
 
 
 def print_xie_tables(console: Console, report: dict[str, Any]) -> None:
-    """A section for each of the papers' tables, what needs a note below."""
+    """Print a section for each of the papers' tables, what needs a note below."""
     table = Table(
         title="Xie et al.'s epsilons (published, not a guarantee), their recipe, what is proved for Poisson sampling",
         title_justify="left",
@@ -117,5 +117,5 @@ def print_xie_tables(console: Console, report: dict[str, Any]) -> None:
 
 
 def _bound(epsilon: float | None) -> str:
-    """Four decimals, rounded up so that it stays a bound."""
+    """Return four decimals, rounded up so that it stays a bound."""
     return "-" if epsilon is None else f"<= {math.ceil(epsilon * 10_000) / 10_000:.4f}"

@@ -25,12 +25,12 @@ class Pair:
     """With two outputs, one for each."""
 
     def indices(self, records: Records) -> NDArray[np.int64]:
-        """The label of each record as 0 or 1, (n,)."""
+        """Return the label of each record as 0 or 1, (n,)."""
         found: NDArray[np.int64] = np.searchsorted(self.classes, records.labels).astype(np.int64)
         return found
 
     def mean_confidences(self, folder: Path, seeds: int, test: Records) -> NDArray[np.float64]:
-        """Over the final models of a case's seeds, which lie in its folder; (n, 2)."""
+        """Return the mean confidences over the final models of a case's seeds, which lie in its folder; (n, 2)."""
         total = np.zeros((len(test), len(self.classes)))
         for seed in range(seeds):
             with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
@@ -48,5 +48,5 @@ PAIRS: Final[Mapping[str, Pair]] = MappingProxyType(
 
 
 def pair_of(dataset: str) -> Pair:
-    """Of the paper's data sets; what has the shape of digits is taken for digits."""
+    """Return the classes of one of the paper's data sets; what has the shape of digits is taken for digits."""
     return PAIRS.get(dataset, DIGITS)

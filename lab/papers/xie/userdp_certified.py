@@ -1,7 +1,7 @@
 """`precad experiment userdp-certified`: Xie et al.'s Tables 4 to 6 and Figures 1 to 3, clean and certified accuracy.
 
-UserDP-FedAvg on the digits 0 and 1 of MNIST or on the airplanes and birds of CIFAR-10, 200 clients, or on the tweets of
-Sentiment140, 805 clients, by the paper's Table 2. Of the tweets the paper does not state the rounds: its epsilons are
+UserDP-FedAvg trains by the paper's Table 2. 200 clients hold the digits 0 and 1 of MNIST or the airplanes and birds of
+CIFAR-10, or 805 clients the tweets of Sentiment140. The paper does not state the rounds of the tweets: its epsilons are
 of 3. Figure 1 is the default; Figure 2 are other ways of clipping, Figure 3 records dealt by a Dirichlet distribution.
 What is computed of the trainings: `precad.lab.papers.xie.certified_accuracy`.
 """
@@ -29,18 +29,18 @@ CLIPPINGS: Final = ("flat", "per-layer", "private-quantile")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(certified_setting.Row):
-    """Of the paper's Table 2."""
+    """Hold a row of the paper's Table 2."""
 
     client_rate: float
     local_epochs: int
     client_records: int
-    """Of the client that has most, dealt i.i.d."""
+    """Records of the client that has most, dealt i.i.d."""
     local_batch: int
     client_clip: float
     """S."""
 
     def local_steps(self, n_stamped: int = 0) -> int:
-        """Of a client that has so many records more than its own."""
+        """Return the local steps of a client that has so many records more than its own."""
         return self.local_epochs * math.ceil((self.client_records + n_stamped) / self.local_batch)
 
 
@@ -101,13 +101,13 @@ ROWS: Final[Mapping[str, Row]] = MappingProxyType({"mnist": MNIST, "cifar10": CI
 
 
 def row_of(dataset: str) -> Row:
-    """MNIST's for what has the shape of digits."""
+    """Return MNIST's for what has the shape of digits."""
     return ROWS[dataset if dataset in ROWS else "mnist"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment(certified_setting.Experiment):
-    """What is run."""
+    """Describe what is run."""
 
     clipping: str = "flat"
     dirichlet_alpha: float | None = None
@@ -121,12 +121,12 @@ class Experiment(certified_setting.Experiment):
 
     @property
     def row(self) -> Row:
-        """The data set's."""
+        """Return the data set's."""
         return row_of(self.dataset)
 
     @property
     def setting(self) -> Setting:
-        """The paper's accuracies are of flat clipping and i.i.d. records of its data sets."""
+        """Return the setting. The paper's accuracies are of flat clipping and i.i.d. records of its data sets."""
         row, is_table = self.row, self.clipping == "flat" and self.dirichlet_alpha is None
         dealt = "i.i.d." if self.dirichlet_alpha is None else f"by Dir({self.dirichlet_alpha:g})"
         drawn = f"{row.client_rate * row.n_clients:g} of {row.n_clients}"
@@ -161,5 +161,5 @@ class Experiment(certified_setting.Experiment):
         return self._case(sigma, task=task, client=client, simulation=simulation)
 
     def training(self, task: Task) -> Training:
-        """What an attacking client is accounted by, whichever of `CLIPPINGS` it is."""
+        """Return what an attacking client is accounted by, whichever of `CLIPPINGS` it is."""
         return Training(SampledGaussian(task.client_rate, task.noise_multiplier), task.rounds)

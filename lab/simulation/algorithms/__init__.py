@@ -1,17 +1,19 @@
 """The training algorithms that a simulation knows: PRECAD, and what it is compared with. One class a file.
 
-algorithm          What an algorithm is: one round of a federation, and what it guarantees
-central_dp         Central DP: the trusted server's noise, and a budget that ends the training
-central_record_dp  Central DP for records: a trusted server sees every update, and adds the noise once
-deployed           The task's algorithm as a deployment runs it
-distributed_dp     Distributed DP: the clients share the noise among them, and a secure sum hides the rest
-fed_avg            Federated averaging with nothing around it but, where one is named, a robust rule
-ins_dp_fedavg      InsDP-FedAvg: every client runs DP-SGD on its own records, several steps a round
-local_dp           Local DP: every client adds all the noise that protects it, and trusts nobody
-non_private        Federated SGD with nothing around it: the ceiling for accuracy
-plain              What algorithms share whose one server sees every update
-precad             PRECAD: two servers, shares, a norm check, joint noise
-user_dp_fedavg     UserDP-FedAvg
+Modules:
+
+    algorithm          one round of a federation, and what it guarantees
+    central_dp         Central DP: the trusted server's noise, and a budget that ends the training
+    central_record_dp  Central DP for records: a trusted server sees every update, and adds the noise once
+    deployed           the task's algorithm as a deployment runs it
+    distributed_dp     Distributed DP: the clients share the noise among them, and a secure sum hides the rest
+    fed_avg            Federated averaging with nothing around it but, where one is named, a robust rule
+    ins_dp_fedavg      InsDP-FedAvg: every client runs DP-SGD on its own records, several steps a round
+    local_dp           Local DP: every client adds all the noise that protects it, and trusts nobody
+    non_private        Federated SGD with nothing around it: the ceiling for accuracy
+    plain              the common part of algorithms whose one server sees every update
+    precad             PRECAD: two servers, shares, a norm check, joint noise
+    user_dp_fedavg     UserDP-FedAvg
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What an algorithm is: one round of a federation, and what it guarantees."""
+"""Define an algorithm: one round of a federation, and what it guarantees."""
 
 from __future__ import annotations
 
@@ -68,29 +68,30 @@ class Algorithm(ABC):
 
     @abstractmethod
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """Round t of the clients that were drawn for it, in the order of their ids."""
+        """Run round t of the clients that were drawn for it, in the order of their ids."""
 
     @abstractmethod
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """What is proved after so many rounds, in which clients took part so often; at least one sentence."""
+        """Return what is proved after so many rounds, in which clients took part so often; at least one sentence."""
 
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
-        """Whether the budget, if there is one, allows the coming round. Asked before its clients are drawn."""
+        """Return whether the budget, if there is one, allows the coming round. Asked before its clients are drawn."""
         return True
 
     def state(self) -> tuple[float, ...]:
-        """What the next round depends on beside the model, for a training that is interrupted; nothing, mostly."""
+        """Return what the next round depends on beside the model, for a training that is interrupted; nothing,
+        mostly."""
         return ()
 
     def restore(self, state: tuple[float, ...]) -> None:
-        """Goes on from a `state`. Raises ArgumentError for one that is not this algorithm's."""
+        """Continue from a `state`. Raises ArgumentError for one that is not this algorithm's."""
         if state:
             raise ArgumentError(f"the algorithm {self.name!r} has no state, got {len(state)} numbers")
 
     def _of_one_record(
         self, participation: Mapping[str, int], *, against: str, note: str = "", steps_per_round: int = 1
     ) -> Guarantee:
-        """Of a record of the client in most rounds, where one draw of N(0, (sigma R)^2) hides it in every step.
+        """Guarantee a record of the client in most rounds, where one draw of N(0, (sigma R)^2) hides it in every step.
 
         A step is a Gaussian release with Poisson sampling of rate p; what rounding to the grid adds is counted.
         """
@@ -102,7 +103,7 @@ class Algorithm(ABC):
         return Guarantee(unit="record", against=against, epsilon=epsilon, delta=task.delta, note=rests)
 
     def _refuse_rule(self) -> None:
-        """For algorithms of which no server sees single updates, or whose server's rule is fixed."""
+        """Refuse a rule, for algorithms of which no server sees single updates, or whose server's rule is fixed."""
         if self.federation.rule is not None:
             raise ArgumentError(
                 f"simulation.aggregation: expected 'sum', the only one of {self.name}, "

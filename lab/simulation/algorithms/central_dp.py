@@ -35,5 +35,5 @@ class CentralDp(UserDpFedAvg):
         self._budget = self.task.epsilon_budget_clients_only
 
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
-        """Whether epsilon after the coming round is within the budget."""
+        """Return whether epsilon after the coming round is within the budget."""
         return may_start(self._event, rounds_done, self.task.delta, self._budget, PldAccountant())

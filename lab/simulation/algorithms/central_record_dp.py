@@ -28,7 +28,7 @@ class CentralRecordDp(Algorithm):
         self._refuse_rule()
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The sum of all, and one server's noise."""
+        """Run the round: the sum of all, and one server's noise."""
         task, federation = self.task, self.federation
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
         updates = federation.attacked(t, parameters, updates, bound=math.inf, step=task.learning_rate / task.divisor)
@@ -40,6 +40,6 @@ class CentralRecordDp(Algorithm):
         return RoundOutcome(updated(parameters, total, task), tuple(accepted))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """As PRECAD's against one server: one draw of N(0, (sigma R)^2) hides a record."""
+        """Return guarantees as PRECAD's against one server: one draw of N(0, (sigma R)^2) hides a record."""
         trusted = "the server is trusted: it sees every update, and who takes part"
         return [self._of_one_record(participation, against="any other clients", note=trusted)]

@@ -72,7 +72,7 @@ class Deployed(Algorithm):
             )
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""
+        """Run the task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""
         task, draw = self.task, self.federation.randomness
         checked = self._servers.check_and_sum(t, self._uploads(t, parameters, chosen))
         total = checked.total
@@ -110,7 +110,7 @@ class Deployed(Algorithm):
         )
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """Of the client that was in most rounds, in both views, as the servers' ledger has it
+        """Return the guarantees of the client that was in most rounds, in both views, as the servers' ledger has it
         (`precad.dp.task_privacy`)."""
         privacy, most = self._privacy, max(participation.values(), default=0)
         return [
@@ -126,11 +126,11 @@ class Deployed(Algorithm):
         ]
 
     def _if_discarded(self, view: View, most: int) -> float:
-        """Of a client in the most rounds that a deployment of the task allows."""
+        """Return the epsilon of a client in the most rounds that a deployment of the task allows."""
         return self._cost.view_if_discarded(view, most)
 
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
-        """As the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task."""
+        """Decide as the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task."""
         task, most = self.task, max(participation.values(), default=0)
         budgets = {View.ONE_SERVER: task.epsilon_budget_one_server, View.CLIENTS_ONLY: task.epsilon_budget_clients_only}
         limits = {view: budget for view, budget in budgets.items() if budget is not None}

@@ -20,7 +20,7 @@ class DistributedDp(Algorithm):
     """Every client adds N(0, (sigma R)^2 / tau); the server sees the sum alone, by secure aggregation, which is taken
     for granted here.
 
-    The draws of tau clients add up to N(0, (sigma R)^2), which hides a record of one of them from the server and all
+    The draws of tau clients add up to N(0, (sigma R)^2). That hides a record of one of them from the server and all
     other clients. A round with fewer than tau clients releases nothing: that depends on the draw of clients alone.
     Nobody can check what is summed. With tau = 1 it is local DP with a hidden sum.
     Source: PRECAD, Sec. 1 and Table 1, DDP; Truex et al., "A Hybrid Approach to Privacy-Preserving Federated Learning",
@@ -45,7 +45,7 @@ class DistributedDp(Algorithm):
             )
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The secure sum, decoded. Malicious clients add no noise."""
+        """Run the round: the secure sum, decoded. Malicious clients add no noise."""
         task, federation = self.task, self.federation
         if len(chosen) < self._tau:
             return RoundOutcome(parameters, ())
@@ -64,10 +64,10 @@ class DistributedDp(Algorithm):
         return RoundOutcome(updated(parameters, total, task), tuple(accepted))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """As one server's view of PRECAD: the noise of tau clients has its variance.
+        """Return guarantees as one server's view of PRECAD: the noise of tau clients has its variance.
 
-        tau draws rounded to the grid add up to what one rounded draw is, up to terms of order tau exp(-(pi std)^2) in
-        its law with std >= 8 steps: below 1e-260. Our derivation, as in `precad.dp.accountants.pld.round_event`.
+        The sum of tau draws rounded to the grid is one rounded draw, up to terms of order tau exp(-(pi std)^2) in its
+        law. With std >= 8 steps these are below 1e-260. Our derivation, as in `precad.dp.accountants.pld.round_event`.
         """
         note = (
             f"if at least {self._tau} of the clients of every released round, the record's own among them, follow the "

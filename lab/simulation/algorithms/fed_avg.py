@@ -14,7 +14,7 @@ from precad.lab.simulation.guarantee import Guarantee
 class FedAvg(PlainServer):
     """theta + eta / (q n) sum_i (theta_i - theta), theta_i after V local descent steps; no clipping, no noise.
 
-    With a rule, its estimate of the mean difference stands for the average: `norm-bounding` is the defence of Sun,
+    With a rule, its estimate of the mean difference stands for the average. `norm-bounding` is the defence of Sun,
     Kairouz, Suresh and McMahan, "Can You Really Backdoor Federated Learning?", 2019. The divisor is the expected number
     of clients, where the source weights by the records of those who came.
     Source: McMahan, Moore, Ramage, Hampson and Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
@@ -26,15 +26,15 @@ class FedAvg(PlainServer):
 
     @property
     def step(self) -> float:
-        """eta / (q n): differences of models are averaged."""
+        """Return eta / (q n): differences of models are averaged."""
         return self.task.learning_rate / self.federation.nominal_clients
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The average, or what a robust rule makes of the clients' differences."""
+        """Run the round: the average, or what a robust rule makes of the clients' differences."""
         updates = self.federation.differences(t, parameters, chosen)
         updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """None of its own."""
+        """Return no guarantee of the algorithm's own, with what the rule adds."""
         return [self.nothing("client"), *self.of_rule(rounds)]

@@ -33,11 +33,11 @@ class InsDpFedAvg(PlainServer):
 
     @property
     def step(self) -> float:
-        """1 / (q n): differences of models are averaged."""
+        """Return 1 / (q n): differences of models are averaged."""
         return self.task.learning_rate / self.federation.nominal_clients
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The server does nothing for privacy."""
+        """Run the round. The server does nothing for privacy."""
         updates: dict[str, Vector] = {}
         for group in self.federation.groups(chosen):
             updates.update(zip(group, self._train(t, parameters, group), strict=True))
@@ -45,7 +45,7 @@ class InsDpFedAvg(PlainServer):
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def _train(self, t: int, parameters: Parameters, clients: Sequence[str]) -> Models:
-        """theta_i - theta after V steps of DP-SGD, a step of all clients at a time; (n, d)."""
+        """Return theta_i - theta after V steps of DP-SGD, a step of all clients at a time; (n, d)."""
         federation, task = self.federation, self.task
         records = [federation.records[client] for client in clients]
         draws = [federation.randomness.records(t, client) for client in clients]
@@ -66,7 +66,7 @@ class InsDpFedAvg(PlainServer):
         return at - parameters.astype(np.float64)
 
     def _noised(self, t: int, v: int, client: str, update: Vector) -> Vector:
-        """On the grid, with the client's own noise. A malicious client adds none."""
+        """Return the vector on the grid, with the client's own noise. A malicious client adds none."""
         federation, task = self.federation, self.task
         encoded = fixed_point.encode(update, task.frac_bits)
         if not federation.is_malicious(client):
@@ -74,6 +74,7 @@ class InsDpFedAvg(PlainServer):
         return fixed_point.decode(encoded, task.frac_bits)
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """V sampled Gaussians per round that the client took part in; records of different clients in parallel."""
+        """Account V sampled Gaussians per round that the client took part in; records of different clients in
+        parallel."""
         who, steps = "everybody but its own client", self.settings.local_steps
         return [self._of_one_record(participation, against=who, steps_per_round=steps), *self.of_rule(rounds)]

@@ -19,9 +19,9 @@ from precad.mpc import fixed_point
 class LocalDp(PlainServer):
     """Clipped gradient sums, encoded, with noise N(0, (sigma R)^2) of the client's own on the grid, in the clear.
 
-    `client_clipping`: what is sent is projected onto the ball of radius C after the noise, and the server, which sees
-    it, refuses what is longer; without `validation` it takes what comes, so that C binds the honest alone. Malicious
-    clients add no noise.
+    `client_clipping`: the client projects its upload onto the ball of radius C after the noise. The server, which sees
+    the upload, refuses a longer one. Without `validation` the server takes every upload, so that C binds the honest
+    alone. Malicious clients add no noise.
     Source: PRECAD, Sec. 6.1 and 6.3, LDP setting. In Xie et al., CCS '23, the same training, with records called
     instances, is InsDP-FedSGD.
     """
@@ -35,11 +35,11 @@ class LocalDp(PlainServer):
 
     @property
     def noise_std_on_grid(self) -> float:
-        """Of each client's own noise, in steps of 2^-f."""
+        """Return the standard deviation of each client's own noise, in steps of 2^-f."""
         return self.task.noise_std_on_grid
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The noise of all clients adds up in the model."""
+        """Run the round. The noise of all clients adds up in the model."""
         federation = self.federation
         exact = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
         updates = federation.attacked(t, parameters, exact, bound=self._enforced, step=self.step)
@@ -57,7 +57,8 @@ class LocalDp(PlainServer):
         return noisy if math.isinf(self._bound) else project(noisy, self._bound)
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """As PRECAD's against one server: one draw of N(0, (sigma R)^2) hides a record, for everybody to see."""
+        """Return guarantees as PRECAD's against one server: one draw of N(0, (sigma R)^2) hides a record, for everybody
+        to see."""
         return [
             self._of_one_record(participation, against="everybody but its own client"),
             *self.of_rule(rounds),

@@ -18,12 +18,12 @@ class NonPrivate(PlainServer):
     name: ClassVar[str] = "non-private"
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The sum of the sampled records' gradients, or what a robust rule makes of the clients'."""
+        """Run the round: the sum of the sampled records' gradients, or what a robust rule makes of the clients'."""
         federation = self.federation
         updates = federation.gradients(t, parameters, chosen, clip=RecordClip(math.inf), bound=math.inf)
         updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """None."""
+        """Return no guarantee of the algorithm's own, with what the rule adds."""
         return [self.nothing("record"), *self.of_rule(rounds)]

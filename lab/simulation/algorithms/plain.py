@@ -1,4 +1,4 @@
-"""What algorithms share whose one server sees every update: how updates become a step of the model."""
+"""Turn updates into a step of the model, for the algorithms whose one server sees every update."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class PlainServer(Algorithm):
 
     @property
     def step(self) -> float:
-        """eta / W: what a sum of gradient sums is multiplied with."""
+        """Return eta / W: what a sum of gradient sums is multiplied with."""
         return self.task.learning_rate / self.task.divisor
 
     def moved(self, t: int, parameters: Parameters, updates: Mapping[str, Vector]) -> Parameters:
-        """theta + eta / W * sum; with a rule, its estimate of the mean times q n, the public expected number of
+        """Return theta + eta / W * sum. With a rule, its estimate of the mean times q n, the public expected number of
         clients, stands for the sum."""
         total = np.zeros(self.task.dim)
         if self.federation.rule is None:
@@ -32,12 +32,12 @@ class PlainServer(Algorithm):
         return (parameters.astype(np.float64) + self.step * total).astype(np.float32)
 
     def nothing(self, unit: Literal["record", "client"]) -> Guarantee:
-        """Of an algorithm that protects nobody."""
+        """Return the guarantee of an algorithm that protects nobody."""
         why = "nothing is clipped or noised for it"
         return Guarantee(unit=unit, against="anybody", epsilon=None, delta=self.task.delta, note=why)
 
     def of_rule(self, rounds: int) -> list[Guarantee]:
-        """What the rule adds: of a whole client, against those who see the models only."""
+        """Return what the rule adds: a guarantee of a whole client, against those who see the models only."""
         rule = self.federation.rule
         if rule is None:
             return []

@@ -19,12 +19,13 @@ class UserDpFedAvg(Algorithm):
     """theta + eta / (q n) (sum_i clip_S(theta_i - theta) + N(0, (z S)^2)), theta_i after V local descent steps.
 
     S is the task's `client_clip`, z its `noise_multiplier`, eta its `learning_rate` (1: the average itself). The server
-    clips, so that a malicious client moves the sum by S at most; `simulation.update_clipping` says how else
-    (`precad.lab.simulation.update_clipping`). Clients are drawn by Poisson sampling and the divisor
-    is a public constant, where the source draws a fixed number of clients and divides by it.
+    clips, so that a malicious client moves the sum by S at most. `simulation.update_clipping` names other ways
+    (`precad.lab.simulation.update_clipping`). Clients are drawn by Poisson sampling and the divisor is a public
+    constant. The source draws a fixed number of clients and divides by it.
     Source: Xie, Long, Chen, Li, Chen and Li, "Unraveling the Connections between Privacy and Certified Robustness in
-    Federated Learning Against Poisoning Attacks", CCS '23, Algorithm 1; McMahan, Ramage, Talwar and Zhang, "Learning
-    Differentially Private Recurrent Language Models", ICLR '18.
+    Federated Learning Against Poisoning Attacks", CCS '23. It is Algorithm 1 there. Before it: McMahan, Ramage, Talwar
+    and Zhang,
+    "Learning Differentially Private Recurrent Language Models", ICLR '18.
     """
 
     name: ClassVar[str] = "user-dp-fedavg"
@@ -38,7 +39,7 @@ class UserDpFedAvg(Algorithm):
         self._event = SampledGaussian(self.task.client_rate, self.task.noise_multiplier)
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
-        """The server's part is on the integer grid, with exact noise."""
+        """Run the round. The server's part is on the integer grid, with exact noise."""
         task, federation = self.task, self.federation
         step = task.learning_rate / federation.nominal_clients
         updates = federation.differences(t, parameters, chosen)
@@ -53,14 +54,14 @@ class UserDpFedAvg(Algorithm):
         return RoundOutcome(moved.astype(np.float32), tuple(updates))
 
     def _learn(self, t: int, updates: Sequence[Vector]) -> None:
-        """From the noisy count of updates within the bound, where the way of clipping releases one."""
+        """Learn from the noisy count of updates within the bound, where the way of clipping releases one."""
         count = self.clipping.count(updates)
         if count is not None:
             noise = self.federation.randomness.noise(t, "count", self.clipping.count_noise_std, 1)
             self.clipping.learn(count + int(noise[0]))
 
     def state(self) -> tuple[float, ...]:
-        """The bound that was learnt, if one is."""
+        """Return the bound that was learnt, if one is."""
         return self.clipping.state()
 
     def restore(self, state: tuple[float, ...]) -> None:
@@ -68,7 +69,7 @@ class UserDpFedAvg(Algorithm):
         self.clipping.restore(state)
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
-        """A sampled Gaussian of multiplier z per round, what is learnt for the clipping included.
+        """Account a sampled Gaussian of multiplier z per round, what is learnt for the clipping included.
 
         Encoding rounds toward zero, so S bounds what is summed exactly.
         """

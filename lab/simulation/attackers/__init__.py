@@ -1,11 +1,13 @@
 """Attackers that see every honest update.
 
-a_little_is_enough  A Little Is Enough: stay inside the honest updates' spread, and shift their mean
-adaptive            The attacker who knows the norm check: the worst vector that it accepts
-fang_trim           Fang et al.'s attack on trimmed means
-inner_product       Inner-product manipulation: make the aggregate point away from the honest mean
-min_max             Min-Max
-stat_opt            STAT-OPT
+Modules:
+
+    a_little_is_enough  A Little Is Enough: stay inside the honest updates' spread, and shift their mean
+    adaptive            the attacker who knows the norm check: the worst vector that it accepts
+    fang_trim           Fang et al.'s attack on trimmed means
+    inner_product       Inner-product manipulation: make the aggregate point away from the honest mean
+    min_max             Min-Max
+    stat_opt            STAT-OPT
 """
 
 from collections.abc import Mapping

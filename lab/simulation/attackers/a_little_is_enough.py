@@ -17,10 +17,11 @@ from precad.clients.errors import ArgumentError
 class ALittleIsEnough(Attack):
     """Every attacker uploads mu - z sd, coordinate by coordinate, over the honest updates.
 
-    z is the largest with which enough honest clients lie farther from mu than the attackers:
-    Phi(z) = (n - m - s) / (n - m), s = floor(n / 2 + 1) - m, for m attackers of n clients.
-    Source: Baruch, Baruch and Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning",
-    NeurIPS '19, Algorithm 3; the attackers there estimate mu and sd from their own records, here they know them.
+    z is the largest with which enough honest clients lie farther from mu than the attackers. For m attackers of n
+    clients, Phi(z) = (n - m - s) / (n - m) with s = floor(n / 2 + 1) - m. In the source the attackers estimate mu and
+    sd from their own records; here they know them.
+    Source: Baruch, Baruch and Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS
+    '19, Algorithm 3.
     """
 
     name: ClassVar[str] = "alie"
@@ -34,7 +35,7 @@ class ALittleIsEnough(Attack):
             raise ArgumentError(f"z must be >= 0 and finite, got {self.z}")
 
     def craft(self, known: Knowledge) -> Vector:
-        """mu - z sd."""
+        """Return mu - z sd."""
         require_honest(self.name, known)
         z = self.z
         if z is None:
@@ -44,7 +45,7 @@ class ALittleIsEnough(Attack):
 
 
 def largest_z(n: int, m: int) -> float:
-    """z_max for n clients, m of them attackers: 0 where no honest supporter is needed or none can be had."""
+    """Return z_max for n clients, m of them attackers: 0 where no honest supporter is needed or none can be had."""
     supporters = n // 2 + 1 - m
     share = (n - m - supporters) / (n - m)
     return max(0.0, float(ndtri(share))) if 0 < share < 1 else 0.0

@@ -14,8 +14,8 @@ from precad.clients.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class MaximalDirection(Attack):
-    """Uploads -C s / ||s||, s the sum of the honest updates: of all vectors in the ball, the one that takes most from
-    the round's progress along s.
+    """Upload -C s / ||s||, s the sum of the honest updates. Of all vectors in the ball, this one takes most from the
+    round's progress along s.
 
     Where nobody bounds updates it takes `reach` times the longest honest update for C.
     Source: our derivation (Cauchy-Schwarz).
@@ -31,7 +31,7 @@ class MaximalDirection(Attack):
             raise ArgumentError(f"reach must be positive and finite, got {self.reach}")
 
     def craft(self, known: Knowledge) -> Vector:
-        """The antipode of the honest sum, on the sphere."""
+        """Return the antipode of the honest sum, on the sphere."""
         require_honest(self.name, known)
         total = known.honest.sum(axis=0)
         norm = float(np.linalg.norm(total))

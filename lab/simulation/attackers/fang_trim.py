@@ -14,12 +14,13 @@ from precad.clients.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True)
 class FangTrim(Attack):
-    """In coordinate j, against the sign of the honest mean: a uniform draw between the honest updates' extreme e_j on
-    that side and the point beyond it, factor * e_j or e_j / factor, whichever is farther out.
+    """Upload, in coordinate j, a uniform draw beyond the honest updates, against the sign of the honest mean.
 
-    Every attacker draws its own, so that they hide one another from trimming.
+    The draw is between the honest updates' extreme e_j on that side and the point beyond it. That point is factor * e_j
+    or e_j / factor, whichever is farther out. Every attacker draws its own, so that they hide one another from
+    trimming. The source attacks models, here it is updates.
     Source: Fang, Cao, Jia and Gong, "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX
-    Security '20, trimmed mean, full knowledge, b = 2; there of models, here of updates.
+    Security '20, trimmed mean, full knowledge, b = 2.
     """
 
     name: ClassVar[str] = "fang-trim"
@@ -33,7 +34,7 @@ class FangTrim(Attack):
             raise ArgumentError(f"factor must be above 1 and finite, got {self.factor}")
 
     def craft(self, known: Knowledge) -> Vector:
-        """A draw of its own."""
+        """Return a draw of its own."""
         require_honest(self.name, known)
         goes_up = known.honest.mean(axis=0) > 0
         extreme = np.where(goes_up, known.honest.min(axis=0), known.honest.max(axis=0))

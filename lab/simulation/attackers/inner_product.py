@@ -14,8 +14,9 @@ from precad.clients.errors import ArgumentError
 class InnerProductManipulation(Attack):
     """Every attacker uploads -epsilon times the mean of the honest updates. (This epsilon is no privacy parameter.)
 
-    Source: Xie, Koyejo and Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation",
-    UAI '19, Sec. 4: a small epsilon against Krum, one above (n - m) / m against the mean.
+    It takes a small epsilon against Krum, one above (n - m) / m against the mean.
+    Source: Xie, Koyejo and Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI
+    '19, Sec. 4.
     """
 
     name: ClassVar[str] = "inner-product"
@@ -29,7 +30,7 @@ class InnerProductManipulation(Attack):
             raise ArgumentError(f"factor must be positive and finite, got {self.factor}")
 
     def craft(self, known: Knowledge) -> Vector:
-        """-epsilon * mean."""
+        """Return -epsilon * mean."""
         require_honest(self.name, known)
         opposite: Vector = -self.factor * known.honest.mean(axis=0)
         return within(opposite, known.bound)

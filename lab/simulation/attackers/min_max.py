@@ -36,7 +36,7 @@ class MinMax(Attack):
             raise ArgumentError(f"direction must be one of {', '.join(get_args(Direction))}, got {self.direction}")
 
     def craft(self, known: Knowledge) -> Vector:
-        """mu + gamma p; mu itself where the honest updates leave no room."""
+        """Return mu + gamma p; mu itself where the honest updates leave no room."""
         require_honest(self.name, known)
         mean = known.honest.mean(axis=0)
         p = self._perturbation(known.honest, mean)
@@ -53,7 +53,7 @@ class MinMax(Attack):
 
 
 def largest_gamma(honest: NDArray[np.float64], mean: Vector, p: Vector) -> float:
-    """The largest gamma >= 0 with ||mean + gamma p - x_i||^2 <= max_ij ||x_i - x_j||^2 for all i; 0 if p = 0."""
+    """Return the largest gamma >= 0 with ||mean + gamma p - x_i||^2 <= max_ij ||x_i - x_j||^2 for all i; 0 if p = 0."""
     squared_p = float(p @ p)
     if squared_p == 0:
         return 0.0

@@ -20,11 +20,12 @@ _HALVINGS: Final = 40
 class StatOpt(Attack):
     """Every attacker uploads mu + gamma p, p = -sign(mu), mu the honest mean, with the largest gamma that passes:
 
-    bound    the norm bound C; where there is none, `reach` times the longest honest update
-    krum     Krum picks the attackers' vector; by halving, from the widest distance between honest updates
+    - bound: the norm bound C; where there is none, `reach` times the longest honest update.
+    - krum: Krum picks the attackers' vector; by halving, from the widest distance between honest updates.
 
+    It is tailored to the rule, and called STAT-OPT in Xie et al., CCS '23.
     Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
-    Federated Learning", NDSS '21, tailored to the rule; called STAT-OPT in Xie et al., CCS '23.
+    Federated Learning", NDSS '21.
     """
 
     name: ClassVar[str] = "stat-opt"
@@ -40,7 +41,7 @@ class StatOpt(Attack):
             raise ArgumentError(f"reach must be positive and finite, got {self.reach}")
 
     def craft(self, known: Knowledge) -> Vector:
-        """mu + gamma p."""
+        """Return mu + gamma p."""
         require_honest(self.name, known)
         mean = known.honest.mean(axis=0)
         p = -np.sign(mean)
@@ -48,7 +49,7 @@ class StatOpt(Attack):
         return within(mean + gamma * p, known.bound)
 
     def _to_bound(self, known: Knowledge, mean: Vector, p: Vector) -> float:
-        """The larger root of ||mu + gamma p|| = C, or 0."""
+        """Return the larger root of ||mu + gamma p|| = C, or 0."""
         bound = known.bound
         if math.isinf(bound):
             bound = self.reach * float(np.linalg.norm(known.honest, axis=1).max())
@@ -59,7 +60,7 @@ class StatOpt(Attack):
 
 
 def _past_krum(known: Knowledge, mean: Vector, p: Vector) -> float:
-    """The largest gamma found for which Krum, made for so many attackers, picks theirs; 0 if it picks none."""
+    """Return the largest gamma found for which Krum, made for so many attackers, picks theirs; 0 if it picks none."""
     krum, n = Krum(f=known.n_attackers), known.n_attackers
     gram = known.honest @ known.honest.T
     squares = np.diag(gram)

@@ -22,8 +22,8 @@ from precad.mpc.prg import RandomBytes
 
 @dataclass(frozen=True, slots=True)
 class Bulyan(AggregationRule):
-    """theta = m - 2f updates are taken one by one by Krum among those left; then, coordinate by coordinate, the mean of
-    the beta = theta - 2f values that are closest to their median. m >= 4f + 3.
+    """Take theta = m - 2f updates one by one, by Krum among those left. In each coordinate, average the beta =
+    theta - 2f values that are closest to their median. m >= 4f + 3.
 
     Source: El Mhamdi, Guerraoui and Rouault, "The Hidden Vulnerability of Distributed Learning in Byzantium", ICML '18.
     """

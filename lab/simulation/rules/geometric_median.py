@@ -35,7 +35,7 @@ class GeometricMedian(AggregationRule):
             raise ArgumentError(f"nu must be positive and finite, got {self.nu}")
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """The smoothed median."""
+        """Return the smoothed median."""
         require_updates(updates, 1, self.name)
         v: Vector = updates.mean(axis=0)
         middle: Vector = np.median(updates, axis=0)

@@ -22,7 +22,7 @@ from precad.mpc.prg import RandomBytes
 
 
 def krum_scores(squared: Updates, f: int) -> Vector:
-    """s(i) = sum of ||x_i - x_j||^2 over the m - f - 2 nearest j != i, at least one of them. (m, m) -> (m,)."""
+    """Return s(i) = sum of ||x_i - x_j||^2 over the m - f - 2 nearest j != i, at least one of them. (m, m) -> (m,)."""
     m = len(squared)
     n_near = max(1, m - f - 2)
     others = squared + np.diag(np.full(m, np.inf))
@@ -31,7 +31,7 @@ def krum_scores(squared: Updates, f: int) -> Vector:
 
 
 def order_by_score(updates: Updates, scores: Vector) -> NDArray[np.int64]:
-    """Rows from the best on; equal scores by content, never by who sent them."""
+    """Return rows from the best on; equal scores by content, never by who sent them."""
     return np.array(sorted(range(len(updates)), key=lambda i: (scores[i], updates[i].tobytes())), dtype=np.int64)
 
 
@@ -52,7 +52,7 @@ class Krum(AggregationRule):
         require_count("f", self.f)
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """argmin_x s(x)."""
+        """Return argmin_x s(x)."""
         require_updates(updates, 1, self.name)
         best = order_by_score(updates, krum_scores(squared_distances(updates), self.f))[0]
         chosen: Vector = updates[best].copy()

@@ -17,7 +17,7 @@ class Mean(AggregationRule):
     name: ClassVar[str] = "mean"
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """The arithmetic mean."""
+        """Return the arithmetic mean."""
         require_updates(updates, 1, self.name)
         mean: Vector = updates.mean(axis=0)
         return mean

@@ -23,7 +23,7 @@ class CoordinateMedian(AggregationRule):
     name: ClassVar[str] = "median"
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """The median of each column."""
+        """Return the median of each column."""
         require_updates(updates, 1, self.name)
         middle: Vector = np.median(updates, axis=0)
         return middle

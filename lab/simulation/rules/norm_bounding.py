@@ -30,7 +30,7 @@ class NormBounding(AggregationRule):
             raise ArgumentError(f"bound must be positive and finite, got {self.bound}")
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """The mean of the clipped."""
+        """Return the mean of the clipped."""
         require_updates(updates, 1, self.name)
         norms = np.linalg.norm(updates, axis=1, keepdims=True)
         mean: Vector = (updates / np.maximum(1.0, norms / self.bound)).mean(axis=0)

@@ -1,4 +1,4 @@
-"""What an aggregation rule in the clear is: many updates to one, at a server that sees all of them."""
+"""Define an aggregation rule in the clear: many updates to one, at a server that sees all of them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ class AggregationRule:
     """The key in `RULES`."""
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """An estimate of the mean honest update, (m, d) -> (d,), whatever the order of the rows; m >= 1.
+        """Return an estimate of the mean honest update, (m, d) -> (d,), whatever the order of the rows; m >= 1.
 
         random_bytes: for a rule that adds noise; a simulation's are seeded.
-        Raises: ArgumentError where the rule is not defined for so few updates; NonFiniteUpdateError, unless the rule
-        proves an epsilon: then such an update is zero, since an error would tell that it is there.
+        Raises: ArgumentError where the rule is not defined for so few updates; NonFiniteUpdateError. A rule that proves
+        an epsilon takes an update that is not finite as zero instead, since an error would tell that it is there.
         """
         raise NotImplementedError
 
     def epsilon(self, rounds: int, delta: float) -> float | None:
-        """Proved for one update, add or remove, of so many rounds of what the rule releases; None: nothing is.
+        """Return the epsilon that is proved for one update, add or remove, of so many rounds of what the rule releases;
+        None: nothing is.
 
-        A rule that proves something is asked for an aggregate of rounds without updates, too (m = 0): an empty round
+        A rule that proves something is asked for an aggregate of rounds without updates, too (m = 0). An empty round
         that released nothing would tell so.
         """
         return None
 
     def state(self) -> tuple[int, ...]:
-        """What the next round depends on, for a training that is interrupted; nothing unless the rule has memory."""
+        """Return what the next round depends on, for a training that is interrupted; nothing unless the rule has
+        memory."""
         return ()
 
     def restore(self, state: tuple[int, ...]) -> None:
-        """Goes on from a `state`. Raises ArgumentError for one that is not this rule's."""
+        """Continue from a `state`. Raises ArgumentError for one that is not this rule's."""
         if state != ():
             raise ArgumentError(f"the rule {self.name!r} has no state, got {len(state)} numbers")
 
@@ -53,7 +55,7 @@ class AggregationRule:
 
 
 def require_updates(updates: Updates, least: int, why: str) -> int:
-    """m. Raises NonFiniteUpdateError; ArgumentError for another shape, or fewer than `least` rows."""
+    """Return m. Raises NonFiniteUpdateError; ArgumentError for another shape, or fewer than `least` rows."""
     if updates.ndim != 2:
         raise ArgumentError(f"updates must have shape (m, d), got {updates.shape}")
     if n_bad := len(updates) - int(np.isfinite(updates).all(axis=1).sum()):
@@ -64,14 +66,14 @@ def require_updates(updates: Updates, least: int, why: str) -> int:
 
 
 def require_count(name: str, value: int, least: int = 0) -> int:
-    """`value`. Raises ArgumentError unless it is an integer >= least."""
+    """Return `value`. Raises ArgumentError unless it is an integer >= least."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ArgumentError(f"{name} must be an integer >= {least}, got {value}")
     return value
 
 
 def squared_distances(updates: Updates) -> Updates:
-    """||x_i - x_j||^2, (m, m), never negative."""
+    """Return ||x_i - x_j||^2, (m, m), never negative."""
     gram = updates @ updates.T
     norms = np.diag(gram)
     found: Updates = np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0)

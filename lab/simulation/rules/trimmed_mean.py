@@ -32,7 +32,7 @@ class TrimmedMean(AggregationRule):
             raise ArgumentError(f"beta must be in [0, 1/2), got {self.beta}")
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """The trimmed mean of each column."""
+        """Return the trimmed mean of each column."""
         m = require_updates(updates, 1, self.name)
         cut = math.floor(Fraction(str(self.beta)) * m)  # the decimal that was written: 0.29 * 100 is 28.99.. in binary
         mean: Vector = np.sort(updates, axis=0)[cut : m - cut].mean(axis=0)

@@ -1,8 +1,8 @@
 """TSGD + Gaussian and TSGD + PTR: private sums without the longest updates.
 
-The mechanisms are `precad.dp.trimmed.aggregation`'s; here they are rules of a training, one of whose updates is a
-client's. What they prove depends on how clients come to a round, so the round's rate and the number of clients are
-parameters, and a training of which they are not true is refused.
+The mechanisms are `precad.dp.trimmed.aggregation`'s. Here they are rules of a training, one of whose updates is a
+client's. What they prove depends on how clients come to a round. The round's rate and the number of clients are
+therefore parameters, and a training of which they are not true is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRAC_BITS = 16
 
 @dataclass(kw_only=True, slots=True)
 class _TrimmedSum(AggregationRule):
-    """What both have in common."""
+    """Hold what both rules have in common."""
 
     rate: float
     """q: each client is in a round with this probability. The task's."""
@@ -35,19 +35,19 @@ class _TrimmedSum(AggregationRule):
     trim: float = 0.25
     """F as a part of q N; with PTR, of the first round."""
     mechanism: TrimmedGaussian | TrimmedPtr = field(init=False)
-    """Of the coming round."""
+    """Mechanism of the coming round."""
 
     def _sampling(self) -> Sampling:
         return Sampling(rate=self.rate, n_enrolled=self.n_enrolled)
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
-        """The noisy sum over q N; m = 0 included. Sets F of the next round."""
+        """Return the noisy sum over q N; m = 0 included. Sets F of the next round."""
         found = self.mechanism.aggregate(updates, random_bytes)
         self.mechanism = found.next_rule
         return found.mean
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """For one client, add or remove, in so many rounds. A bound."""
+        """Bound the epsilon of one client, add or remove, in so many rounds."""
         return self.mechanism.epsilon(rounds, delta)
 
     def require_training(self, client_rate: float, n_clients: int) -> None:
@@ -76,7 +76,7 @@ class TsgdGaussian(_TrimmedSum):
 
 @dataclass(kw_only=True, slots=True)
 class TsgdPtr(_TrimmedSum):
-    """The same with noise for tau R where a noisy test allows it, and F moving with the tests' outcomes.
+    """Trimmed sum with noise for tau R where a noisy test allows it, and F moving with the tests' outcomes.
 
     Source: as `precad.dp.trimmed.aggregation`; the paper moves F by 2 % of the batch.
     """
@@ -111,7 +111,7 @@ class TsgdPtr(_TrimmedSum):
         )
 
     def state(self) -> tuple[int, ...]:
-        """F of the coming round."""
+        """Return F of the coming round."""
         assert isinstance(self.mechanism, TrimmedPtr)  # __post_init__ made it
         return (self.mechanism.mechanism.trim_count,)
 
