@@ -43,7 +43,7 @@ def audit_validation(
 
 
 class RoleWithDatabase(StrEnum):
-    """Who keeps something that can be copied."""
+    """Roles that keep something that can be copied."""
 
     A = "aggregator-a"
     B = "aggregator-b"

@@ -1,4 +1,4 @@
-"""What the commands share: the consoles, the flags that mean the same everywhere, and exit codes."""
+"""Shared by the commands: the consoles, the flags that mean the same everywhere, and exit codes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ImagesName(StrEnum):
 
 
 class PicturesName(StrEnum):
-    """The same, and CIFAR-10, which takes another model."""
+    """Data sets of pictures: those above, and CIFAR-10, which takes another model."""
 
     DIGITS = "digits"
     MNIST = "mnist"

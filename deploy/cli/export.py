@@ -15,7 +15,7 @@ from precad.deploy.errors import ConfigError
 
 
 class FormatName(StrEnum):
-    """What may stand beside the state_dict."""
+    """Formats that may stand beside the state_dict."""
 
     TORCHSCRIPT = "torchscript"
     ONNX = "onnx"
@@ -23,7 +23,7 @@ class FormatName(StrEnum):
 
 
 class SignedBy(StrEnum):
-    """Whose signatures an export must have."""
+    """Servers whose signatures an export must have."""
 
     BOTH = "both"
     A = "a"

@@ -20,7 +20,7 @@ Count: TypeAlias = int | None
 
 
 class ThreatName(StrEnum):
-    """What attackers are to the training."""
+    """The attackers' relation to the training: they join it, or replace members."""
 
     ADD = "add"
     REPLACE = "replace"

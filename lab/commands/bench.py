@@ -114,7 +114,7 @@ def bench_threads(
     repetitions: Repetitions = None,
     as_json: Json = False,
 ) -> None:
-    """What one server computes of the norm check, on one core and on several."""
+    """Measure what one server computes of the norm check, on one core and on several."""
     with exit_codes():
         from precad.lab.bench import tables
         from precad.lab.bench import threads as of_threads

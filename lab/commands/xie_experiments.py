@@ -48,7 +48,7 @@ PublicStart = Annotated[
 
 
 class AttackLevel(StrEnum):
-    """Whose guarantee an attack is held against."""
+    """Units whose guarantee an attack is held against."""
 
     USER = "user"
     INSTANCE = "instance"
