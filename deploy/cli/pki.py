@@ -117,7 +117,7 @@ def pki_renew(
 
 
 def passphrase_of(path: Path | None) -> bytes | None:
-    """Read the passphrase from a named file. Return None without one: keys then stay unencrypted. Raises TlsFileError."""
+    """Read the passphrase from a named file. Return None without one. Raises TlsFileError."""
     from precad.protos.tls.files import read_passphrase
 
     return None if path is None else read_passphrase(path)
