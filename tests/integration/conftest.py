@@ -14,8 +14,8 @@ import pytest
 
 from tests.harness.hostile_folder import hostile_folder
 
-RECORDER = Path(__file__).parent / "recorder"
 ROOT = Path(__file__).parents[2]
+RECORDER = ROOT / "tests" / "harness" / "recorder"
 DEMO = ("--clients", "4", "--rounds", "6", "--seed", "1")
 
 

@@ -1,9 +1,9 @@
 """No secret in anything that a run prints or writes.
 
-A demo runs with `recorder/sitecustomize.py` in every process. That writes down all seeds, keys and coins as they are
-drawn, derived or received, and the first words of all streams. Afterwards everything that the run left behind, except
-the keys' own folder `pki/`, is searched for each of them. The search takes every form that a careless print would give
-it.
+A demo runs with `tests/harness/recorder/sitecustomize.py` in every process. That writes down all seeds, keys and coins
+as they are drawn, derived or received, and the first words of all streams. Afterwards everything that the run left
+behind, except the keys' own folder `pki/`, is searched for each of them. The search takes every form that a careless
+print would give it.
 
 What counts as failure: one hit; or so few recorded secrets that a hit was impossible.
 """

@@ -313,7 +313,7 @@ CRYPTEN_PROGRAM = """
 import sys, threading
 sys.path[:0] = {path}
 from precad.mpc.gates import make_gate
-from test_comparison import assert_carries, edge_pairs
+from tests.mpc.crypten.test_crypten_gate import assert_carries, edge_pairs
 
 gate = make_gate("crypten") if {is_first} else None
 import importlib, torch

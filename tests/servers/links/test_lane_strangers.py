@@ -32,7 +32,7 @@ from precad.servers.links.lane_opening import ANSWER_BYTES, CHALLENGE_BYTES, ans
 from tests.harness.harness import Pki, asynchronous, free_addresses, small_task, until
 from tests.servers.links.test_lane import both, listener, of_a
 
-FLOOD = Path(__file__).with_name("lane_flood.py")
+FLOOD = Path(__file__).parents[2] / "harness" / "lane_flood.py"
 MOST_DELAY_S = 2.0
 
 
