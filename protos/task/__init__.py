@@ -3,6 +3,10 @@
 Modules:
 
     task            a task's public parameters and their digest
+    algorithms      one row per algorithm: whose noise, what is clipped, whom it protects
+    refusals        parameters that do not fit together
+    learning        what a task trains: loss, arguments and digest of the model
+    record_fields   what a record is, for clients with records of their own
     task_fields     what two tasks differ in, for people
     carried_fields  what a hello has for that
     model_update    what an opened sum does to the model

@@ -12,7 +12,7 @@ sigma_b. This is the source's split, z'^-2 + (2 sigma_b)^-2 = z^-2, for each ser
 The next bound follows from the last coordinate's sum and travels with the model. The last number of a task's vector is
 lambda = ln(S / C). So whatever stores, compares, hands out or restores a model does it to the bound as well.
 Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", NeurIPS '21,
-Algorithm 1 and Theorem 1. One vector for both is our derivation (docs/privacy.md).
+Algorithm 1 and Theorem 1. One vector for both is our derivation (docs/explanation/privacy.md).
 """
 
 from __future__ import annotations

@@ -9,74 +9,55 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import cached_property
-from types import MappingProxyType
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.sharing import Mode
+from precad.protos.task import refusals
+from precad.protos.task.algorithms import (
+    DEFAULT,
+    OF_AN_ALGORITHM,
+    QUANTILE_FIELDS,
+    RULES,
+    AlgorithmName,
+    AlgorithmRules,
+    named,
+)
 from precad.protos.task.carried_fields import carried
+from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.quantile import QuantileRule, count_noise
+from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
 from precad.protos.tls.identity import Identity, IdentityError, Role
 
 PROTOCOL_VERSION, VERSION_BEFORE = "precad/v1.1", "precad/v1"
-MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
-"""With C * 2^f <= 9.4e7 and any number of clients below 9e10, the noisy sum then stays far from wrapping around."""
 
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-AlgorithmName: TypeAlias = Literal[
-    "precad", "user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private"
-]
-"""Algorithms that two servers can run although they see no single update. Each is defined in
-`precad.clients.training.round_update` and `precad.dp.task_privacy`."""
-ONLY_SIMULATED: Final = (
-    *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median", "norm-bounding"),
-    *("tsgd-gaussian", "tsgd-ptr", "central-record-dp"),
-)
-"""Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
-ALIASES: Final[Mapping[str, AlgorithmName]] = MappingProxyType({"central-dp": "user-dp-fedavg"})
-"""Other names of an algorithm. The task has the algorithm's own, in its canonical text and digest too."""
-OF_AN_ALGORITHM: Final[Mapping[str, tuple[AlgorithmName, ...]]] = MappingProxyType(
-    {
-        "local_steps": ("user-dp-fedavg", "ins-dp-fedavg"),
-        "local_rate": ("user-dp-fedavg", "ins-dp-fedavg"),
-        "local_batch": ("user-dp-fedavg",),
-        "local_momentum": ("user-dp-fedavg",),
-        "local_weight_decay": ("user-dp-fedavg",),
-        "update_clipping": ("user-dp-fedavg",),
-        "quantile": ("user-dp-fedavg",),
-        "quantile_rate": ("user-dp-fedavg",),
-        "quantile_noise": ("user-dp-fedavg",),
-        "non_colluding": ("distributed-dp",),
-    }
-)
-"""Fields that mean something to these algorithms only."""
-_OF_QUANTILE: Final = ("quantile", "quantile_rate", "quantile_noise")
-ABSENT_AT_DEFAULT: Final = ("update_clipping", *_OF_QUANTILE)
-"""Fields that came later than the algorithms that they are of. The canonical text has them where they are not at their
-default, so that tasks without them keep their digest."""
+ABSENT_AT_DEFAULT: Final = ("update_clipping", *QUANTILE_FIELDS, *RECORD_FIELDS, *LEARNING_FIELDS)
+"""Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
+are not at their default, so that tasks without them keep their digest."""
 ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 """Fields that tasks of `VERSION_BEFORE` had not."""
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
-class Task(BaseModel):
+class Task(RecordFields, LearningFields):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "task"
     """Lower-case letters, digits, dots, dashes."""
-    algorithm: AlgorithmName = "precad"
-    """Algorithm, by name: who adds which noise to what (docs/simulation.md). Where it is not `precad`, the fields below
-    say what changes."""
+    algorithm: AlgorithmName = DEFAULT
+    """Algorithm, by name: who adds which noise to what (docs/guides/simulation.md). Where it is not `precad`, the
+    fields below say what changes."""
     clients: dict[str, Annotated[int, Field(ge=1)]]
     """Every enrolled client, with the number of records N_i that it declares. The declared numbers are public
     constants: they make the divisor of the update and never change during the task."""
@@ -138,7 +119,7 @@ class Task(BaseModel):
     """Seed of the public initial model. Protects nobody."""
     mode: Literal["masked", "shares"] = "masked"
     """Wire form of a submission. `shares` is the paper's, for comparison: a server that deviates reads coordinates of
-    updates there (docs/threat-model.md)."""
+    updates there (docs/explanation/threat-model.md)."""
     accept_weak_wire_form: bool = False
     """Must be said, for everybody to see, of a task of mode `shares`, and of no other."""
     gate: Literal["crypten", "native"] = "crypten"
@@ -162,19 +143,12 @@ class Task(BaseModel):
     @field_validator("algorithm", mode="before")
     @classmethod
     def _name_the_algorithm(cls, algorithm: object) -> object:
-        if isinstance(algorithm, str) and algorithm in ALIASES:
-            return ALIASES[algorithm]
-        if algorithm in ONLY_SIMULATED:
-            raise ValueError(
-                f"{algorithm} needs one server that sees every update, and two servers that hold shares see none: it "
-                "runs in `precad simulate`, by simulation.algorithm or simulation.aggregation"
-            )
-        return algorithm
+        return named(algorithm)
 
     @field_validator("noise_multiplier")
     @classmethod
     def _check_that_there_is_noise(cls, multiplier: float, others: ValidationInfo) -> float:
-        is_private = others.data.get("algorithm") != "non-private"
+        is_private = RULES[others.data.get("algorithm", DEFAULT)].is_private
         if is_private and multiplier == 0:
             raise PydanticCustomError("greater_than", "Input should be greater than 0")
         if not is_private and multiplier != 0:
@@ -201,90 +175,34 @@ class Task(BaseModel):
             raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
-        self._check_wire_form()
-        self._check_noise()
+        rules, given = self.rules, self._given
+        refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form)
+        refusals.refuse_noise(rules, max(self.noise_std_on_grid, self.client_noise_std_on_grid))
+        refusals.refuse_clip(self.client_clip, self.update_bound)
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
-        self._check_fields_of_algorithms()
-        self._check_quantile()
-        return self
-
-    def _check_wire_form(self) -> None:
-        """The weaker form is nobody's by mistake. Raises ValueError."""
-        if self.mode == "shares" and not self.accept_weak_wire_form:
-            raise ValueError(
-                "accept_weak_wire_form: expected true with mode 'shares', in which a server that deviates reads "
-                "coordinates of updates bit by bit (docs/threat-model.md), found false; mode 'masked' needs no consent"
-            )
-        if self.mode != "shares" and self.accept_weak_wire_form:
-            raise ValueError(f"accept_weak_wire_form is of mode 'shares' only, found mode {self.mode!r}")
-
-    def _check_noise(self) -> None:
-        """Refuse noise that is too small or too large on the grid, whoever adds it. Raises ValueError.
-
-        Refuse also a client_clip that leaves no room for a client's own noise (`distributed-dp`). Nothing is refused of
-        a task that adds none (`non-private`).
-        """
-        if self.algorithm == "non-private":
-            return
-        std, clip = max(self.noise_std_on_grid, self.client_noise_std_on_grid), "record_clip"
-        if self.algorithm == "user-dp-fedavg":
-            clip = "client_clip"
-        elif self.algorithm == "distributed-dp":
-            clip = "record_clip / sqrt(non_colluding)"
-        if not MIN_NOISE_STD_ON_GRID <= std <= MAX_NOISE_STD_ON_GRID:
-            raise ValueError(
-                f"noise_multiplier * {clip} * 2^frac_bits must be between 8 and 2^40, where the noise on the grid "
-                f"is accounted as the Gaussian that it is rounded from; got {std:.6g}"
-            )
-        if self.algorithm == "distributed-dp" and not self.update_bound > 0:
-            raise ValueError(
-                "client_clip must leave room for a client's own noise, which is summed as it is: expected more than "
-                f"{self.client_clip - self.update_bound:.6g}, got {self.client_clip}"
-            )
-
-    def _check_fields_of_algorithms(self) -> None:
-        """Nothing is set that this algorithm ignores, or cannot keep. Raises ValueError."""
-        for name, algorithms in OF_AN_ALGORITHM.items():
-            if self.algorithm not in algorithms and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is of {' and '.join(algorithms)} only, found algorithm {self.algorithm!r}")
+        refusals.refuse_fields_of_others(rules, given)
         if self.non_colluding > len(self.clients):
             raise ValueError(
                 f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}"
             )
-        budgets = ["epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client"]
-        if self.algorithm != "non-private":
-            budgets = [] if self.algorithm in ("precad", "user-dp-fedavg") else budgets[2:]
-        for name in budgets:
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name}: {self.algorithm} proves nothing that it could limit, expected none")
+        refusals.refuse_budgets(rules, given)
+        if (rule := self.quantile_rule) is None:
+            refusals.refuse_quantile_fields(self.update_clipping, given)
+        else:
+            refusals.refuse_quantile(rule, self.dim)
+        return self
 
-    def _check_quantile(self) -> None:
-        """Refuse parameters of the learnt bound that do not fit the task. Raises ValueError.
+    @property
+    def _given(self) -> set[str]:
+        """Return the names of the fields that are not at their default."""
+        fields = type(self).model_fields.items()
+        return {name for name, field in fields if getattr(self, name) != field.get_default(call_default_factory=True)}
 
-        The count must leave the update a part of the noise budget, and must weigh a client at least 1 on the grid. A
-        task whose bound is not learnt has none of these parameters.
-        """
-        rule = self.quantile_rule
-        if rule is None:
-            for name in _OF_QUANTILE:
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"{name} needs update_clipping = 'private-quantile', found {self.update_clipping!r}"
-                    )
-            return
-        if not (2 * rule.count_noise > self.noise_multiplier and rule.unit < rule.clip):
-            raise ValueError(
-                "quantile_noise: the count would need all of the round's budget, or more: expected more than half of "
-                f"noise_multiplier, {self.noise_multiplier / 2:g}, found {rule.count_noise:g}"
-            )
-        if not rule.unit > 0:
-            raise ValueError(
-                "quantile_noise: client_clip * noise_multiplier / (2 quantile_noise) * 2^frac_bits, what counts a "
-                f"client, must be at least 1, found quantile_noise {rule.count_noise:g}"
-            )
-        if self.dim < 2:
-            raise ValueError(f"dim must be at least 2, the last one being the learnt bound, got {self.dim}")
+    @property
+    def rules(self) -> AlgorithmRules:
+        """Return what the algorithm asks of servers and clients."""
+        return RULES[self.algorithm]
 
     @property
     def quantile_rule(self) -> QuantileRule | None:
@@ -316,8 +234,7 @@ class Task(BaseModel):
     @property
     def noise_std_on_grid(self) -> float:
         """Standard deviation of each server's noise, in units of 2^-f; 0: servers add none."""
-        clips = {"precad": self.record_clip, "user-dp-fedavg": self.client_clip}
-        return self.noise_multiplier * clips.get(self.algorithm, 0.0) * float(2**self.frac_bits)
+        return self._noise_std_on_grid if self.rules.servers_add_noise else 0.0
 
     @property
     def client_noise_std_on_grid(self) -> float:
@@ -325,10 +242,14 @@ class Task(BaseModel):
 
         It is that of every step where there are several.
         """
-        shares = {"local-dp": 1, "ins-dp-fedavg": 1, "distributed-dp": self.non_colluding}
-        if self.algorithm not in shares:
+        if not self.rules.clients_add_noise:
             return 0.0
-        return self.noise_multiplier * self.record_clip * float(2**self.frac_bits) / math.sqrt(shares[self.algorithm])
+        return self._noise_std_on_grid / math.sqrt(self.non_colluding if self.rules.clients_share_noise else 1)
+
+    @property
+    def _noise_std_on_grid(self) -> float:
+        clip = self.client_clip if self.rules.protects_clients else self.record_clip
+        return self.noise_multiplier * clip * float(2**self.frac_bits)
 
     @property
     def update_bound(self) -> float:
@@ -339,7 +260,7 @@ class Task(BaseModel):
         exp(-t^2 / 2) (Gaussian concentration of a 1-Lipschitz function). So the check accepts whatever the records are,
         and its verdict says nothing of them. May be <= 0, which is a configuration error.
         """
-        if self.algorithm != "distributed-dp":
+        if not self.rules.clients_share_noise:
             return self.client_clip
         grid, root = math.ldexp(1.0, -self.frac_bits), math.sqrt(self.dim)
         room = self.client_noise_std_on_grid * (root + math.sqrt(2 * _LOG_MARGIN)) + root / 2
@@ -350,14 +271,14 @@ class Task(BaseModel):
         """W = q * sum_i p N_i: the expected number of records in a round. A public constant, unlike the paper's
         divisor, which sums over the round's valid clients and reveals who they were. Where clients send differences
         of models, W = q n, the expected number of clients."""
-        if self.algorithm in ("user-dp-fedavg", "ins-dp-fedavg"):
+        if self.rules.trains_locally:
             return self.client_rate * len(self.clients)
         return self.client_rate * self.record_rate * sum(self.clients.values())
 
     def may_release(self, n_accepted: int) -> bool:
         """Return whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since
         fewer carry less noise than is accounted. If not, the round's sum is zero."""
-        return self.algorithm != "distributed-dp" or n_accepted >= self.non_colluding
+        return not self.rules.clients_share_noise or n_accepted >= self.non_colluding
 
     def sum_bound(self, n_accepted: int) -> float:
         """Bound the norm of an opened sum of so many accepted updates, in units of 2^-f.
@@ -408,15 +329,16 @@ class Task(BaseModel):
         return hashlib.sha256(f"{VERSION_BEFORE}\n{self._canonical(without=ABSENT_BEFORE)}".encode()).digest()
 
     def canonical(self) -> str:
-        """Every field, as canonical JSON; of a `precad` task without `algorithm` and those of other algorithms only, of
-        others without those that are `ABSENT_AT_DEFAULT`."""
+        """Return every field as canonical JSON, but for those that are `ABSENT_AT_DEFAULT`.
+
+        A `precad` task has neither `algorithm` nor the fields of other algorithms.
+        """
         return self._canonical()
 
     def _canonical(self, *, without: Collection[str] = ()) -> str:
-        defaults = {name: field.default for name, field in type(self).model_fields.items()}
-        left_out = {name for name in ABSENT_AT_DEFAULT if getattr(self, name) == defaults[name]}
-        if self.algorithm == "precad":
-            left_out = {"algorithm", *OF_AN_ALGORITHM}
+        left_out = set(ABSENT_AT_DEFAULT) - self._given
+        if self.rules.is_default:
+            left_out |= {"algorithm", *OF_AN_ALGORITHM}
         fields = self.model_dump(mode="json", exclude={*left_out, *without})
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

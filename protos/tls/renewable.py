@@ -12,10 +12,6 @@ import time
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-import structlog
-
-log = structlog.get_logger(__name__)
-
 RETRY_S = 10.0
 """A refused set of files that does not change is looked at again so often: it may only not be valid yet."""
 
@@ -66,6 +62,9 @@ class LastGood(Generic[T]):
             return self._value
 
     def _reload(self, *, is_news: bool) -> None:
+        import structlog  # which whoever only reads a configuration does without
+
+        log = structlog.get_logger(__name__)
         try:
             value = self._source.load()
         except self._refusal as error:

@@ -45,7 +45,8 @@ class PeerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Link(self, request_iterator, context):
-        """One ordered stream for the whole task. The steps of MPC go over a TLS connection of their own, see docs/protocol.md.
+        """One ordered stream for the whole task. The steps of MPC go over a TLS connection of their own, see
+        docs/reference/protocol.md.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

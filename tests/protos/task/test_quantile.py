@@ -88,7 +88,7 @@ def test_the_bound_follows_the_share_of_updates_within_it() -> None:
 
 
 def test_a_sum_moves_the_model_in_units_of_the_bound_and_then_the_bound() -> None:
-    """Number by number in Python's floats, in the order of operations that docs/protocol.md has."""
+    """Number by number in Python's floats, in the order of operations that docs/reference/protocol.md has."""
     task, generator = learning_task(), np.random.default_rng(9)
     rule = rule_of(task)
     vector = generator.standard_normal(24).astype(np.float32)

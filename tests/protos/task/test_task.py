@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from precad.protos.task.task import OF_AN_ALGORITHM, Task
+from precad.protos.task.algorithms import OF_AN_ALGORITHM
+from precad.protos.task.learning import LEARNING_FIELDS
+from precad.protos.task.record_fields import RECORD_FIELDS
+from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from tests.harness.harness import small_task
 
@@ -43,6 +46,12 @@ OTHER_VALUES: dict[str, Any] = {
     "epsilon_budget_clients_only": 8.0,
     "epsilon_budget_client": 8.0,
     "algorithm": "local-dp",
+    "model_arguments": {"width": 8},
+    "model_digest": "ab" * 32,
+    "loss": "mse",
+    "columns": {"age": {"mean": 50.0}},
+    "class_names": ["no", "yes"],
+    "record_shape": [3],
 }
 """For every field, another value than the small task's."""
 OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
@@ -77,10 +86,24 @@ def test_the_digest_covers_every_single_field() -> None:
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
 
 
+@pytest.mark.parametrize("algorithm", ["precad", "user-dp-fedavg"])
+def test_fields_of_learning_are_absent_at_their_defaults(algorithm: str) -> None:
+    """Tasks from before there were such fields keep their text; others have each of them by itself."""
+    usual = small_task(algorithm=algorithm)
+    named = small_task(algorithm=algorithm, model_arguments={}, model_digest=None, loss="cross-entropy")
+    assert named.canonical() == usual.canonical()
+    assert not {"model_arguments", "model_digest", "loss"} & json.loads(usual.canonical()).keys()
+    arguments = {"width": 8, "rate": 1.0, "deep": True, "kind": "a"}
+    text = small_task(algorithm=algorithm, model_arguments=arguments).canonical()
+    assert '"model_arguments":{"deep":true,"kind":"a","rate":1.0,"width":8}' in text
+    assert "loss" not in json.loads(text)
+
+
 def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
     """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
     task = small_task()
-    fields = {name: getattr(task, name) for name in (*OTHER_VALUES, "accept_weak_wire_form") if name != "algorithm"}
+    names = {*OTHER_VALUES, "accept_weak_wire_form"} - {"algorithm", *RECORD_FIELDS, *LEARNING_FIELDS}
+    fields = {name: getattr(task, name) for name in names}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
 
@@ -88,7 +111,8 @@ def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
 def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_field() -> None:
     """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
-    names = Task.model_fields.keys() - {"update_clipping", "quantile", "quantile_rate", "quantile_noise"}
+    later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
+    names = Task.model_fields.keys() - later
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -195,6 +219,13 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("quantile", 1.0, "less than 1"),
     ("quantile_rate", 0.0, "greater than 0"),
     ("quantile_noise", 0.0, "greater than 0"),
+    ("model_arguments", {"width": [8]}, "valid string"),
+    ("model_arguments", {"rate": math.inf}, "finite number"),
+    ("model_digest", "AB" * 32, "pattern"),
+    ("loss", "", "at least 1 character"),
+    ("columns", {"age": {"std": 0.0}}, "greater than 0"),
+    ("class_names", ["one"], "at least two classes"),
+    ("record_shape", [0], "greater than or equal to 1"),
 ]
 
 

@@ -1,8 +1,8 @@
 """Tasks of algorithms other than PRECAD: what is refused, the constants that all take from a task, and the ledger.
 
 Every epsilon of a ledger is compared with a second way to it. That is an accountant called with parameters that are
-written down here from privacy.md, or a closed form. Failure means that a server would report another epsilon than is
-proved.
+written down here from docs/explanation/privacy.md, or a closed form. Failure means that a server would report another
+epsilon than is proved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from precad.dp.errors import BudgetExceededError
 from precad.dp.ledger import Level
 from precad.dp.task_privacy import task_privacy
 from precad.mpc.tuples.held import BatchShape
-from precad.protos.task.task import ONLY_SIMULATED, Task
+from precad.protos.task.algorithms import ONLY_SIMULATED
+from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from tests.harness.harness import small_task
 

@@ -7,6 +7,7 @@ whose fields end a server in another way than by a refusal, or fill its log.
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_a_value_that_is_none_is_shown_cut(text: str) -> None:
 
 @pytest.mark.parametrize("party", [0, 1])
 def test_a_server_names_what_the_other_one_has(party: Any) -> None:
-    ours, theirs = (hello_of(task, NEW, lane_port=0) for task in (TASK, small_task(client_clip=2.0)))
+    ours, theirs = (hello_of(task, NEW, os.urandom(16), lane_port=0) for task in (TASK, small_task(client_clip=2.0)))
     with pytest.raises(
         PeerMismatchError, match=r"^config_digest: task\.client_clip differs .*: ours 1\.0, peer's 2\.0$"
     ):

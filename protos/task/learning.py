@@ -1,0 +1,31 @@
+"""Public parameters of the training: beside the model's name, its arguments, its digest and the loss.
+
+All of these came later than the tasks that are already there. The canonical text has them where they are not at their
+default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import BaseModel, Field
+
+Argument: TypeAlias = bool | int | float | str
+"""A value of a model's argument."""
+
+
+class LearningFields(BaseModel):
+    """A part of `precad.protos.task.task.Task`."""
+
+    model_arguments: dict[str, bool | int | Annotated[float, Field(allow_inf_nan=False)] | str] = Field(
+        default_factory=dict
+    )
+    """Arguments of the user's own model, by name. Lists and sections are none."""
+    model_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of the names and shapes of the model's parameters, its constants, and its output on a fixed input. Every
+    client compares it with its own model."""
+    loss: Annotated[str, Field(min_length=1)] = "cross-entropy"
+    """Loss of a record, by name, or `package.module:function` of the user's own (`precad.clients.models.losses`)."""
+
+
+LEARNING_FIELDS: Final = tuple(LearningFields.model_fields)

@@ -1,0 +1,85 @@
+"""Refuse parameters of a task that do not fit together. Each error names the field, what was expected and found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from precad.protos.task.algorithms import OF_AN_ALGORITHM, QUANTILE_FIELDS, AlgorithmRules
+from precad.protos.task.quantile import QuantileRule
+
+MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
+"""With C * 2^f <= 9.4e7 and any number of clients below 9e10, the noisy sum then stays far from wrapping around."""
+
+
+def refuse_wire_form(mode: str, *, accepts_weak: bool) -> None:
+    """Refuse the weaker form unless the task accepts it by name, and an acceptance without it. Raises ValueError."""
+    if mode == "shares" and not accepts_weak:
+        raise ValueError(
+            "accept_weak_wire_form: expected true with mode 'shares', in which a server that deviates reads "
+            "coordinates of updates bit by bit (docs/explanation/threat-model.md), found false; mode 'masked' "
+            "needs no consent"
+        )
+    if mode != "shares" and accepts_weak:
+        raise ValueError(f"accept_weak_wire_form is of mode 'shares' only, found mode {mode!r}")
+
+
+def refuse_noise(rules: AlgorithmRules, std_on_grid: float) -> None:
+    """Refuse noise that is too small or too large on the grid, whoever adds it. Raises ValueError.
+
+    A task to which nobody adds noise is not refused.
+    """
+    share = " / sqrt(non_colluding)" if rules.clients_share_noise else ""
+    if rules.is_private and not MIN_NOISE_STD_ON_GRID <= std_on_grid <= MAX_NOISE_STD_ON_GRID:
+        raise ValueError(
+            f"noise_multiplier * {rules.noise_clip}{share} * 2^frac_bits must be between 8 and 2^40, where the noise "
+            f"on the grid is accounted as the Gaussian that it is rounded from; got {std_on_grid:.6g}"
+        )
+
+
+def refuse_clip(client_clip: float, update_bound: float) -> None:
+    """Refuse a client_clip that leaves no room for a client's own noise (`Task.update_bound`). Raises ValueError."""
+    if not update_bound > 0:
+        raise ValueError(
+            "client_clip must leave room for a client's own noise, which is summed as it is: expected more than "
+            f"{client_clip - update_bound:.6g}, got {client_clip}"
+        )
+
+
+def refuse_fields_of_others(rules: AlgorithmRules, given: Collection[str]) -> None:
+    """Refuse fields that are given although this algorithm ignores them. Raises ValueError."""
+    for name, algorithms in OF_AN_ALGORITHM.items():
+        if name in given and rules.name not in algorithms:
+            raise ValueError(f"{name} is of {' and '.join(algorithms)} only, found algorithm {rules.name!r}")
+
+
+def refuse_budgets(rules: AlgorithmRules, given: Collection[str]) -> None:
+    """Refuse budgets that nothing proved could exceed. Raises ValueError."""
+    for name in rules.idle_budgets:
+        if name in given:
+            raise ValueError(f"{name}: {rules.name} proves nothing that it could limit, expected none")
+
+
+def refuse_quantile_fields(update_clipping: str, given: Collection[str]) -> None:
+    """Refuse parameters of a learnt bound in a task that learns none. Raises ValueError."""
+    for name in QUANTILE_FIELDS:
+        if name in given:
+            raise ValueError(f"{name} needs update_clipping = 'private-quantile', found {update_clipping!r}")
+
+
+def refuse_quantile(rule: QuantileRule, dim: int) -> None:
+    """Refuse a learnt bound whose count does not fit into the round. Raises ValueError.
+
+    The count must leave the update a part of the noise budget, and must weigh a client at least 1 on the grid.
+    """
+    if not (2 * rule.count_noise > rule.noise_multiplier and rule.unit < rule.clip):
+        raise ValueError(
+            "quantile_noise: the count would need all of the round's budget, or more: expected more than half of "
+            f"noise_multiplier, {rule.noise_multiplier / 2:g}, found {rule.count_noise:g}"
+        )
+    if not rule.unit > 0:
+        raise ValueError(
+            "quantile_noise: client_clip * noise_multiplier / (2 quantile_noise) * 2^frac_bits, what counts a "
+            f"client, must be at least 1, found quantile_noise {rule.count_noise:g}"
+        )
+    if dim < 2:
+        raise ValueError(f"dim must be at least 2, the last one being the learnt bound, got {dim}")
