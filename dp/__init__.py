@@ -7,7 +7,7 @@
     checks         the argument checks the modules share
     accountants/   privacy accountants: the cost of a training, and how it is computed
     certificates/  certificates that predictions and losses withstand attacks by clients
-    noise/         exact noise on the integers, and what the grid does to sensitivities
+    noise/         exact noise on the integers
     published/     formulas as printed in the papers, for comparison alone
     trimmed/       trimmed sums, and propose-test-release on them
 

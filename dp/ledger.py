@@ -23,7 +23,6 @@ Crashes. `charge` returns after fsync, and the caller releases the round only af
 Anything else that is not as written here stops the server with LedgerCorruptedError.
 """
 
-import fcntl
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -46,11 +45,10 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
 from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.checks import require_count, require_delta, require_positive
-from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
-from precad.dp.ledger_lines import charge_of, require_same, seal, sorted_ids, unseal
+from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError
+from precad.dp.ledger_lines import FIRST_CHAIN, charge_of, open_alone, replay, require_same, seal, sorted_ids
 
 _FORMAT: Final = 1
-_FIRST_CHAIN: Final = ""
 
 
 _UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
@@ -122,11 +120,11 @@ class Ledger:
 
         self._rounds: set[int] = set()
         self._participation: Counter[str] = Counter()
-        self._chain = _FIRST_CHAIN
+        self._chain = FIRST_CHAIN
         self._is_closed = False
         self._fd: int | None = None
         if path is not None:
-            self._fd = _open_alone(path)
+            self._fd = open_alone(path)
             try:
                 self._load(path, self._fd)
             except BaseException:
@@ -294,18 +292,9 @@ class Ledger:
         """Replay the file, or start it. The file is changed only once all complete lines are known to be good."""
         content = path.read_bytes()
         end = content.rfind(b"\n") + 1
-        for number, line in enumerate(content[:end].splitlines(keepends=True), start=1):
-            try:
-                fields, self._chain = unseal(line, self._chain)
-                if number == 1:
-                    require_same(fields, self._header())
-                else:
-                    self._replay(fields)
-            except (ValueError, RecursionError) as error:
-                raise LedgerCorruptedError(path, line=number, problem=str(error)) from error
-
+        self._chain = replay(path, content[:end], lambda header: require_same(header, self._header()), self._replay)
         if end < len(content):
-            if end == 0 and not seal(self._header(), _FIRST_CHAIN)[0].startswith(content):
+            if end == 0 and not seal(self._header(), FIRST_CHAIN)[0].startswith(content):
                 raise LedgerCorruptedError(path, line=1, problem="this is not the beginning of a ledger")
             os.ftruncate(fd, end)
             os.fsync(fd)
@@ -323,33 +312,16 @@ class Ledger:
 def verified_charges(path: Path) -> dict[int, list[str]]:
     """The charged rounds of a ledger's file with their clients, read without opening it for charges. An incomplete last
     line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it."""
-    content, chain = path.read_bytes(), _FIRST_CHAIN
+    content = path.read_bytes()
     charges: dict[int, list[str]] = {}
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(keepends=True), start=1):
-        try:
-            fields, chain = unseal(line, chain)
-            if number > 1:
-                round_number, clients = charge_of(fields, charges)
-                charges[round_number] = clients
-        except (ValueError, RecursionError) as error:
-            raise LedgerCorruptedError(path, line=number, problem=str(error)) from error
+    end = content.rfind(b"\n") + 1
+    replay(path, content[:end], lambda _: None, lambda fields: charges.update([charge_of(fields, charges)]))
     return charges
 
 
 def _view_or_level(key: View | Level) -> View | Level:
     """As the enumeration's member. ValueError if it is neither."""
     return Level(key) if key in set(Level) else View(key)
-
-
-def _open_alone(path: Path) -> int:
-    """Descriptor for appending to `path`, readable by its owner, locked against other processes until closed."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise LedgerInUseError(path) from error
-    return fd
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Collection
-from typing import Any
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Final
 
 from precad.dp.checks import require_count
+from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
+
+FIRST_CHAIN: Final = ""
+"""The chain value before the first line."""
+
+Fields = dict[str, Any]
+
+
+def replay(path: Path, lines: bytes, header: Callable[[Fields], None], charge: Callable[[Fields], None]) -> str:
+    """Give the first line's fields to `header` and those of every other to `charge`. Return the last chain value.
+
+    Raises: LedgerCorruptedError for the first line that was changed, or that one of them refuses by a ValueError.
+    """
+    chain = FIRST_CHAIN
+    for number, line in enumerate(lines.splitlines(keepends=True), start=1):
+        try:
+            fields, chain = unseal(line, chain)
+            (header if number == 1 else charge)(fields)
+        except (ValueError, RecursionError) as error:
+            raise LedgerCorruptedError(path, line=number, problem=str(error)) from error
+    return chain
 
 
 def charge_of(fields: dict[str, Any], earlier: Collection[int]) -> tuple[int, list[str]]:
@@ -56,3 +80,14 @@ def require_same(found: dict[str, Any], ours: dict[str, Any], prefix: str = "") 
             require_same(theirs, expected, f"{prefix}{name}.")
         elif theirs != expected:
             raise ValueError(f"the ledger was started with {prefix}{name} = {theirs}, this server has {expected}")
+
+
+def open_alone(path: Path) -> int:
+    """Open `path` for appending, readable by its owner, locked against other processes until it is closed."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise LedgerInUseError(path) from error
+    return fd

@@ -16,19 +16,17 @@ For a whole client no round is amplified by the draw of clients, in `user-dp-fed
 beside its records. Servers know who was drawn. So may clients. An invitation names the place of its client among those
 drawn, in the order of ids. Two clients that collude can count who is between them. Adding or removing a client
 means that its updates are there or are zero; that it was drawn is hidden from nobody. Our derivation, from the wire
-format (docs/protocol.md, sections 7 and 9).
+format (docs/reference/protocol.md, sections 7 and 9).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from precad.dp.accountants.pld import (
     Event,
-    PldAccountant,
     SampledGaussian,
     TwoStageSampledGaussian,
     Unit,
@@ -40,41 +38,41 @@ from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.task_cost import Level, TaskCost
 
 
+class AlgorithmRules(Protocol):
+    """Answer what the privacy of a round depends on; a row of `precad.protos.task.algorithms` does."""
+
+    @property
+    def is_private(self) -> bool: ...
+    @property
+    def servers_add_noise(self) -> bool: ...
+    @property
+    def clients_share_noise(self) -> bool: ...
+    @property
+    def protects_clients(self) -> bool: ...
+
+
 class PublicParameters(Protocol):
     """Hold the parameters of a task that its privacy depends on; `precad.protos.task.task.Task` is one."""
 
+    client_rate: float
+    record_rate: float
+    record_clip: float
+    client_clip: float
+    noise_multiplier: float
+    dim: int
+    frac_bits: int
+    local_steps: int
+    non_colluding: int
+    delta: float
+    rounds: int
+    epsilon_budget_one_server: float | None
+    epsilon_budget_clients_only: float | None
+    epsilon_budget_client: float | None
+
     @property
-    def algorithm(self) -> str: ...
-    @property
-    def client_rate(self) -> float: ...
-    @property
-    def record_rate(self) -> float: ...
-    @property
-    def record_clip(self) -> float: ...
-    @property
-    def client_clip(self) -> float: ...
-    @property
-    def noise_multiplier(self) -> float: ...
-    @property
-    def dim(self) -> int: ...
-    @property
-    def frac_bits(self) -> int: ...
-    @property
-    def local_steps(self) -> int: ...
-    @property
-    def non_colluding(self) -> int: ...
-    @property
-    def delta(self) -> float: ...
-    @property
-    def rounds(self) -> int: ...
+    def rules(self) -> AlgorithmRules: ...
     @property
     def most_draws(self) -> int: ...
-    @property
-    def epsilon_budget_one_server(self) -> float | None: ...
-    @property
-    def epsilon_budget_clients_only(self) -> float | None: ...
-    @property
-    def epsilon_budget_client(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,33 +94,22 @@ class TaskPrivacy:
 
     def epsilon(self, view: View, rounds: int, delta: float) -> float:
         """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved."""
-        event = self.events[view]
-        if event is None:
-            return math.inf if rounds else 0.0
-        return PldAccountant().epsilon(event, rounds * self.steps_per_round, delta)
+        return TaskCost(events=self.events, delta=delta, steps_per_round=self.steps_per_round).of_view(view, rounds)
 
 
 def task_privacy(task: PublicParameters) -> TaskPrivacy:
-    """By the task's algorithm. Raises ValueError for one that is not in the table above."""
-    match task.algorithm:
-        case "precad":
-            return _precad(task)
-        case "user-dp-fedavg":
-            return _user_dp_fedavg(task)
-        case "ins-dp-fedavg":
-            return _own_noise(task, steps_per_round=task.local_steps)
-        case "local-dp":
-            return _own_noise(task, steps_per_round=1)
-        case "distributed-dp":
-            return _distributed_dp(task)
-        case "non-private":
-            nothing = "nothing is clipped or noised for it"
-            return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
-    raise ValueError(f"algorithm must be one of this module's table, got {task.algorithm!r}")
+    """Return what one round is, by the table above."""
+    rules = task.rules
+    if not rules.is_private:
+        nothing = "nothing is clipped or noised for it"
+        return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
+    if rules.servers_add_noise:
+        return _user_dp_fedavg(task) if rules.protects_clients else _precad(task)
+    return _distributed_dp(task) if rules.clients_share_noise else _own_noise(task)
 
 
 def task_cost(task: PublicParameters) -> TaskCost:
-    """Return the task's cost by its rounds, budgets, and the rounds that it may lose. Raises ValueError, as above.
+    """Return the task's cost by its rounds, budgets, and the rounds that it may lose.
 
     A deployment draws at most `most_draws` times: its T rounds, and those that may be lost.
     """
@@ -184,10 +171,11 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
     )
 
 
-def _own_noise(task: PublicParameters, *, steps_per_round: int) -> TaskPrivacy:
+def _own_noise(task: PublicParameters) -> TaskPrivacy:
     """Sampled Gaussians at the client; clipping to C, shares, sums are post-processing. A round that fails before it is
-    charged is none to one server, which cannot read what was uploaded; both together can. Source: privacy.md, section 3
-    and its rule 4; Xie et al., CCS '23, Algorithms 2 and 3, with Poisson sampling."""
+    charged is none to one server, which cannot read what was uploaded; both together can. Source:
+    docs/explanation/privacy.md, section 3 and its rule 4; Xie et al., CCS '23, Algorithms 2 and 3, with Poisson
+    sampling."""
     event = SampledGaussian(task.record_rate, _record_multiplier(task))
     note = (
         "by the noise of its own client: both servers together learn no more while they follow the protocol and no "
@@ -198,8 +186,8 @@ def _own_noise(task: PublicParameters, *, steps_per_round: int) -> TaskPrivacy:
         events=dict.fromkeys(View, event),
         rests_on=dict.fromkeys(View, note),
         is_local=True,
-        steps_per_round=steps_per_round,
-        every_round=_drawn_record(task) if steps_per_round == 1 else {},
+        steps_per_round=task.local_steps,
+        every_round=_drawn_record(task) if task.local_steps == 1 else {},
     )
 
 

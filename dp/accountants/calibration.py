@@ -3,6 +3,7 @@
 Each result is checked with the accountant itself before it is returned, so a bound stays a bound.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ from precad.dp.accountants.pld import Event, PrivacyAccountant
 from precad.dp.checks import require_count, require_delta, require_positive
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
+_FAR = 50.0
+"""Logarithm at which an excess of epsilon over its target is cut off: it may be infinite, or none at all."""
 
 
 def smallest_noise_multiplier(
@@ -27,26 +30,31 @@ def smallest_noise_multiplier(
 
     Raises: ValueError if not even sigma = 1e6 is enough.
     """
+    from scipy.optimize import brentq  # half a second, which a start does not wait for
+
     require_positive("target_epsilon", target_epsilon)
     require_count("rounds", rounds)
     require_delta(delta)
 
-    def is_enough(sigma: float) -> bool:
-        return accountant.epsilon(event_of(sigma), rounds, delta) <= target_epsilon
+    @functools.cache
+    def excess(log_sigma: float) -> float:
+        return _excess(accountant.epsilon(event_of(math.exp(log_sigma)), rounds, delta), target_epsilon)
 
-    if is_enough(_LEAST_NOISE):
+    least, most = math.log(_LEAST_NOISE), math.log(_MOST_NOISE)
+    if excess(least) <= 0:
         return _LEAST_NOISE
-    low, high = 0.5, 1.0
-    while not is_enough(high):
-        if high > _MOST_NOISE:
+    low = high = 0.0
+    while excess(low) <= 0:  # epsilon falls at least as fast as noise grows: mostly one step
+        low, high = max(least, low + 1.1 * min(excess(low), -0.01)), low
+    while excess(high) > 0:
+        if high == most:
             raise ValueError(f"target_epsilon must be reachable with a noise multiplier <= 1e6, got {target_epsilon}")
-        low, high = high, 2 * high
-    while is_enough(low):
-        low, high = low / 2, low
-    while high > low * (1 + relative_tolerance):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+        low, high = high, min(most, high + 1.1 * max(excess(high), 0.01))
+    half = math.log1p(relative_tolerance) / 2
+    found = float(brentq(excess, low, high, xtol=half))
+    while excess(found) > 0:  # the root is at most half the tolerance away
+        found += half
+    return math.exp(found)
 
 
 def most_rounds(
@@ -57,7 +65,35 @@ def most_rounds(
     require_delta(delta)
     require_count("at_most", at_most, at_least=1)
 
-    return largest(lambda rounds: accountant.epsilon(event, rounds, delta) <= target_epsilon, at_most)
+    @functools.cache
+    def excess(rounds: int) -> float:
+        return _excess(accountant.epsilon(event, rounds, delta), target_epsilon)
+
+    if excess(1) > 0:
+        return 0
+    low = high = 1
+    while excess(high) <= 0:  # epsilon grows at least as fast as the root of the rounds: mostly one step
+        if high == at_most:
+            return at_most
+        low, high = high, min(at_most, math.ceil(1.1 * high * math.exp(min(-2 * excess(high), _FAR))))
+    is_halved = True
+    while high - low > 1:
+        middle = _between(low, high, excess) if is_halved else (low + high) // 2
+        width = high - low
+        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+        is_halved = 2 * (high - low) <= width + 1
+    return low
+
+
+def _excess(epsilon: float, target: float) -> float:
+    """Return log(epsilon / target), cut off where epsilon is infinite or zero. Of either side's sign."""
+    return min(max(math.log(epsilon / target), -_FAR), _FAR) if epsilon > 0 else -_FAR
+
+
+def _between(low: int, high: int, excess: Callable[[int], float]) -> int:
+    """Return the integer strictly between them that lies below the root of the line through both, in logarithms."""
+    part = excess(low) / (excess(low) - excess(high))
+    return min(max(math.floor(low * math.pow(high / low, part)), low + 1), high - 1)
 
 
 def largest(holds: Callable[[int], bool], at_most: int) -> int:

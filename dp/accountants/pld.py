@@ -10,7 +10,12 @@ Gaboardi, McMillan, Sarathy, "Controlling Privacy Loss in Sampling Schemes", arX
 PRECAD's own Theorem 1 composes by a central limit, mu = p sqrt(T (e^{1/sigma^2} - 1)). At finite T the limit is no
 bound. At p = 0.05, sigma = 1, T = 500, delta = 1e-5 it gives 6.86, the true value being 7.52. So it is not here:
 `precad.dp.accountants.side_by_side` has it, and others, each under its label.
+
+dp_accounting and SciPy are imported at the first figure (`warm_up`): most processes that name a view, a unit or an
+event here never compute one.
 """
+
+from __future__ import annotations
 
 import enum
 import functools
@@ -18,16 +23,12 @@ import math
 import warnings
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from dp_accounting import get_epsilon_gaussian
-from dp_accounting.pld import privacy_loss_distribution
-
-from precad.dp.accountants.group_mixture import Direction, loss_distribution
-from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
-from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_two_stage
-from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import privacy_loss_distribution
 
 
 class View(enum.StrEnum):
@@ -175,6 +176,13 @@ class PrivacyAccountant(Protocol):
         ...
 
 
+def warm_up() -> None:
+    """Import what the first figure would otherwise wait for."""
+    import dp_accounting.pld.privacy_loss_distribution  # noqa: F401 - imported for later
+
+    from precad.dp.accountants import group_mixture, renyi, renyi_accounting  # noqa: F401
+
+
 class PldAccountant:
     """Accountant by privacy loss distributions, pessimistic throughout.
 
@@ -209,6 +217,8 @@ class PldAccountant:
             visible, one_stage = 1.0, event
         if visible == 0 or one_stage.sampling_rate == 0:
             return 0.0
+        from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
+
         tractable = _tractable(one_stage)
         if tractable.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
             visible = 1.0
@@ -243,6 +253,8 @@ def _epsilon(event: SampledGaussian, rounds: int, delta: float) -> float:
     """Pessimistic epsilon of `rounds` >= 1 rounds of a tractable event."""
     if event.sampling_rate == 1:
         return _gaussian_epsilon(event.noise_multiplier / math.sqrt(rounds), delta)
+    from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
+
     delta_after_rounding = delta - ROUNDING_PER_ROUND * rounds
     if delta_after_rounding <= 0:
         return math.inf
@@ -254,6 +266,8 @@ def _epsilon(event: SampledGaussian, rounds: int, delta: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _two_stage_epsilon(event: SampledGaussian, selection_rate: float, rounds: int, delta: float) -> float:
     """Pessimistic epsilon of `rounds` >= 1 rounds of a tractable event that takes place, visibly, with that rate."""
+    from precad.dp.accountants.group_mixture import Direction, loss_distribution
+
     return max(
         loss_distribution(
             1, event.sampling_rate, event.noise_multiplier, rounds, direction, visible=selection_rate
@@ -265,6 +279,9 @@ def _two_stage_epsilon(event: SampledGaussian, selection_rate: float, rounds: in
 @functools.lru_cache(maxsize=4096)
 def _renyi_epsilon(event: SampledGaussian, visible: float, rounds: int, delta: float) -> float:
     """By Renyi divergences, of `rounds` >= 1 rounds of an event that takes place, visibly, with that rate."""
+    from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_two_stage
+    from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp
+
     one_round = functools.partial(rdp_sgm_two_stage, q=visible, p=event.sampling_rate, sigma=event.noise_multiplier)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OrderGridWarning)  # a bound all the same, and nobody chose the grid
@@ -274,6 +291,8 @@ def _renyi_epsilon(event: SampledGaussian, visible: float, rounds: int, delta: f
 @functools.lru_cache(maxsize=8)
 def _one_round(event: SampledGaussian) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Loss distribution of one round, for adding and for removing the record, rounded towards more loss."""
+    from dp_accounting.pld import privacy_loss_distribution
+
     return privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=event.noise_multiplier,
         sampling_prob=event.sampling_rate,
@@ -299,6 +318,8 @@ def _gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML '18, Theorem 8.
     With a multiplier below 1e-6 epsilon is beyond 10^11, and is given as infinite.
     """
+    from dp_accounting import get_epsilon_gaussian
+
     if noise_multiplier < 1e-6:
         return math.inf
     return float(get_epsilon_gaussian(noise_multiplier, delta)) * (1 + 1e-9) + 1e-9

@@ -1,4 +1,4 @@
-"""PRECAD at client level: the noise one client's whole update sees.
+"""PRECAD at client level: the noise that one client's whole update sees, and the rounds that a client takes part in.
 
 The neighbouring relation is adding or removing one client. The exact accounting of K of them is in
 `precad.dp.accountants.group_mixture`, what it says about losses in `precad.dp.certificates.expected_loss`.
@@ -6,8 +6,7 @@ The neighbouring relation is adding or removing one client. The exact accounting
 
 import math
 
-from precad.dp.accountants.gaussian_dp import gdp_clt
-from precad.dp.checks import require_positive, require_probability
+from precad.dp.checks import integral, require_positive, require_probability
 
 
 def client_noise_multiplier(sigma: float, R: float, C: float) -> float:
@@ -21,11 +20,21 @@ def client_noise_multiplier(sigma: float, R: float, C: float) -> float:
     return math.sqrt(2) * sigma * R / C
 
 
-def client_level_mu(q: float, T: float, sigma: float, R: float, C: float) -> float:
-    """Return q sqrt(T (e^{1/sigma_bar^2} - 1)): the parameter PRECAD's Theorem 2 assumes. An approximation.
+def participation_quantile(T: float, q: float, beta: float) -> int:
+    """Return min { t : P(Bin(T, q) > t) <= beta }: rounds a client takes part in, but for probability beta.
 
-    Infinite when it overflows, and then a certificate made of it is vacuous. At the paper's own settings it lies
-    between 3.7e3 and 1.9e25.
+    A bound before training is the one for this many rounds at delta - beta, as delta in all.
     """
+    from scipy.stats import binom  # half a second, which a start does not wait for
+
+    T = integral("T", T)
     require_probability("q", q)
-    return gdp_clt(q, client_noise_multiplier(sigma, R, C), T)
+    require_probability("beta", beta)
+    low, high = 0, T  # P(Bin > T) = 0
+    while low < high:
+        middle = (low + high) // 2
+        if binom.sf(middle, T, q) <= beta:
+            high = middle
+        else:
+            low = middle + 1
+    return low

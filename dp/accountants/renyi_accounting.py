@@ -9,15 +9,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_poisson
 from precad.dp.accountants.renyi_conversion import rdp_to_eps_balle, rdp_to_eps_mironov, rdp_to_eps_optimal
 from precad.dp.checks import (
-    integral,
     require_delta,
     require_one_of,
     require_order,
-    require_positive,
-    require_probability,
 )
 
 _OPACUS: Final = tuple(sorted({*(i / 10 for i in range(11, 110)), *map(float, range(12, 64))}))
@@ -64,18 +60,3 @@ def order_grid(orders: str | Sequence[float]) -> tuple[float, ...]:
     for alpha in orders:
         require_order(alpha)
     return tuple(sorted(orders))
-
-
-def eps_sgm_rdp(
-    q: float,
-    sigma: float,
-    steps: float,
-    delta: float,
-    method: str = "balle",
-    orders: str | Sequence[float] = "wide",
-) -> float:
-    """Return epsilon of `steps` rounds of the Poisson(q)-sampled Gaussian. Bound, add/remove."""
-    require_probability("q", q)
-    require_positive("sigma", sigma)
-    steps = integral("steps", steps)
-    return eps_from_rdp(lambda alpha: rdp_composed(rdp_sgm_poisson(alpha, q, sigma), steps), delta, method, orders)

@@ -24,13 +24,12 @@ from precad.dp.accountants.pld import (
     PldAccountant,
     PrivacyAccountant,
     PrivacyStatement,
-    SampledGaussian,
     TwoStageSampledGaussian,
     View,
 )
 from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_poisson, rdp_sgm_two_stage
 from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp, order_grid
-from precad.dp.checks import integral, require_count, require_delta, require_positive, require_probability
+from precad.dp.checks import require_count, require_delta
 from precad.dp.errors import UnsupportedEventError
 
 
@@ -145,21 +144,6 @@ def side_by_side(event: Event, rounds: int, *, delta: float, view: View) -> dict
         except UnsupportedEventError:
             continue
     return found
-
-
-def pld_eps_sgm(q: float, sigma: float, T: float, delta: float, visible: float | None = None) -> float:
-    """Epsilon of T rounds of the Poisson(q)-sampled Gaussian by loss distributions, the larger of both directions.
-
-    With visible = w, a round takes place only with probability w, and whether it did is known. Bound.
-    """
-    require_probability("q", q)
-    require_positive("sigma", sigma)
-    T = integral("T", T)
-    require_delta(delta)
-    if visible is None:
-        return PldAccountant().epsilon(SampledGaussian(q, sigma), T, delta)
-    require_probability("visible", visible)
-    return PldAccountant().epsilon(TwoStageSampledGaussian(visible, q, sigma), T, delta)
 
 
 def _rates(event: Event) -> tuple[float, float]:

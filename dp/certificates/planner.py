@@ -12,8 +12,9 @@ certified anew once it is trained.
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, Self
+from typing import Final
 
 from scipy.optimize import brentq
 from scipy.special import ndtri
@@ -31,39 +32,6 @@ _MOST_MULTIPLIER: Final = 1e4
 _HALVINGS: Final = 4
 
 
-class Task(Protocol):
-    """A training whose noise is to be chosen."""
-
-    @property
-    def q(self) -> float:
-        """Probability that a client is in a round."""
-
-    @property
-    def rounds(self) -> int:
-        """Return T."""
-
-    @property
-    def delta(self) -> float:
-        """Return the delta that belongs to epsilon."""
-
-    @property
-    def client_clip(self) -> float | None:
-        """Return C, where it is free to choose."""
-
-    @property
-    def protected(self) -> tuple[float, int]:
-        """Return (sampling rate, rounds) that the wished epsilon is about, at multiplier sigma."""
-
-    def sigma_of(self, attacker_multiplier: float) -> float:
-        """Return the sigma at which an attacking unit sees that much noise over its clip."""
-
-    def noise_to_signal(self, sigma: float) -> float:
-        """Return the noise of all rounds over the largest signal, along one direction; see the module."""
-
-    def alternatives(self) -> list[Self]:
-        """This task, and the same with fewer rounds or tighter clips."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecadTask:
     """PRECAD: epsilon of one record against one server, attackers who are whole clients and control no server."""
@@ -77,6 +45,9 @@ class PrecadTask:
     record_clip: float
     client_clip: float
     delta: float
+    lost_rounds: int | None = None
+    batches_ahead: int = 1
+    """As in a task's configuration: they say in how many rounds a client can be at most. The search counts none."""
 
     def __post_init__(self) -> None:
         require_probability("q", self.q)
@@ -146,6 +117,10 @@ class CentralTask:
         return [replace(self, rounds=T) for T in _halved(self.rounds)]
 
 
+Task = PrecadTask | CentralTask
+"""A training whose noise is to be chosen."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
     """`attackers` tolerated by a prediction with F_A against F_B, at epsilon <= `epsilon`, with signal left."""
@@ -198,6 +173,32 @@ def _least_multiplier(k: int, FA: float, FB: float, q: float, rounds: int, threa
     # k q sqrt(T) over the multiplier is the parameter of a Gaussian limit, in which half the lead is what may be lost
     lead = float(ndtri(min(FA, 1 - 1e-9)) - ndtri(max(FB, 1e-9)))
     guess = (1 if threat is Threat.ADD else 2) * k * q * math.sqrt(rounds) / max(lead / 2, 1e-9)
+    return _least(margin, guess)
+
+
+@functools.lru_cache(maxsize=4096)
+def least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: float) -> float | None:
+    """Return the least sigma that keeps epsilon, to 1e-3 from above; None if there is none up to 10^4.
+
+    By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
+    """
+
+    def margin(sigma: float) -> float:
+        found = max(loss_distribution(1, rate, sigma, rounds, direction).epsilon(delta) for direction in Direction)
+        return math.log(epsilon) - math.log(min(found, 1e9) + 1e-9)
+
+    if rate == 0 or rounds == 0:
+        return LEAST_MULTIPLIER
+    if rate == 1:  # exactly Gaussian
+        return math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta) * (1 + 1e-9)
+    return _least(margin, rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta))
+
+
+def _least(margin: Callable[[float], float], guess: float) -> float | None:
+    """Return the least noise with a positive margin, of which more noise leaves more; to 1e-3 from above.
+
+    None if there is none up to 10^4; LEAST_MULTIPLIER if that suffices.
+    """
     low = high = min(max(guess, LEAST_MULTIPLIER), _MOST_MULTIPLIER)
     while not margin(high) > 0:
         if high >= _MOST_MULTIPLIER:
@@ -207,40 +208,8 @@ def _least_multiplier(k: int, FA: float, FB: float, q: float, rounds: int, threa
         if low <= LEAST_MULTIPLIER:
             return LEAST_MULTIPLIER
         low, high = max(low / 1.25, LEAST_MULTIPLIER), low
-    root = brentq(lambda x: margin(math.exp(x)), math.log(low), math.log(high), xtol=5e-4)
-    found = math.exp(root)
+    found = math.exp(brentq(lambda x: margin(math.exp(x)), math.log(low), math.log(high), xtol=5e-4))
     while not margin(found) > 0:  # by at most the root finder's tolerance, and then from above
-        found *= 1 + 3e-4
-    return found
-
-
-@functools.lru_cache(maxsize=4096)
-def _least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: float) -> float | None:
-    """To 1e-3 from above, None if there is none up to 10^4.
-
-    By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
-    """
-
-    def excess(sigma: float) -> float:
-        found = max(loss_distribution(1, rate, sigma, rounds, direction).epsilon(delta) for direction in Direction)
-        return math.log(min(found, 1e9) + 1e-9) - math.log(epsilon)
-
-    if rate == 0 or rounds == 0:
-        return LEAST_MULTIPLIER
-    if rate == 1:  # exactly Gaussian
-        return math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta) * (1 + 1e-9)
-    guess = rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta)
-    low = high = min(max(guess, LEAST_MULTIPLIER), _MOST_MULTIPLIER)
-    while excess(high) > 0:
-        if high >= _MOST_MULTIPLIER:
-            return None
-        low, high = high, min(1.25 * high, _MOST_MULTIPLIER)
-    while not excess(low) > 0:
-        if low <= LEAST_MULTIPLIER:
-            return LEAST_MULTIPLIER
-        low, high = max(low / 1.25, LEAST_MULTIPLIER), low
-    found = math.exp(brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=5e-4))
-    while excess(found) > 0:
         found *= 1 + 3e-4
     return found
 
@@ -251,7 +220,7 @@ def plan(wish: Wish, task: Task) -> Plan | None:
     if multiplier is None:
         return None
     for_attackers = task.sigma_of(multiplier)
-    for_epsilon = _least_sigma_for_epsilon(wish.epsilon, *task.protected, task.delta)
+    for_epsilon = least_sigma_for_epsilon(wish.epsilon, *task.protected, task.delta)
     if for_epsilon is None:
         return None
     sigma = max(for_attackers, for_epsilon)

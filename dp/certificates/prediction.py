@@ -67,21 +67,13 @@ LABELS: Final = {
 }
 
 
-def xie_condition_one(FA: float, FB: float, epsilon: float, delta: float) -> bool:
-    """F_A > e^{2 eps} F_B + (1 + e^eps) delta: the prediction survives one unit. A bound if (epsilon, delta) is."""
-    _require(FA, FB, epsilon, delta)
-    if epsilon > 350:
-        return FB == 0 and delta == 0 and FA > 0
-    return math.exp(2 * epsilon) * FB + (1 + math.exp(epsilon)) * delta < FA
-
-
 def xie_certified_k(FA: float, FB: float, epsilon: float, delta: float) -> float:
     """Return ln[(F_A (e^eps - 1) + delta)/(F_B (e^eps - 1) + delta)] / (2 eps); every k < K is certified.
 
     (F_A - F_B)/(2 delta) at eps = 0; 0 if F_A <= F_B; infinite if the denominator is 0. A bound if (epsilon, delta)
     is, for k in group distance.
     """
-    _require(FA, FB, epsilon, delta)
+    require_point(FA, FB, epsilon, delta)
     if FA <= FB:
         return 0.0
     if FB == 0 and delta == 0:
@@ -174,7 +166,7 @@ def attacked_bounds(F: float, k: int, training: Training, threat: Threat) -> tup
 
 def is_certified(FA: float, FB: float, k: int, training: Training, threat: Threat) -> bool:
     """Tell whether k attackers leave the lowest F_A above the highest F_B. Exact method, a bound."""
-    _require(FA, FB, 0.0, 0.0)
+    require_point(FA, FB, 0.0, 0.0)
     require_count("k", k)
     return attacked_bounds(FA, k, training, threat)[0] > attacked_bounds(FB, k, training, threat)[1]
 
@@ -196,7 +188,7 @@ def certify(
     `delta` is for the published method, which looks at one point; the other methods take no delta. `at_most` is where
     the search stops: a larger number is not looked for.
     """
-    _require(FA, FB, 0.0, 0.0)
+    require_point(FA, FB, 0.0, 0.0)
     method, threat = Method(method), Threat(threat)
     if method is Method.EXACT:
         tolerated = largest(lambda k: is_certified(FA, FB, k, training, threat), at_most) if FA > FB else 0
@@ -251,7 +243,8 @@ def published_epsilon(training: Training, delta: float) -> float:
     return XieAccountant().epsilon(training.event, training.rounds, delta)
 
 
-def _require(FA: float, FB: float, epsilon: float, delta: float) -> None:
+def require_point(FA: float, FB: float, epsilon: float, delta: float) -> None:
+    """Require two probabilities and an (epsilon, delta). Raises: ValueError."""
     require_probability("FA", FA)
     require_probability("FB", FB)
     require_non_negative("epsilon", epsilon)

@@ -7,8 +7,6 @@ is adding or removing one record of client i.
 
 import math
 
-from scipy.stats import binom
-
 from precad.dp.accountants.gaussian_dp import gdp_clt
 from precad.dp.checks import integral, require_positive, require_probability
 
@@ -45,21 +43,3 @@ def _both_servers(sigma: float) -> float:
     """Two independent draws of std sigma * R add to one of std sqrt(2) * sigma * R."""
     require_positive("sigma", sigma)
     return math.sqrt(2) * sigma
-
-
-def participation_quantile(T: float, q: float, beta: float) -> int:
-    """Return min { t : P(Bin(T, q) > t) <= beta }: rounds a client takes part in, but for probability beta.
-
-    A bound before training is the one for this many rounds at delta - beta, as delta in all.
-    """
-    T = integral("T", T)
-    require_probability("q", q)
-    require_probability("beta", beta)
-    low, high = 0, T  # P(Bin > T) = 0
-    while low < high:
-        middle = (low + high) // 2
-        if binom.sf(middle, T, q) <= beta:
-            high = middle
-        else:
-            low = middle + 1
-    return low

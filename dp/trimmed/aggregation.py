@@ -11,7 +11,7 @@ rounds therefore costs what as many equal ones do.
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22. These are Algorithms 2 and 3, with the corrections of
-docs/privacy.md.
+docs/explanation/privacy.md.
 """
 
 import math

@@ -8,7 +8,7 @@ draw from Q or from P does:
                                           g ~ N(i, sigma1^2) if c = 0, N(i, sigma2^2) if c = 1.
 
 The release can be made of (c, s, g) without knowing i, in each of the two cases of `precad.dp.trimmed.ptr_privacy`.
-The proof is in docs/privacy.md. T adaptive rounds are therefore post-processing of T
+The proof is in docs/explanation/privacy.md. T adaptive rounds are therefore post-processing of T
 independent draws, and the loss of (P, Q) and of (Q, P), composed T times, bounds epsilon. But for c, which delta0
 makes rare, nothing is given away. In every round the margin can move by one and the sums as far as their noise was
 made for, both together.

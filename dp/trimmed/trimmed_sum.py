@@ -13,29 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.dp.checks import integral, require_count, require_finite, require_positive
-
-
-def tsum_safety_margin(norms: Sequence[float], F: float, tau: float, R: float) -> float:
-    """Vectors that must change before the local sensitivity of TSum_F can exceed tau: clip(F - #{norm > tau}, 0, F).
-
-    Infinite if tau >= R: no vector is that long. A norm of exactly tau does not count. Has sensitivity one.
-    """
-    F = _require(norms, F, R)
-    require_positive("tau", tau)
-    if tau >= R:
-        return math.inf
-    return max(0, F - sum(norm > tau for norm in norms))
-
-
-def tsum_local_sensitivity(norms: Sequence[float], F: float, r: float, R: float) -> float:
-    """Largest local sensitivity of TSum_F within r changed vectors: x_(m-F+1+r), R if r > F - 1, 0 below x_(1)."""
-    F = _require(norms, F, R)
-    r = integral("r", r)
-    if r > F - 1:
-        return float(R)
-    rank = len(norms) - F + 1 + r
-    return float(sorted(norms)[rank - 1]) if rank >= 1 else 0.0
+from precad.dp.checks import require_count, require_positive
 
 
 def trimmed_sum(vectors: NDArray[np.int64], F: int, squares: Sequence[int] | None = None) -> NDArray[np.int64]:
@@ -68,12 +46,3 @@ def squared_norm(vector: NDArray[np.int64]) -> int:
     if largest**2 * len(vector) < 1 << 63:
         return int(vector @ vector)
     return sum(v * v for v in vector.tolist())
-
-
-def _require(norms: Sequence[float], F: float, R: float) -> int:
-    require_positive("R", R)
-    for norm in norms:
-        require_finite("norms", norm)
-        if not 0 <= norm <= R:
-            raise ValueError(f"norms must be in [0, R] = [0, {R}], got {norm}")
-    return integral("F", F)

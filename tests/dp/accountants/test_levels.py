@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from precad.dp.accountants.levels import central_noise_std, instance_level_epsilon, joint_clip, may_start
+from precad.dp.accountants.levels import may_start
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.published.levels import central_noise_std, instance_level_epsilon, joint_clip
 
 
 def test_the_noise_on_an_average_is_that_on_the_sum_over_its_divisor():

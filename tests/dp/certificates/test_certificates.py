@@ -19,7 +19,7 @@ from precad.dp.certificates.attack_inefficacy import (
     xie_attack_inefficacy_bounds,
     xie_corollary_k,
 )
-from precad.dp.certificates.expected_loss import gdp_robust_bounds, precad_theorem2_bounds, robust_bounds
+from precad.dp.certificates.expected_loss import robust_bounds
 from precad.dp.certificates.monte_carlo import (
     certified_accuracy,
     hoeffding_class_bounds,
@@ -39,8 +39,9 @@ from precad.dp.certificates.prediction import (
     is_certified,
     published_epsilon,
     xie_certified_k,
-    xie_condition_one,
 )
+from precad.dp.published.precad_client import gdp_robust_bounds, precad_theorem2_bounds
+from precad.dp.published.xie import xie_condition_one
 
 TRAINING = Training(SampledGaussian(0.1, 1.8), 3)
 UNIT = st.floats(0, 1)

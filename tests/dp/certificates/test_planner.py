@@ -134,7 +134,7 @@ def test_a_search_takes_seconds():
     """25 choices for one wish, from nothing: under 5 s on one core; the second time it is cached."""
     for cached in (
         planner._least_multiplier,
-        planner._least_sigma_for_epsilon,
+        planner.least_sigma_for_epsilon,
         group_mixture.delta_curve,
         group_mixture._one_round,
     ):

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from precad.dp.accountants.renyi import rdp_sgm_poisson
 from precad.dp.noise import rounded_laplace
-from precad.dp.trimmed.propose_test_release import ProposeTestRelease, next_trim_count, release
-from precad.dp.trimmed.ptr_privacy import (
+from precad.dp.published.propose_test_release import (
     ptr_direct_dp,
     ptr_direct_dp_refined,
     ptr_rdp,
     ptr_thm44_valid,
-    ptr_threshold,
     subsampled_ptr_rdp_blackbox,
-    subsampled_ptr_rdp_closed,
     subsampled_ptr_rdp_thm44,
 )
-from precad.dp.trimmed.trimmed_sum import trimmed_sum, tsum_local_sensitivity, tsum_safety_margin
+from precad.dp.published.trimmed_sum import tsum_local_sensitivity, tsum_safety_margin
+from precad.dp.trimmed.propose_test_release import ProposeTestRelease, next_trim_count, release
+from precad.dp.trimmed.ptr_privacy import ptr_threshold, subsampled_ptr_rdp_closed
+from precad.dp.trimmed.trimmed_sum import trimmed_sum
 
 NORMS = [0.0, 0.25, 0.5, 0.75, 1.0]
 

@@ -15,10 +15,10 @@ from scipy.special import logsumexp
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.renyi import log_binomial_weights, rdp_laplace
+from precad.dp.published.trimmed_sum import tsum_safety_margin
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease, release
 from precad.dp.trimmed.ptr_loss import pld_eps_ptr, ptr_loss_distribution
 from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds, ptr_threshold
-from precad.dp.trimmed.trimmed_sum import tsum_safety_margin
 
 PAPER = (256 / 60_000, 1.1, 0.5, 1.0, 1e-8)
 """q, sigma1, tau, b, delta0 of the paper's MNIST."""
@@ -257,7 +257,7 @@ def test_an_attack_on_the_exact_mechanism():
 
 
 def test_the_papers_parameters():
-    """At delta = 1e-5, beside the Renyi form; docs/privacy.md has them."""
+    """At delta = 1e-5, beside the Renyi form; docs/explanation/privacy.md has them."""
     for rounds, epsilon, renyi in ((243, 0.575, 2.291), (941, 1.014, 2.400), (4775, 2.270, 3.000)):
         assert pld_eps_ptr(*PAPER, rounds, 1e-5) == pytest.approx(epsilon, abs=6e-4)
         assert eps_ptr_rounds(*PAPER, rounds, 1e-5) == pytest.approx(renyi, abs=6e-4)
