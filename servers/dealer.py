@@ -16,29 +16,31 @@ from dataclasses import dataclass, field
 import structlog
 
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.mpc.prg import RandomBytes
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt
 from precad.protos.messages import convert
-from precad.protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
+from precad.protos.precad.v1 import common_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from precad.protos.task.task import Task
 from precad.protos.tls.files import Pins, renewable_pins
 from precad.protos.tls.identity import Role, require_pinned, require_role
 from precad.protos.tls.renewable import Source
-from precad.protos.tls.transport import bind_server, stop_server
+from precad.protos.tls.transport import stop_server
 from precad.servers.config import DealerConfig, require_own_role
 from precad.servers.database.replicas import lead, while_leading
-from precad.servers.door.admission import Admission
+from precad.servers.door.admission import bind
 from precad.servers.door.calls import Context, refusing
 from precad.servers.door.health import add_health
+from precad.servers.door.operator import StatusServicer
 from precad.servers.door.servicers import check_hello
 from precad.servers.errors import PeerUnreachableError, StoreError
 from precad.servers.operations.port import operations_port
 from precad.servers.operations.snapshot import of_dealer
 from precad.servers.private_files import private_folder
+from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Randomness
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.store.standing import MAX_ROUND
-from precad.servers.supervision import until_stopped
 from precad.servers.task.drain import Drain
 from precad.servers.telemetry import logs
 from precad.servers.telemetry.events import Telemetry
@@ -64,44 +66,42 @@ class _Batch:
 class Dealer:
     """Deals for one task. `run` returns when both aggregators have finished it."""
 
-    def __init__(self, *, task: Task, config: DealerConfig) -> None:
-        self.task, self.config = task, config
-        self._stop = asyncio.Event()
+    def __init__(self, *, task: Task, config: DealerConfig, randomness: Randomness = SYSTEM_RANDOMNESS) -> None:
+        self.task, self.config, self._randomness = task, config, randomness
         self._telemetry = Telemetry(Role.DEALER)
-        self._drain = Drain("the dealer", config.drain_timeout_s, self.stop)
+        self._drain = Drain("the dealer", config.drain_timeout_s, self._telemetry)
         self._servicer: DealerServicer | None = None
 
     def stop(self) -> None:
         """End at the next possible moment (SIGINT)."""
-        self._stop.set()
+        self._drain.stop()
 
     def drain(self) -> None:
         """End when both aggregators have left; a second time, at the next possible moment (SIGTERM)."""
-        self._telemetry.is_draining = True
-        self._drain.request(is_busy=self._servicer is not None and self._servicer.n_connected > 0)
+        self._drain.request(is_busy=self._n_connected > 0)
 
     async def run(self) -> None:
         """Raises: TlsFileError, TransportError, SetupError, StoreError, PeerUnreachableError when an aggregator is
         lost, StoppedError."""
-        logs.bind(self._log_context)
+        logs.bind(self._telemetry.about)
         require_own_role(self.config.tls, Role.DEALER)
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         pins = tuple(renewable_pins(path, role) for path, role in zip(pinned, AGGREGATORS, strict=True))
         async with AsyncExitStack() as stack:
-            leading = lead(stack, Role.DEALER, self.config.database_url, self.config.connect_timeout_s)
-            session = await until_stopped(leading, self._stop, "the dealer")
+            session = await self._drain.until_stopped(lead(stack, Role.DEALER, self.config))
             await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
-            admission = Admission(self.config, (), self._telemetry)
-            server, port = bind_server(
-                self.config.listen, self.config.tls, (admission,), max_connections=self.config.max_connections
-            )
+            server, port = bind(self.config, (), self._telemetry)
             private_folder(self.config.state_dir)
             ledger = stack.enter_context(
                 DealLedger(self.config.state_dir / LEDGER_NAME if session is None else session.tables("deals"))
             )
-            servicer = self._servicer = DealerServicer(self.task, pins, ledger, self._telemetry, self._note_departure)
+            servicer = self._servicer = DealerServicer(
+                self.task, pins, ledger, self._telemetry, self._note_departure, self._randomness.tuples
+            )
             dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
-            control_pb2_grpc.add_ControlServicer_to_server(_DealerControl(servicer), server)
+            control_pb2_grpc.add_ControlServicer_to_server(
+                StatusServicer(self._telemetry, lambda: self._n_connected), server
+            )
             add_health(self._telemetry, server)
             await server.start()
             self._telemetry.is_listening = True
@@ -109,33 +109,24 @@ class Dealer:
             stack.push_async_callback(stop_server, server, 1.0)
             stack.callback(servicer.hang_up)
             log.info("dealer.listening", port=port)
-            stack.callback(self._note_end)
+            stack.callback(self._telemetry.over, "ended", common_pb2.Goodbye())
             over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
             with self._drain.excused():
-                await until_stopped(while_leading(over, session), self._stop, "the dealer")
+                await self._drain.until_stopped(while_leading(over, session))
             log.info("dealer.finished")
-
-    def _note_end(self) -> None:
-        self._telemetry.is_over = True
-        self._telemetry.entered("ended")
 
     def _note_departure(self) -> None:
         """An aggregator has left, for now or for good. Who wants to leave after both need not wait any longer."""
-        if self._drain.is_requested and self._servicer is not None and self._servicer.n_connected == 0:
+        if self._drain.is_requested and self._n_connected == 0:
             self.stop()
 
     def _snapshot(self) -> Status:
-        dealing = self._servicer
-        if dealing is None:
-            return of_dealer(self._telemetry, task="", n_connected=0, n_waiting=0)
-        return of_dealer(
-            self._telemetry, task=dealing.task_id, n_connected=dealing.n_connected, n_waiting=dealing.n_waiting
-        )
+        n_waiting = 0 if self._servicer is None else self._servicer.n_waiting
+        return of_dealer(self._telemetry, n_connected=self._n_connected, n_waiting=n_waiting)
 
-    def _log_context(self) -> dict[str, object]:
-        """Return the context of every line that is logged on our behalf."""
-        task = "" if self._servicer is None else self._servicer.task_id
-        return {"role": Role.DEALER, "task": task} if task else {"role": Role.DEALER}
+    @property
+    def _n_connected(self) -> int:
+        return 0 if self._servicer is None else self._servicer.n_connected
 
 
 class DealerServicer(dealer_pb2_grpc.DealerServicer):
@@ -148,11 +139,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         ledger: DealLedger,
         telemetry: Telemetry,
         on_departure: Callable[[], None] = lambda: None,
+        random_bytes: RandomBytes = SYSTEM_RANDOMNESS.tuples,
     ) -> None:
-        """on_departure: told when a stream has ended."""
-        self.telemetry, self._on_departure = telemetry, on_departure
+        """on_departure: told when a stream has ended. random_bytes: of the seeds that are dealt."""
+        self.telemetry, self._on_departure, self._random_bytes = telemetry, on_departure, random_bytes
         self._task, self._pins, self._ledger = task, pins, ledger
-        self.task_id = ""
         self._streams: dict[Party, asyncio.Event] = {}
         self._finished: set[Party] = set()
         self._batches: dict[int, _Batch] = {}
@@ -266,16 +257,16 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def _join(self, party: Party, hello: common_pb2.Hello) -> asyncio.Event:
         """A stream begins; the event that ends it. A newer one takes the place of an older, which was lost."""
         check_hello(hello, self._task)
-        if not hello.task or (self.task_id and hello.task != self.task_id):
-            raise PeerMismatchError("task", ours=self.task_id, peers=hello.task)
-        self.task_id = hello.task
+        if not hello.task or (self.telemetry.task_id and hello.task != self.telemetry.task_id):
+            raise PeerMismatchError("task", ours=self.telemetry.task_id, peers=hello.task)
+        self.telemetry.task_id = hello.task
         if (older := self._streams.get(party)) is not None:
             older.set()
         released = self._streams[party] = asyncio.Event()
         self._finished.discard(party)
         self._changed.set()
         self.telemetry.entered("dealing" if len(self._streams) == 2 else "waiting for the aggregators")
-        log.info("dealer.joined", role=AGGREGATORS[party], task=self.task_id)
+        log.info("dealer.joined", role=AGGREGATORS[party], task=self.telemetry.task_id)
         return released
 
     async def _part(self, party: Party, request: dealer_pb2.DealRequest) -> Dealt:
@@ -288,7 +279,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
-        shape = convert.batch_shape(self.task_id, request.batch)
+        shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
         if shape.round not in self._batches and len(self._batches) >= MAX_WAITING:
@@ -298,7 +289,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self._forget_before(min(self._latest.values()) if len(self._latest) == 2 else 0)
         batch = self._batches.get(shape.round)
         if batch is None:
-            making = asyncio.create_task(asyncio.to_thread(deal, shape))
+            making = asyncio.create_task(asyncio.to_thread(deal, shape, self._random_bytes))
             batch = self._batches[shape.round] = _Batch(making)
         batch.asked.add(party)
         if len(batch.asked) == 2:
@@ -334,21 +325,3 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             self.telemetry.entered("waiting for the aggregators")
         self._changed.set()
         self._on_departure()
-
-
-class _DealerControl(control_pb2_grpc.ControlServicer):
-    """Whether the dealer is up, and in which state. The other calls are an aggregator's."""
-
-    def __init__(self, dealer: DealerServicer) -> None:
-        self._dealer = dealer
-
-    async def GetStatus(self, request: control_pb2.StatusRequest, context: Context) -> control_pb2.Status:  # noqa: N802
-        """For the operator."""
-        async with refusing("GetStatus", context, self._dealer.telemetry):
-            require_role(context, Role.OPERATOR)
-        return control_pb2.Status(
-            role=Role.DEALER,
-            state=self._dealer.telemetry.state,
-            task=self._dealer.task_id,
-            n_registered=self._dealer.n_connected,
-        )

@@ -7,22 +7,22 @@ Nobody reads a disk on which something of given up work may still come to be.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from precad.servers.errors import ServerError, StoppedError, TaskRefusedError
+from precad.servers.errors import ServerError, TaskRefusedError
 
 T = TypeVar("T")
 
 
-async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence[asyncio.Task[Any]]) -> T:
+async def first_error_or_result(work: Awaitable[T], guards: Sequence[asyncio.Task[Any]]) -> T:
     """Return the result of `work`, unless a guard raises first: then raise that error.
 
     A guard that ends in peace is no end. When several have failed at once, the error that the others follow from wins.
     An error that refuses to continue comes first, then one that says who is gone.
     """
-    main = asyncio.create_task(work)
-    waiting: set[asyncio.Task[Any]] = {main, *guards}
+    main = asyncio.ensure_future(work)
+    waiting: set[asyncio.Future[Any]] = {main, *guards}
     try:
         while not main.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -34,21 +34,6 @@ async def first_error_or_result(work: Coroutine[None, None, T], guards: Sequence
     finally:
         main.cancel()
         await asyncio.gather(main, return_exceptions=True)
-
-
-async def until_stopped(work: Coroutine[None, None, T], stop: asyncio.Event, who: str) -> T:
-    """Return the work's result. Raises StoppedError when the operator stops this process first."""
-
-    async def stopped() -> None:
-        await stop.wait()
-        raise StoppedError(f"{who} was stopped by its operator")
-
-    guard = asyncio.create_task(stopped())
-    try:
-        return await first_error_or_result(work, guards=(guard,))
-    finally:
-        guard.cancel()
-        await asyncio.gather(guard, return_exceptions=True)
 
 
 async def to_the_end(function: Callable[..., T], *args: object) -> T:
@@ -68,7 +53,7 @@ def _rank(error: BaseException) -> int:
     return 1 if isinstance(error, ServerError) else 2
 
 
-def _errors(tasks: set[asyncio.Task[Any]]) -> list[BaseException]:
+def _errors(tasks: set[asyncio.Future[Any]]) -> list[BaseException]:
     """Return the errors of those tasks that have failed. A cancelled one has not failed by itself."""
     finished = (task for task in tasks if task.done() and not task.cancelled())
     return [error for task in finished if (error := task.exception()) is not None]

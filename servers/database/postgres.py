@@ -8,7 +8,7 @@ and finds its own epoch there, or undoes itself (a fencing token; M. Kleppmann, 
 So a transaction that has returned was the leader's, also behind a pooler that mixes sessions up.
 
 What is written here is as durable as the database: with `synchronous_commit = on` (required), and a standby that may
-take over only if it is synchronous. A database that forgets is a restored backup (docs/runbook.md).
+take over only if it is synchronous. A database that forgets is a restored backup (docs/guides/runbook.md).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import structlog
 from pydantic import SecretStr
 
 from precad.protos.tls.identity import Role
+from precad.servers.config import ServerConfig
 from precad.servers.errors import PeerUnreachableError, SetupError
 from precad.servers.supervision import first_error_or_result
 
@@ -64,14 +65,12 @@ async def _connected(url: str, role: Role, patience_s: float) -> Session:
         await asyncio.sleep(ASK_AGAIN_S)
 
 
-async def lead(
-    stack: AsyncExitStack, role: Role, configured: SecretStr | None, connect_timeout_s: float
-) -> Session | None:
+async def lead(stack: AsyncExitStack, role: Role, config: ServerConfig) -> Session | None:
     """Return when this replica leads, until `stack` is closed; at once, without a session, where no database is
     configured. Raises SetupError; PeerUnreachableError, LeadLostError when there is no database, or no more."""
-    if (url := url_of(configured)) is None:
+    if (url := url_of(config.database_url)) is None:
         return None
-    session = stack.enter_context(await _connected(url, role, connect_timeout_s))
+    session = stack.enter_context(await _connected(url, role, config.connect_timeout_s))
     is_told = False
     while not await asyncio.to_thread(session.try_lead):
         if not is_told:

@@ -6,7 +6,6 @@ Modules:
     operator     the one for the operator
     admission    what a server takes on at once, and from whom
     connections  how many of each caller
-    transfers    uploads and downloads under way: who gets a place, and who makes room
     calls        what every service does with a call that goes wrong
     revocation   clients' certificates that are no longer worth anything
     health       gRPC's health protocol, on the server's main port

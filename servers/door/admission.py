@@ -7,8 +7,7 @@ A call over a limit is refused before a byte of its body is read. It is told whe
     connections           of one caller, once a call says whose they are           max_connections_per_caller
     calls per second      of one caller, by a token bucket                         calls_per_caller_s, call_burst
     open calls            of one caller; of all clients together                   max_calls_per_caller, max_calls
-    uploads, downloads    under way at once (`precad.servers.door.transfers`)                  max_uploads,
-    max_upload_mb, ...
+    uploads, downloads    under way at once (`precad.servers.rounds.transfers`)    max_uploads, max_upload_mb, ...
 
 Whoever holds a certificate is a caller. Clients that are not enrolled share one caller's part: their number has no
 bound. The operator has a part of its own, and so has each server, at any rate. A server is refused by its pin at once
@@ -32,6 +31,7 @@ import structlog
 
 from precad.mpc.errors import MalformedMessageError
 from precad.protos.tls.identity import Identity, Role, peer_identity
+from precad.protos.tls.transport import bind_server
 from precad.servers.config import ServerConfig
 from precad.servers.door.calls import Context, refusing
 from precad.servers.door.connections import CROWDED_RETRY_S, Connections, HangUps
@@ -207,6 +207,12 @@ async def _only_one(requests: Requests) -> bytes:
     if request is None:
         raise MalformedMessageError("this call has one request, and none came")
     return request
+
+
+def bind(config: ServerConfig, enrolled: Collection[str], telemetry: Telemetry) -> tuple[grpc.aio.Server, int]:
+    """Return a server on its main port, behind admission control, and the port. Raises TlsFileError, TransportError."""
+    admission = Admission(config, enrolled, telemetry)
+    return bind_server(config.listen, config.tls, (admission,), max_connections=config.max_connections)
 
 
 def reserve_descriptors(max_connections: int) -> None:

@@ -13,17 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 
 import grpc
-import numpy as np
 import structlog
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from precad.mpc.errors import MalformedMessageError
-from precad.mpc.sharing import Mode, Party
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2, peer_pb2_grpc
 from precad.protos.task.task import PROTOCOL_VERSION, Task
@@ -33,24 +29,18 @@ from precad.protos.tls.identity import Role, require_pinned, require_role
 from precad.protos.tls.renewable import Source
 from precad.servers.door.calls import Context, refusing
 from precad.servers.door.revocation import Revocations
-from precad.servers.door.transfers import Place, Transfers
 from precad.servers.errors import (
     AlreadyConnectedError,
-    NoRoomError,
     NotEnrolledError,
     ParametersDifferError,
     PeerUnreachableError,
     RefusalReason,
-    StoreError,
     SubmissionRefusedError,
     TaskRefusedError,
     WrongStateError,
 )
 from precad.servers.links.peer import PeerLink
-from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.sessions import Sessions, events_of
-from precad.servers.rounds.uploads import Payload, Spool
-from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.events import Telemetry
 
 log = structlog.get_logger(__name__)
@@ -59,41 +49,6 @@ HEADER_TIMEOUT_S = 10.0
 """How long a submission may take to say what it is."""
 MAX_INBOX = 4
 """Messages of the other aggregator that wait to be taken in: 1 MiB each, and what gRPC lets in, 4 MB, at most."""
-
-
-@dataclass(slots=True)
-class TaskView:
-    """View of the task in progress, for the services."""
-
-    task: Task
-    party: Party
-    sessions: Sessions
-    spool: Spool
-    """Where uploads are kept."""
-    uploads: Transfers
-    downloads: Transfers
-    """That are under way: bounded."""
-    telemetry: Telemetry
-    """Record of what happens here, as far as operators may know it."""
-    revocations: Revocations = field(default_factory=lambda: Revocations(None))
-    state: str = "starting"
-    task_id: str = ""
-    round: int = 0
-    parameters: NDArray[np.float32] | None = None
-    intake: Intake | None = None
-    records: list[CommittedRound] = field(default_factory=list)
-    bytes_uploaded: int = 0
-    """By clients to this server, in the round in progress."""
-    ended: common_pb2.Goodbye | None = None
-    model_of_round: bytes = b""
-    """Model that the round's chosen clients download."""
-    relay: Callable[[int, str, Payload, bytes], None] | None = None
-    """Server A, `masked` form: passes an upload on to B, with the client's statement."""
-
-    def enter(self, state: str) -> None:
-        """The server is in another state now."""
-        self.state = state
-        self.telemetry.entered(state)
 
 
 def check_hello(hello: common_pb2.Hello, task: Task) -> None:
@@ -114,51 +69,51 @@ def check_hello(hello: common_pb2.Hello, task: Task) -> None:
 class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     """For clients."""
 
-    def __init__(self, view: TaskView) -> None:
-        self._view = view
+    def __init__(self, task: Task, sessions: Sessions, telemetry: Telemetry, revocations: Revocations) -> None:
+        self._task, self._sessions, self._telemetry, self._revocations = task, sessions, telemetry, revocations
 
     def _client(self, context: Context) -> str:
         """Return the name of the client that calls. Raises IdentityError, RevokedError."""
         name = require_role(context, Role.CLIENT).name
-        self._view.revocations.require_valid(context)
+        self._revocations.require_valid(context)
         return name
 
     async def Join(  # noqa: N802
         self, request: aggregator_pb2.JoinRequest, context: Context
     ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         """Registers the caller and streams its invitations."""
-        view = self._view
-        async with refusing("Join", context, view.telemetry):
+        sessions, telemetry = self._sessions, self._telemetry
+        async with refusing("Join", context, telemetry):
             client = self._client(context)
-            check_hello(request.hello, view.task)
-            if view.ended is not None:
+            check_hello(request.hello, self._task)
+            if telemetry.ended is not None:
                 raise WrongStateError("the task has ended")
-            queue = view.sessions.enter(client)
+            queue = sessions.enter(client)
         try:
             log.info("client.joined", client=client)
-            await view.sessions.notify()
+            await sessions.notify()
             yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
             async for event in events_of(queue):
-                async with refusing("Join", context, view.telemetry):
-                    view.revocations.require_valid(context)
+                async with refusing("Join", context, telemetry):
+                    self._revocations.require_valid(context)
                 yield event
         finally:
-            view.sessions.leave(client)
+            sessions.leave(client)
             log.info("client.left", client=client)
-            if view.intake is not None:
-                view.intake.left(client)
-            await asyncio.shield(view.sessions.notify())
+            if (collecting := telemetry.collecting) is not None:
+                collecting.intake.left(client)
+            await asyncio.shield(sessions.notify())
 
     async def GetModel(self, request: aggregator_pb2.ModelRequest, context: Context) -> None:  # noqa: N802
         """The model of the round in progress."""
-        view = self._view
-        async with refusing("GetModel", context, view.telemetry):
-            client, intake, model = self._client(context), view.intake, view.model_of_round
-            if intake is None or request.round != intake.round:
+        async with refusing("GetModel", context, self._telemetry):
+            client, collecting = self._client(context), self._telemetry.collecting
+            if collecting is None or request.round != collecting.round:
                 raise WrongStateError(f"round {request.round} is not open")
+            intake, model = collecting.intake, collecting.model
             if not intake.is_chosen(client):
                 raise NotEnrolledError(f"client {client!r} is not in round {request.round}")
-            async with _place(view.downloads, client, len(model), intake) as place:
+            async with intake.download(client, len(model)) as place:
                 for piece in convert.growing_pieces(model):
                     await context.write(common_pb2.Chunk(data=piece))
                     place.n_moved += len(piece)
@@ -167,64 +122,23 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
     ) -> aggregator_pb2.SubmitReply:
         """One upload: binding and bytes, never more of them than this server expects."""
-        view = self._view
-        async with refusing("Submit", context, view.telemetry):
+        async with refusing("Submit", context, self._telemetry):
             client = self._client(context)
-            is_chosen = view.intake is not None and view.intake.is_chosen(client)
-            with view.telemetry.submission(client, view.round, is_chosen=is_chosen):
+            with self._telemetry.submission(client):
                 await self._take(client, request_iterator)
         return aggregator_pb2.SubmitReply()
 
     async def _take(self, client: str, parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> None:
-        intake = self._view.intake
-        if intake is None:
+        if (collecting := self._telemetry.collecting) is None:
             raise WrongStateError("no round is open for submissions")
-        intake.require_open(client)
-        async with _place(self._view.uploads, client, intake.payload_bytes, intake) as place:
+        async with collecting.intake.upload(client) as upload:
             header = await _header(parts)
-            intake.begin(client, header.binding, header.statement, header.salt)
-            async with (
-                intake.receiving(client, lambda: place.is_cut_off),
-                self._receive(header.chunk.data, parts, intake, place) as payload,
-            ):
-                beside = header.binding.ByteSize() + len(header.statement) + len(header.salt)
-                self._view.bytes_uploaded += len(payload) + beside
-                intake.finish(client, header.binding, payload, header.salt)
-                if self._view.task.wire_mode is Mode.MASKED and self._view.relay is not None:
-                    self._view.relay(intake.round, client, payload, header.statement)
-
-    @asynccontextmanager
-    async def _receive(
-        self, first: bytes, parts: AsyncIterator[aggregator_pb2.SubmitPart], intake: Intake, place: Place
-    ) -> AsyncIterator[Payload]:
-        """A submission's bytes, the first ones and the rest. Stops at the first byte too many; keeps nothing of what is
-        then refused."""
-        expected = intake.payload_bytes
-        try:
-            payload = self._view.spool.new(intake.room_bytes)
-        except StoreError as error:
-            raise NoRoomError(str(error)) from None
-        try:
-            _append(payload, first, expected)
-            place.n_moved = len(payload)
+            upload.begin(header.binding, header.statement, header.salt)
+            upload.write(header.chunk.data)
             async for part in parts:
                 if part.HasField("binding") or not part.HasField("chunk"):
                     raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
-                _append(payload, part.chunk.data, expected)
-                place.n_moved = len(payload)
-            yield payload
-        except StoreError as error:
-            payload.discard()
-            raise NoRoomError(str(error)) from None
-        except BaseException:
-            payload.discard()
-            raise
-
-
-def _place(
-    transfers: Transfers, client: str, n_bytes: int, intake: Intake
-) -> AbstractAsyncContextManager[Place, bool | None]:
-    return transfers.place(client, n_bytes, round=intake.round, n_waiting=intake.n_waiting, left_s=intake.left_s)
+                upload.write(part.chunk.data)
 
 
 async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator_pb2.SubmitPart:
@@ -237,13 +151,6 @@ async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator
     if header is None or not header.HasField("binding"):
         raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission starts with its binding")
     return header
-
-
-def _append(payload: Payload, data: bytes, expected: int) -> None:
-    """Raises SubmissionRefusedError before there are more than the expected bytes, StoreError."""
-    if len(payload) + len(data) > expected:
-        raise SubmissionRefusedError(RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
-    payload.write(data)
 
 
 class PeerServicer(peer_pb2_grpc.PeerServicer):

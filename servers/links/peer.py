@@ -65,7 +65,7 @@ class PeerLink:
         self._send, self._receive = send, receive
         self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
         self._closed_by_peer: dict[int, asyncio.Event] = {}
-        self._has_ended = self._is_mute = False
+        self._has_ended = self._is_mute = self._is_leaving = False
         self._sending: asyncio.Task[None] | None = None
         self._round = self._peers_round = 0
         self._patience_s = math.inf
@@ -186,9 +186,10 @@ class PeerLink:
     def relay(self, round: int, client: str, payload: convert.Bytes, statement: bytes) -> None:
         """Hand a masked upload over for the other server; it arrives before the close of its round.
 
-        It is read, piece by piece, when its turn comes.
+        It is read, piece by piece, when its turn comes. After our goodbye it is dropped.
         """
-        self._outbox.put_nowait(_relay_messages(round, client, payload, statement))
+        if not self._is_leaving:
+            self._outbox.put_nowait(_relay_messages(round, client, payload, statement))
 
     async def flush(self) -> None:
         """Return when everything handed over so far has left, and is counted, or cannot leave any more."""
@@ -196,6 +197,7 @@ class PeerLink:
 
     async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
         """The last message; returns when it has left, or cannot any more."""
+        self._is_leaving = True
         if not self._is_mute:
             self._outbox.put_nowait(iter([peer_pb2.PeerMessage(goodbye=goodbye)]))
             await asyncio.wait((asyncio.ensure_future(self._outbox.join()),), timeout=timeout_s)

@@ -17,7 +17,7 @@ from precad.servers.config import AggregatorConfig
 
 SLOWEST_CHECK_BYTES_S = 8 << 20
 """Slowest pace at which a server may read or compute on all clients' vectors between two steps. The check of one vector
-takes 0.3 s at d = 10^7 on one core, which is 270 MB/s (docs/performance.md)."""
+takes 0.3 s at d = 10^7 on one core, which is 270 MB/s (docs/results/performance.md)."""
 SLOWEST_LINE_BYTES_S = 1 << 17
 """Between the aggregators: 1 Mbit/s."""
 DRAW, LOCK = "/coin/commit", "/validation/lock"

@@ -67,17 +67,14 @@ def _plain(status: Status) -> Iterator[tuple[str, str, float]]:
 
 
 def _epsilons(status: Status) -> Iterator[Metric]:
-    def family(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
-        return _gauge(name, text, [({"view": view}, value) for view, value in values if value is not None])
-
-    spent = [(epsilon.name, epsilon.spent) for epsilon in status.epsilons]
-    budget = [(epsilon.name, epsilon.budget) for epsilon in status.epsilons]
-    left = [(epsilon.name, epsilon.left) for epsilon in status.epsilons]
-    discarded = [(epsilon.name, epsilon.if_discarded) for epsilon in status.epsilons]
-    yield family("precad_epsilon_spent", "Proved epsilon so far, largest over clients, if no draw is discarded.", spent)
-    yield family("precad_epsilon_if_discarded", "Proved epsilon of the most rounds that there can be.", discarded)
-    yield family("precad_epsilon_budget", "The task's budget; absent without one.", budget)
-    yield family("precad_epsilon_left", "What is left of the budget; absent without one.", left)
+    for name, text in (
+        ("spent", "Proved epsilon so far, largest over clients, if no draw is discarded."),
+        ("if_discarded", "Proved epsilon of the most rounds that there can be."),
+        ("budget", "The task's budget; absent without one."),
+        ("left", "What is left of the budget; absent without one."),
+    ):
+        values = [({"view": epsilon.name}, getattr(epsilon, name)) for epsilon in status.epsilons]
+        yield _gauge(f"precad_epsilon_{name}", text, [(labels, value) for labels, value in values if value is not None])
 
 
 def _gauge(name: str, text: str, samples: Sequence[tuple[dict[str, str], float]]) -> Metric:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from precad.dp.accountants.pld import View
-from precad.servers.door.servicers import TaskView
+from precad.protos.task.task import Task
+from precad.servers.rounds.sessions import Sessions
+from precad.servers.rounds.uploads import Spool
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.events import Flight, RoundNotes, Telemetry
 from precad.servers.telemetry.status import (
@@ -44,29 +46,29 @@ CHECKPOINTS = ("model.npy", "rounds.jsonl", "ledger.jsonl")
 class AggregatorSnapshots:
     """Snapshots of one aggregator. Sums over all rounds are kept between them."""
 
-    def __init__(self, view: TaskView, telemetry: Telemetry, state_dir: Path) -> None:
-        self._view, self._telemetry, self._state_dir = view, telemetry, state_dir
+    def __init__(self, task: Task, telemetry: Telemetry, sessions: Sessions, spool: Spool, state_dir: Path) -> None:
+        self._task, self._telemetry, self._sessions = task, telemetry, sessions
+        self._spool, self._state_dir = spool, state_dir
         self._n_summed = 0
         self._uploads: Counter[str] = Counter(dict.fromkeys(VERDICTS, 0))
         self._bytes: Counter[str] = Counter()
 
     def take(self) -> Status:
         """Return the status now."""
-        view, telemetry = self._view, self._telemetry
+        task, telemetry, sessions, ended = self._task, self._telemetry, self._sessions, self._telemetry.ended
         self._sum_new_records()
         return Status(
             **_common(telemetry),
-            task=view.task_id,
-            ended="" if view.ended is None else view.ended.reason,
-            is_finished=view.ended is not None and view.ended.finished,
-            rounds_planned=view.task.rounds,
-            rounds_done=len(view.records),
+            ended="" if ended is None else ended.reason,
+            is_finished=ended is not None and ended.finished,
+            rounds_planned=task.rounds,
+            rounds_done=len(telemetry.records),
             rounds_lost=telemetry.n_lost,
-            rounds_lost_at_most=view.task.most_lost_rounds,
+            rounds_lost_at_most=task.most_lost_rounds,
             verdicts_unknown=dict(self._unknown()),
-            n_enrolled=len(view.task.clients),
-            n_connected=len(view.sessions.connected),
-            absent=tuple(AbsentClient(client=client, since=since) for client, since in view.sessions.absent()),
+            n_enrolled=len(task.clients),
+            n_connected=len(sessions.connected),
+            absent=tuple(AbsentClient(client=client, since=since) for client, since in sessions.absent()),
             live=self._live(),
             uploads=dict(self._uploads),
             refused={str(reason): n for reason, n in sorted(telemetry.refused.items())},
@@ -78,19 +80,19 @@ class AggregatorSnapshots:
         )
 
     def _sum_new_records(self) -> None:
-        for record in self._view.records[self._n_summed :]:
+        for record in self._telemetry.records[self._n_summed :]:
             self._uploads.update({verdict: len(getattr(record, verdict)) for verdict in VERDICTS})
             self._bytes.update(record.bytes_by_link)
-        self._n_summed = len(self._view.records)
+        self._n_summed = len(self._telemetry.records)
 
     def _unknown(self) -> list[tuple[str, int]]:
         by_client = Counter(client for attempt in self._telemetry.unknown for client in attempt.active)
         return by_client.most_common(MAX_NAMED)
 
     def _live(self) -> LiveRound | None:
-        flight, intake = self._telemetry.flight, self._view.intake
-        if flight is None:
+        if (flight := self._telemetry.flight) is None:
             return None
+        intake = None if flight.collecting is None else flight.collecting.intake
         complete = frozenset[str]() if intake is None else intake.complete
         verdicts: dict[Verdict, tuple[str, ...]] = {}
         if flight.accepted is not None:
@@ -110,22 +112,22 @@ class AggregatorSnapshots:
         )
 
     def _epsilons(self) -> tuple[Epsilon, ...]:
-        task, last = self._view.task, self._view.records[-1] if self._view.records else None
+        task, last = self._task, next(reversed(self._telemetry.records), None)
         spent = epsilon_of(last) if last is not None else dict.fromkeys(View, 0.0)
         return epsilons_of(task, spent, 0 if last is None else last.number + 1)
 
     def _queues(self) -> tuple[Queue, ...]:
-        view = self._view
+        collecting = self._telemetry.collecting
         depths = {
-            "uploads_receiving": 0 if view.intake is None else view.intake.n_receiving,
-            "uploads_complete": 0 if view.intake is None else len(view.intake.complete),
-            "uploads_in_file": view.spool.n_in_file,
-            "events_to_clients": view.sessions.n_queued,
+            "uploads_receiving": 0 if collecting is None else collecting.intake.n_receiving,
+            "uploads_complete": 0 if collecting is None else len(collecting.intake.complete),
+            "uploads_in_file": self._spool.n_in_file,
+            "events_to_clients": self._sessions.n_queued,
         }
         return tuple(Queue(name=name, depth=depth) for name, depth in depths.items())
 
     def _rounds(self) -> tuple[RoundSummary, ...]:
-        records = self._view.records[-MAX_ROUNDS:]
+        records = self._telemetry.records[-MAX_ROUNDS:]
         oldest_detailed = len(records) - MAX_DETAILED
         return tuple(self._round(record, is_detailed=index >= oldest_detailed) for index, record in enumerate(records))
 
@@ -136,16 +138,15 @@ class AggregatorSnapshots:
             record,
             committed_at=notes.committed_at,
             outcomes=outcomes(verdicts, notes) if is_detailed else (),
-            epsilon_client=client_epsilon(self._view.task, record.number + 1),
+            epsilon_client=client_epsilon(self._task, record.number + 1),
         )
 
 
-def of_dealer(telemetry: Telemetry, *, task: str, n_connected: int, n_waiting: int) -> Status:
+def of_dealer(telemetry: Telemetry, *, n_connected: int, n_waiting: int) -> Status:
     """Return a dealer's status. n_waiting: batches of which one server has its part and the other has not asked yet."""
     queues = (Queue(name="batches_half_dealt", depth=n_waiting),)
     return Status(
         **_common(telemetry),
-        task=task,
         n_connected=n_connected,
         n_enrolled=N_AGGREGATORS,
         queues=queues,
@@ -157,6 +158,7 @@ def _common(telemetry: Telemetry) -> dict[str, Any]:
     return {
         "role": telemetry.role,
         "version": VERSION,
+        "task": telemetry.task_id,
         "state": telemetry.state,
         "since": telemetry.since,
         "started_at": telemetry.started_at,

@@ -1,7 +1,8 @@
-"""Equipment of a round: the links of a meeting, and what computes on shares, for as long as the process lasts."""
+"""Equipment of a round: the links of a meeting, what computes on shares, and the randomness of a server."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TypeAlias
 
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.local.step import Engine
+from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.servers.links.dealer import TupleSource
 from precad.servers.links.lane import CountedChannel
@@ -29,12 +31,34 @@ class Links:
     sessions: Sessions
 
 
+def _rounded_gaussian(std: float, dim: int) -> RingArray:
+    """Draw one server's noise. The sampler is imported here, as the dealer adds none."""
+    from precad.dp.noise import rounded_gaussian
+
+    return rounded_gaussian.sample(std, dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """Sources of all that protects somebody in a round: the operating system's, unless a test fixes them."""
+
+    tuples: RandomBytes = os.urandom
+    """Seeds of correlated randomness, at the dealer."""
+    coin: RandomBytes = os.urandom
+    """This server's halves of joint coins, and of a new task's name."""
+    noise: NoiseSource = _rounded_gaussian
+    """Noise that this server adds."""
+
+
+SYSTEM_RANDOMNESS = Randomness()
+
+
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Equipment that computes on shares, its thread, and the noise that this server adds."""
+    """Equipment that computes on shares, its thread, and what it draws from."""
 
     gate: Gate
     engine: Engine
     thread: ThreadPoolExecutor
     """Pool of one worker, so that the steps of MPC keep their order."""
-    noise: NoiseSource
+    randomness: Randomness

@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
-import structlog
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from precad.mpc.local.step import Words, WritableWords
 from precad.mpc.prg import Label, Seed
@@ -25,10 +24,9 @@ from precad.mpc.sharing import ExpandedShare, Mode, Party
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task import Task
-from precad.servers.errors import RefusalReason, StoreError, SubmissionRefusedError
-from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
-
-log = structlog.get_logger(__name__)
+from precad.servers.errors import NoRoomError, RefusalReason, StoreError, SubmissionRefusedError
+from precad.servers.rounds.transfers import Capacity, Place, Transfers
+from precad.servers.rounds.uploads import Payload
 
 PEER_LOCKED_GRACE_S = 2.0
 """How long uploads under way may still arrive after the other server has locked."""
@@ -36,45 +34,86 @@ STATEMENT_BYTES = 32
 NO_BYTES_DIGEST = convert.sha256(b"")
 
 
+Relay: TypeAlias = Callable[[int, str, Payload, bytes], None]
+"""(round, client, payload, statement): pass a masked vector on to server B."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class _Upload:
+class _Taken:
     binding: bytes
     payload: Payload
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Upload:
+    """One upload while it comes in: `begin` once, then `write`. `Intake.upload` makes it, and takes it at the end."""
+
+    client: str
+    place: Place
+    """Its `n_bytes` are the exact length."""
+    until_lock: asyncio.Timeout
+    start: Callable[[Upload], Payload]
+    """Check the header and return room for the bytes."""
+    binding: common_pb2.Binding = field(default_factory=common_pb2.Binding)
+    statement: bytes = b""
+    salt: bytes = b""
+    payload: Payload | None = None
+
+    def begin(self, binding: common_pb2.Binding, statement: bytes = b"", salt: bytes = b"") -> None:
+        """Check the header before a byte is kept. Raises SubmissionRefusedError, StoreError."""
+        self.binding, self.statement, self.salt = binding, statement, salt
+        self.payload = self.start(self)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes. Raises SubmissionRefusedError before there is one too many, StoreError."""
+        assert self.payload is not None  # `begin` comes first
+        expected = self.place.n_bytes
+        fits = len(self.payload) + len(data) <= expected
+        _require(fits, RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+        self.payload.write(data)
+        self.place.n_moved = len(self.payload)
 
 
 class Intake:
     """Open from the invitation to the lock."""
 
     def __init__(
-        self, *, task: Task, task_id: str, party: Party, round: int, chosen: Sequence[str], model_digest: bytes
+        self,
+        *,
+        task: Task,
+        task_id: str,
+        party: Party,
+        round: int,
+        chosen: Sequence[str],
+        model_digest: bytes,
+        capacity: Capacity,
+        relay: Relay | None = None,
     ) -> None:
-        self._task, self._task_id, self._party, self.round = task, task_id, party, round
+        """capacity: of the server, for all its rounds. relay: server A's, `masked` form; each upload taken goes on."""
+        self._task, self._task_id, self.party, self.round = task, task_id, party, round
+        self._capacity, self._relay = capacity, relay
         self._slots = {client: slot for slot, client in enumerate(chosen)}
         self._expected = set(chosen)
         self._model_digest = model_digest
         self._started: set[str] = set()
-        self._uploads: dict[str, _Upload] = {}
+        self._uploads: dict[str, _Taken] = {}
         self._mask_seeds: dict[str, Seed] = {}
         self._left: set[str] = set()
-        self._receiving: set[asyncio.Timeout] = set()
+        self._receiving: set[Upload] = set()
+        self.bytes_received = 0
+        """Sum over the uploads that came to their end, headers included."""
         self._deadline: float | None = None
         self._closed = False
         self._changed = asyncio.Event()
 
     @property
     def _takes_relays(self) -> bool:
-        return self._task.wire_mode is Mode.MASKED and self._party == 1
+        return self._task.wire_mode is Mode.MASKED and self.party == 1
 
     @property
     def payload_bytes(self) -> int:
         """Exact length of an upload to this server."""
-        return convert.upload_bytes(self._task.wire_mode, self._party, self._task.dim)
-
-    @property
-    def room_bytes(self) -> int:
-        """Return the bytes that an upload may need here until the round is over. In the `shares` form its b is written
-        in its place."""
-        return WORD_BYTES * self._task.dim if self._task.wire_mode is Mode.SHARES else self.payload_bytes
+        return convert.upload_bytes(self._task.wire_mode, self.party, self._task.dim)
 
     @property
     def complete(self) -> frozenset[str]:
@@ -102,44 +141,75 @@ class Intake:
         """Return whether the client was drawn for this round."""
         return client in self._slots
 
-    def require_open(self, client: str) -> None:
-        """An upload of this client may begin: what can be said before a byte of it is read. Raises
-        SubmissionRefusedError."""
-        if self._takes_relays:
-            raise SubmissionRefusedError(RefusalReason.WRONG_SERVER, "masked vectors go to server A alone")
-        if self._closed:
-            raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
-        if client not in self._slots:
-            raise SubmissionRefusedError(RefusalReason.NOT_CHOSEN, f"{client!r} is not in round {self.round}")
-        if client in self._started:
-            raise SubmissionRefusedError(RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
+    def download(self, client: str, n_bytes: int) -> AbstractAsyncContextManager[Place, bool | None]:
+        """Return a place for the client's download of the model. Raises OverloadedError when entered."""
+        return self._place(self._capacity.downloads, client, n_bytes)
 
-    def begin(self, client: str, binding: common_pb2.Binding, statement: bytes = b"", salt: bytes = b"") -> None:
-        """Checks a submission's header before a byte of it is kept. Raises SubmissionRefusedError."""
-        if binding.client != client:
-            raise SubmissionRefusedError(RefusalReason.WRONG_CLIENT, f"the certificate is of {client!r}")
-        if binding.round != self.round:
-            raise SubmissionRefusedError(RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
-        self.require_open(client)
+    def _place(
+        self, transfers: Transfers, client: str, n_bytes: int
+    ) -> AbstractAsyncContextManager[Place, bool | None]:
+        return transfers.place(client, n_bytes, round=self.round, n_waiting=self.n_waiting, left_s=self.left_s)
+
+    @asynccontextmanager
+    async def upload(self, client: str) -> AsyncIterator[Upload]:
+        """Admit one upload, and take it when the block has written all of it. Cut it off at the lock.
+
+        However the block ends, the place is given back, and so is the room of an upload that does not count. After
+        `begin`, a client whose upload is cut off, breaks off or is refused is not waited for any more. Only one that
+        made room for others may begin again.
+
+        Raises: SubmissionRefusedError, OverloadedError.
+        """
+        self._require_open(client)
+        async with self._place(self._capacity.uploads, client, self.payload_bytes) as place:
+            upload = Upload(client, place, asyncio.timeout(None), self._start)
+            try:
+                async with upload.until_lock:
+                    yield upload
+                    self._take(upload)
+            except TimeoutError:
+                raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked") from None
+            except StoreError as error:
+                raise NoRoomError(str(error)) from None
+            finally:
+                if upload in self._receiving:
+                    self._end(upload)
+
+    def _require_open(self, client: str) -> None:
+        """Refuse what can be refused before a byte is read. Raises SubmissionRefusedError."""
+        _require(not self._takes_relays, RefusalReason.WRONG_SERVER, "masked vectors go to server A alone")
+        _require(not self._closed, RefusalReason.LATE, f"round {self.round} is locked")
+        _require(client in self._slots, RefusalReason.NOT_CHOSEN, f"{client!r} is not in round {self.round}")
+        is_first = client not in self._started
+        _require(is_first, RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
+
+    def _start(self, upload: Upload) -> Payload:
+        """Check the header of an upload, and return room for its bytes. Raises SubmissionRefusedError, StoreError."""
+        binding = upload.binding
+        is_callers, is_now = binding.client == upload.client, binding.round == self.round
+        _require(is_callers, RefusalReason.WRONG_CLIENT, f"the certificate is of {upload.client!r}")
+        _require(is_now, RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
+        self._require_open(upload.client)
         self._require_expected(binding)
         is_masked = self._task.wire_mode is Mode.MASKED
-        if len(statement) != (STATEMENT_BYTES if is_masked else 0):
-            raise SubmissionRefusedError(
-                RefusalReason.WRONG_BINDING, f"a statement has {STATEMENT_BYTES} bytes, and goes with a masked vector"
-            )
-        if len(salt) != (convert.SALT_BYTES if not is_masked and self._party == 1 else 0):
-            raise SubmissionRefusedError(
-                RefusalReason.WRONG_BINDING, f"a salt has {convert.SALT_BYTES} bytes, and goes with B's share alone"
-            )
-        self._started.add(client)
+        fits = len(upload.statement) == (STATEMENT_BYTES if is_masked else 0)
+        rule = f"a statement has {STATEMENT_BYTES} bytes, and goes with a masked vector"
+        _require(fits, RefusalReason.WRONG_BINDING, rule)
+        fits = len(upload.salt) == (convert.SALT_BYTES if not is_masked and self.party == 1 else 0)
+        rule = f"a salt has {convert.SALT_BYTES} bytes, and goes with B's share alone"
+        _require(fits, RefusalReason.WRONG_BINDING, rule)
+        self._started.add(upload.client)
+        self._receiving.add(upload)
+        # In the `shares` form, the b that is opened from it is written in its place.
+        return self._capacity.spool.new(self.payload_bytes if is_masked else WORD_BYTES * self._task.dim)
 
     def _require_expected(self, binding: common_pb2.Binding) -> None:
         expected = self._expected_binding(binding.client, (binding.digest_a, binding.digest_b))
         for descriptor in expected.DESCRIPTOR.fields:
-            if getattr(binding, descriptor.name) != getattr(expected, descriptor.name):
-                raise SubmissionRefusedError(RefusalReason.WRONG_BINDING, f"field {descriptor.name} differs")
-        if len(binding.digest_a) != 32 or len(binding.digest_b) != 32:
-            raise SubmissionRefusedError(RefusalReason.WRONG_BINDING, "digests have 32 bytes")
+            is_equal = getattr(binding, descriptor.name) == getattr(expected, descriptor.name)
+            _require(is_equal, RefusalReason.WRONG_BINDING, f"field {descriptor.name} differs")
+        lengths = (len(binding.digest_a), len(binding.digest_b))
+        _require(lengths == (32, 32), RefusalReason.WRONG_BINDING, "digests have 32 bytes")
 
     def _expected_binding(self, client: str, digests: tuple[bytes, bytes]) -> common_pb2.Binding:
         return convert.binding(
@@ -154,49 +224,37 @@ class Intake:
     def _label(self, client: str) -> Label:
         return Label(self._task_id, self.round, str(self._slots[client]))
 
-    @asynccontextmanager
-    async def receiving(self, client: str, is_cut_off: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
-        """Receive an upload, after `begin`, while the block runs; cut it off at the lock. Raises
-        SubmissionRefusedError.
+    def _take(self, upload: Upload) -> None:
+        """Keep a complete upload, and pass it on. Raises SubmissionRefusedError."""
+        payload, binding = upload.payload, upload.binding
+        assert payload is not None  # the block began it
+        self.bytes_received += len(payload) + binding.ByteSize() + len(upload.statement) + len(upload.salt)
+        _require(not self._closed, RefusalReason.LATE, f"round {self.round} is locked")
+        lengths = f"expected {self.payload_bytes} bytes, got {len(payload)}"
+        _require(len(payload) == self.payload_bytes, RefusalReason.WRONG_LENGTH, lengths)
+        digest, announced = payload.digest(), binding.digest_a
+        if self.party == 1:
+            digest, announced = convert.salted_digest(digest, upload.salt), binding.digest_b
+        is_announced = hmac.compare_digest(digest, announced)
+        _require(is_announced, RefusalReason.WRONG_DIGEST, "the bytes do not have the announced digest")
+        self._uploads[upload.client] = _Taken(convert.binding_digest(binding), payload)
+        if self._relay is not None:
+            self._relay(self.round, upload.client, payload, upload.statement)
 
-        A client whose upload is cut off, breaks off or is refused is not waited for any more.
-
-        is_cut_off: whether others needed its place; then the client may begin again.
-        """
-        try:
-            async with asyncio.timeout(None) as limit:
-                self._receiving.add(limit)
-                try:
-                    yield
-                finally:
-                    self._receiving.discard(limit)
-        except TimeoutError:
-            raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked") from None
-        finally:
-            if is_cut_off() and client not in self._uploads:
-                self._started.discard(client)
-            else:
-                self._no_longer_expected(client)
+    def _end(self, upload: Upload) -> None:
+        """Let go of an upload that began, whether it counts or not."""
+        self._receiving.discard(upload)
+        taken = self._uploads.get(upload.client)
+        if upload.payload is not None and (taken is None or taken.payload is not upload.payload):
+            upload.payload.discard()
+        if upload.place.is_cut_off and taken is None:
+            self._started.discard(upload.client)
+        else:
+            self._no_longer_expected(upload.client)
 
     def _no_longer_expected(self, client: str) -> None:
         self._expected.discard(client)
         self._changed.set()
-
-    def finish(self, client: str, binding: common_pb2.Binding, payload: Payload, salt: bytes = b"") -> None:
-        """Take and keep a complete upload. Raises SubmissionRefusedError; then the payload is still the caller's."""
-        if self._closed:
-            raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked")
-        if len(payload) != self.payload_bytes:
-            raise SubmissionRefusedError(
-                RefusalReason.WRONG_LENGTH, f"expected {self.payload_bytes} bytes, got {len(payload)}"
-            )
-        digest, announced = payload.digest(), binding.digest_a
-        if self._party == 1:
-            digest, announced = convert.salted_digest(digest, salt), binding.digest_b
-        if not hmac.compare_digest(digest, announced):
-            raise SubmissionRefusedError(RefusalReason.WRONG_DIGEST, "the bytes do not have the announced digest")
-        self._uploads[client] = _Upload(convert.binding_digest(binding), payload)
-        self._no_longer_expected(client)
 
     def await_relays(self, mask_seeds: Mapping[str, Seed]) -> None:
         """Server B, `masked` form: who may upload, and the seeds that only they and we have, which sign for them."""
@@ -213,7 +271,7 @@ class Intake:
         expected = convert.statement(self._mask_seeds.pop(client), label, digest)
         n_bytes = convert.upload_bytes(Mode.MASKED, 0, self._task.dim)
         if len(payload) == n_bytes and hmac.compare_digest(statement, expected):
-            self._uploads[client] = _Upload(digest, payload)
+            self._uploads[client] = _Taken(digest, payload)
         else:
             payload.discard()
         self._no_longer_expected(client)
@@ -259,8 +317,8 @@ class Intake:
         """No upload is taken from now on. The binding digests of the complete ones, by client."""
         self._closed = True
         now = asyncio.get_running_loop().time()
-        for limit in self._receiving:
-            limit.reschedule(now)
+        for upload in self._receiving:
+            upload.until_lock.reschedule(now)
         return {client: upload.binding for client, upload in self._uploads.items()}
 
     def forget(self) -> None:
@@ -274,7 +332,7 @@ class Intake:
         """Return a complete upload as ring elements, (d,): b in the `masked` form, our share, to be read once, in
         `shares`."""
         payload = self._uploads[client].payload
-        if self._task.wire_mode is Mode.SHARES and self._party == 0:
+        if self._task.wire_mode is Mode.SHARES and self.party == 0:
             return ExpandedShare(Seed(payload[:]), self._label(client), self._task.dim)
         return payload.words(self._task.dim)
 
@@ -283,45 +341,7 @@ class Intake:
         return self._uploads[client].payload.room(self._task.dim)
 
 
-class RelayedUploads:
-    """Server B: the masked vectors that come from A over the link, put together piece by piece."""
-
-    def __init__(self, spool: Spool, n_bytes: int, deliver: Callable[[int, str, Payload, bytes], None]) -> None:
-        """n_bytes: of every vector. deliver: takes (round, client, payload, statement); what was too long, or had no
-        room, comes empty."""
-        self._spool, self._n_bytes, self._deliver = spool, n_bytes, deliver
-        self._payload: Payload | None = None
-        self._whose: tuple[int, str] | None = None
-        self._is_dropped = False
-
-    def take(self, round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
-        """The next piece. Vectors come one after the other; one without an end is dropped when another begins."""
-        if self._whose != (round, client):
-            self._drop()
-            self._whose, self._is_dropped = (round, client), False
-        if not self._is_dropped:
-            self._append(client, data)
-        if last:
-            payload = MemoryPayload() if self._payload is None else self._payload
-            self._payload = self._whose = None
-            self._deliver(round, client, payload, statement)
-
-    def close(self) -> None:
-        """Drops a vector without an end; no more will come."""
-        self._drop()
-
-    def _append(self, client: str, data: bytes) -> None:
-        try:
-            self._payload = self._payload if self._payload is not None else self._spool.new(self._n_bytes)
-            if len(self._payload) + len(data) > self._n_bytes:
-                raise StoreError(f"expected {self._n_bytes} bytes, got more")
-            self._payload.write(data)
-        except StoreError as error:
-            log.warning("relay.dropped", client=client, reason=str(error))
-            self._drop()
-            self._is_dropped = True
-
-    def _drop(self) -> None:
-        if self._payload is not None:
-            self._payload.discard()
-        self._payload = None
+def _require(holds: bool, reason: RefusalReason, detail: str) -> None:
+    """Raise SubmissionRefusedError unless it holds."""
+    if not holds:
+        raise SubmissionRefusedError(reason, detail)

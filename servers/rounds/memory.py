@@ -1,4 +1,4 @@
-"""How much memory a server needs for a task, and what its budget leaves for uploads.
+"""How much memory a server needs for a task, what its budget leaves for uploads, and so what it takes on.
 
 What grows with d, beside uploads, is bounded by what lies in memory at once. Two copies of the model (parameters, and
 their bytes for clients) lie there. Beside them lie two vectors of words (sum of shares and noise), or one with the next
@@ -7,9 +7,15 @@ model's two copies.
 
 from __future__ import annotations
 
+import math
+
+from precad.mpc.ring import WORD_BYTES
 from precad.protos.task.task import Task
 from precad.servers.config import AggregatorConfig
-from precad.servers.errors import SetupError
+from precad.servers.errors import Limit, SetupError
+from precad.servers.rounds.transfers import Capacity, Transfers
+from precad.servers.rounds.uploads import Spool
+from precad.servers.store.folder import spool_path
 
 MIB = 1 << 20
 BASE_MB = 768
@@ -34,3 +40,23 @@ def for_uploads(budget_mb: int, dim: int, *, n_clients: int = 0, n_threads: int 
     if budget_mb < needed_mb:
         raise SetupError(f"memory_budget_mb: expected at least {needed_mb} for {dim} parameters, found {budget_mb}")
     return (budget_mb - needed_mb) * MIB
+
+
+def capacity_of(config: AggregatorConfig, task: Task) -> Capacity:
+    """Return what a server takes on of its clients' bytes, by its configuration. Raises SetupError."""
+    spool = Spool(
+        spool_path(config.state_dir),
+        slot_bytes=WORD_BYTES * task.dim,
+        memory_bytes=of_server(config, task),
+        max_memory_upload=config.max_upload_in_memory_mb * MIB,
+    )
+
+    def transfers(limit: Limit, max_places: int, max_bytes: float = math.inf) -> Transfers:
+        pace_bytes_s, grace_s = config.min_transfer_bytes_s, config.transfer_grace_s
+        return Transfers(limit, max_places, max_bytes, min_bytes_s=pace_bytes_s, grace_s=grace_s)
+
+    return Capacity(
+        spool,
+        uploads=transfers(Limit.UPLOADS, config.max_uploads, config.max_upload_mb * MIB),
+        downloads=transfers(Limit.DOWNLOADS, config.max_downloads),
+    )

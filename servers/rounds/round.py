@@ -32,7 +32,8 @@ from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.servers.rounds.equipment import Compute, Links
-from precad.servers.rounds.intake import Intake, RelayedUploads
+from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.states import (
     Aborted,
     Charged,
@@ -44,7 +45,8 @@ from precad.servers.rounds.states import (
     Selecting,
     Validated,
 )
-from precad.servers.rounds.uploads import Payload, Spool
+from precad.servers.rounds.transfers import Capacity
+from precad.servers.rounds.uploads import Payload
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
 from precad.servers.supervision import to_the_end
@@ -66,18 +68,18 @@ class RoundRunner:
         state: TaskState,
         links: Links,
         compute: Compute,
-        spool: Spool,
+        capacity: Capacity,
         on_state: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
-        """state: of a task that both servers have begun. spool: for the vectors that server A relays."""
+        """state: of a task that both servers have begun. capacity: for its clients' bytes."""
         self._state, self.task, self.task_id = state, state.task, state.store.task_id
         self._bound = state.task.norm_bound
         self._link, self._lane, self._tuples, self._sessions = links.peer, links.lane, links.tuples, links.sessions
-        self._compute, self._on_state = compute, on_state
+        self._compute, self._capacity, self._on_state = compute, capacity, on_state
         self._loop = asyncio.get_running_loop()
         self._intake: Intake | None = None
         vector_bytes = convert.upload_bytes(Mode.MASKED, 0, state.task.dim)
-        self._relayed = RelayedUploads(spool, vector_bytes, self._take_relay)
+        self._relayed = RelayedUploads(capacity.spool, vector_bytes, self._take_relay)
         self._link.on_relay = self._relayed.take
         self._ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
         self._seconds: dict[str, float] = {}
@@ -95,6 +97,7 @@ class RoundRunner:
         bytes_by_link = {
             "to_peer": self._bytes_sent - sent_before,
             "from_dealer": self._tuples.bytes_received - dealt_before,
+            "from_clients": collecting.intake.bytes_received,
         }
         return replace(self._enter(committed).record, seconds=self._seconds, bytes_by_link=bytes_by_link)
 
@@ -117,7 +120,8 @@ class RoundRunner:
         The number is used up when our half of the coin may leave. A server that left between two rounds takes no part
         in the first step, so it costs none.
         """
-        ours, theirs = await self._in_mpc_thread(joint_coin.commit, f"{self.task_id}/{t}/selection", self._channel(t))
+        context, coin = f"{self.task_id}/{t}/selection", self._compute.randomness.coin
+        ours, theirs = await self._in_mpc_thread(joint_coin.commit, context, self._channel(t), coin)
         # before, all that has left is a hash of a coin that may be forgotten
         await to_the_end(self._state.store.reserve, t)
         chosen = await self._in_mpc_thread(self._draw_clients, t, ours, theirs)
@@ -146,6 +150,7 @@ class RoundRunner:
             self._intake = None
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
+        relays = self._link.party == 0 and self.task.wire_mode is Mode.MASKED
         self._intake = Intake(
             task=self.task,
             task_id=self.task_id,
@@ -153,6 +158,8 @@ class RoundRunner:
             round=t,
             chosen=chosen,
             model_digest=self._state.model.digest,
+            capacity=self._capacity,
+            relay=self._link.relay if relays else None,
         )
         return self._intake
 
@@ -207,8 +214,8 @@ class RoundRunner:
             await state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
             self._link.close_round(state.round)
         with self._phase("lock"):
-            bindings = state.intake.close()
-            lock = await self._in_mpc_thread(validation.lock, bindings, state.tuples.shape, self._channel(state.round))
+            bindings, shape, coin = state.intake.close(), state.tuples.shape, self._compute.randomness.coin
+            lock = await self._in_mpc_thread(validation.lock, bindings, shape, self._channel(state.round), coin)
         return Locked(state.round, state.chosen, state.tuples, lock, state.intake)
 
     async def charge(self, state: Locked) -> Charged:
@@ -276,7 +283,7 @@ class RoundRunner:
         if not self.task.may_release(n_accepted):
             share_sum[:] = 0
         if self.task.noise_std_on_grid > 0:
-            share_sum += self._compute.noise(self.task.noise_std_on_grid, self.task.dim)
+            share_sum += self._compute.randomness.noise(self.task.noise_std_on_grid, self.task.dim)
         return share_sum
 
     def _write_verdicts(self, state: Validated) -> None:

@@ -90,11 +90,6 @@ class MemoryPayload:
             self._is_held, self._data = False, bytearray()
             self._release()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MemoryPayload) and self._data == other._data
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"MemoryPayload({len(self)} bytes)"
 

@@ -3,42 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import structlog
 
 from precad.servers.errors import PeerUnreachableError, StoppedError
+from precad.servers.supervision import first_error_or_result
+from precad.servers.telemetry.events import Telemetry
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Drain:
     """Drain of one server, which leaves when it is asked to. For the event loop."""
 
-    def __init__(self, who: str, timeout_s: float, stop: Callable[[], None]) -> None:
-        """stop: ends the server at the next possible moment."""
-        self._who, self._timeout_s, self._stop = who, timeout_s, stop
-        self.is_requested = False
+    def __init__(self, who: str, timeout_s: float, telemetry: Telemetry) -> None:
+        self._why, self._timeout_s, self._telemetry = f"{who} was stopped by its operator", timeout_s, telemetry
+        self._stop = asyncio.Event()
+
+    @property
+    def is_requested(self) -> bool:
+        """Return whether the server was asked to leave."""
+        return self._telemetry.is_draining
+
+    def stop(self) -> None:
+        """End the server at the next possible moment (SIGINT)."""
+        self._stop.set()
+
+    async def until_stopped(self, work: Coroutine[None, None, T]) -> T:
+        """Return the work's result. Raises StoppedError when the operator stops this process first."""
+
+        async def stopped() -> None:
+            await self._stop.wait()
+            raise StoppedError(self._why)
+
+        guard = asyncio.create_task(stopped())
+        try:
+            return await first_error_or_result(work, guards=(guard,))
+        finally:
+            guard.cancel()
+            await asyncio.gather(guard, return_exceptions=True)
 
     def request(self, *, is_busy: bool) -> None:
         """SIGTERM. is_busy: whether there is something to finish first. Asked twice, the server stops at once."""
-        if self.is_requested or not is_busy or self._timeout_s == 0:
-            self.is_requested = True
-            self._stop()
+        was_requested, self._telemetry.is_draining = self.is_requested, True
+        if was_requested or not is_busy or self._timeout_s == 0:
+            self.stop()
             return
-        self.is_requested = True
         log.info("server.draining", timeout_s=self._timeout_s)
         asyncio.get_running_loop().call_later(self._timeout_s, self._time_is_up)
 
     def _time_is_up(self) -> None:
         log.warning("server.drain_timed_out", timeout_s=self._timeout_s)
-        self._stop()
+        self.stop()
 
     def between_rounds(self) -> None:
         """Nothing is in flight here. Raises StoppedError when the server is to leave."""
         if self.is_requested:
-            raise StoppedError(f"{self._who} was stopped by its operator")
+            raise StoppedError(self._why)
 
     @contextmanager
     def excused(self) -> Iterator[None]:
@@ -47,5 +73,5 @@ class Drain:
             yield
         except PeerUnreachableError as error:
             if self.is_requested:
-                raise StoppedError(f"{self._who} was stopped by its operator; {error}") from error
+                raise StoppedError(f"{self._why}; {error}") from error
             raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from precad.mpc.channel import PIECE_BYTES, Channel, Prefixed
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError
 from precad.mpc.joint_coin import digest
 from precad.mpc.opening import pieces
+from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.precad.v1 import common_pb2
@@ -69,8 +69,9 @@ async def meet(
     peer_address: str,
     credentials: Credentials,
     timeout_s: float,
+    random_bytes: RandomBytes,
 ) -> Meeting:
-    """Link and lane last as long as the stack. peer_address: of B, for A.
+    """Link and lane last as long as the stack. peer_address: of B, for A. random_bytes: of a new task's name.
 
     Raises: PeerUnreachableError, PeerMismatchError, MalformedMessageError, TaskRefusedError, SetupError, StoreError.
     """
@@ -78,7 +79,7 @@ async def meet(
     listener = None if party == 0 else _listen(stack, config, credentials)
     standing = await asyncio.to_thread(lambda: state.standing)
     lane_port, lane_token = (0, b"") if listener is None else (listener.port, listener.token)
-    ours = hello_of(state.task, standing, lane_port=lane_port, lane_token=lane_token)
+    ours = hello_of(state.task, standing, random_bytes(16), lane_port=lane_port, lane_token=lane_token)
     if listener is None:
         link, theirs = await dial_peer(
             stack,
@@ -113,13 +114,13 @@ def _listen(stack: AsyncExitStack, config: AggregatorConfig, credentials: Creden
     return listener
 
 
-def hello_of(task: Task, standing: Standing, *, lane_port: int, lane_token: bytes = b"") -> common_pb2.Hello:
-    """Return what a server says first; B also where its lane opens, and to whom."""
+def hello_of(task: Task, standing: Standing, nonce: bytes, lane_port: int, lane_token: bytes = b"") -> common_pb2.Hello:
+    """Return what a server says first; B also where its lane opens, and to whom. nonce: 16 fresh bytes."""
     return common_pb2.Hello(
         protocol_version=PROTOCOL_VERSION,
         config_digest=task.digest(),
         task_fields=task.carried_fields,
-        nonce=os.urandom(16),
+        nonce=nonce,
         lane_port=lane_port,
         lane_token=lane_token,
         task=standing.task_id,

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import grpc
 import structlog
@@ -26,73 +24,34 @@ from precad.dp.errors import DpError
 from precad.mpc.errors import ChannelClosedError, MpcError
 from precad.mpc.sharing import Party
 from precad.protos.precad.v1 import common_pb2
-from precad.protos.task.task import Task
 from precad.protos.task.task_fields import hello_to
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import dial
 from precad.servers.config import AggregatorConfig
-from precad.servers.door.servicers import PeerServicer, TaskView
+from precad.servers.door.servicers import PeerServicer
 from precad.servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TooFewClientsError
 from precad.servers.links.credentials import ROLES, Credentials
 from precad.servers.links.dealer import TupleSource
 from precad.servers.links.peer import PeerLink
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.round import RoundRunner
+from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import RoundState
+from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.folder import write_round
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
 from precad.servers.supervision import first_error_or_result, to_the_end
 from precad.servers.task.drain import Drain
 from precad.servers.task.meeting import Meeting, level, meet
+from precad.servers.task.patience import GOODBYE_S, LINGER_S, Patience
+from precad.servers.telemetry.events import Telemetry
 
 log = structlog.get_logger(__name__)
 
-LINGER_S = 10.0
-"""How long the end of a task waits for the others to take note of it."""
-GOODBYE_S = 2.0
-"""Likewise when the task has failed, and at the start of a process whose task was over already."""
 REJOIN_GRACE_S = 2.0
 """How long a task that goes on waits for those clients that are not back yet, once there are enough."""
 RETRY_S = 0.2
-
-T = TypeVar("T")
-
-
-class _Patience:
-    """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on."""
-
-    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
-        self._reconnect_timeout_s = reconnect_timeout_s
-        self._deadline: float | None = time.monotonic() + connect_timeout_s
-        self._has_met = False
-        self.n_clients: int | None = None
-        """Connected at the start of this process's last round; None before the first."""
-
-    @property
-    def left_s(self) -> float:
-        """Seconds."""
-        assert self._deadline is not None  # set at the start and at every loss
-        return max(0.0, self._deadline - time.monotonic())
-
-    def ends(self) -> None:
-        """All are there, and rounds begin."""
-        self._deadline, self._has_met = None, True
-
-    def nears_its_end(self) -> None:
-        """Shorten the patience once the task is over, and all that is left is that the other server hears it.
-
-        A server that we have met hears it within LINGER_S. At the start of a process, after a death, the other one may
-        long have gone, and has GOODBYE_S.
-        """
-        end = time.monotonic() + (LINGER_S if self._has_met else GOODBYE_S)
-        self._deadline = end if self._deadline is None else min(self._deadline, end)
-
-    def starts_or_goes_on(self) -> bool:
-        """One is lost, or was not found; whether to try again."""
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self._reconnect_timeout_s
-        return self.left_s > 0 and (self._has_met or self._reconnect_timeout_s > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +59,14 @@ class TaskRun:
     """Everything is the process's, and handed in; `run` does the rest."""
 
     party: Party
-    task: Task
     config: AggregatorConfig
     addresses: tuple[str, str]
     """Addresses of aggregator B (dialled by A) and of the dealer."""
     state: TaskState
-    view: TaskView
-    """View of all this that the services, and operators, have."""
+    telemetry: Telemetry
+    """Told what happens here, for the services and for operators."""
+    sessions: Sessions
+    capacity: Capacity
     peer_servicer: PeerServicer
     credentials: Credentials
     compute: Compute
@@ -121,14 +81,14 @@ class TaskRun:
         Raises the first error that waiting does not mend, and PeerUnreachableError when another server was gone for too
         long.
         """
-        patience = _Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
+        patience = Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
         while True:
             self.drain.between_rounds()
             if await asyncio.to_thread(lambda: self.state.store.is_finished):
                 patience.nears_its_end()
             try:
                 async with AsyncExitStack() as stack:
-                    self.view.enter("linking")
+                    self.telemetry.entered("linking")
                     meeting = await meet(
                         stack,
                         self.state,
@@ -138,6 +98,7 @@ class TaskRun:
                         peer_address=self.addresses[0],
                         credentials=self.credentials,
                         timeout_s=patience.left_s,
+                        random_bytes=self.compute.randomness.coin,
                     )
                     return await self._run_together(stack, meeting, patience)
             except (PeerUnreachableError, ChannelClosedError) as error:
@@ -149,7 +110,7 @@ class TaskRun:
                     await self._settle()
                 raise
 
-    async def _after_loss(self, error: PeerUnreachableError | ChannelClosedError, patience: _Patience) -> str | None:
+    async def _after_loss(self, error: PeerUnreachableError | ChannelClosedError, patience: Patience) -> str | None:
         """Decide what to do after losing a server. Return None to wait for the lost server and meet again.
 
         Return why the task is over if it is over without the lost server and time is up. Raises `error` if time is up
@@ -158,9 +119,9 @@ class TaskRun:
         await self._settle()
         await asyncio.to_thread(self._require_rounds_left)
         if patience.starts_or_goes_on():
-            self.view.telemetry.interrupted()
+            self.telemetry.interrupted()
             log.warning("aggregator.interrupted", task=self.state.store.task_id, reason=str(error))
-            await asyncio.to_thread(self.state.store.interrupted, self.view.round, str(error))
+            await asyncio.to_thread(self.state.store.interrupted, self.telemetry.round, str(error))
             return None
         if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is None:
             raise error
@@ -175,7 +136,7 @@ class TaskRun:
         self._show_lost()
 
     def _show_lost(self) -> None:
-        for attempt in self.view.telemetry.settled(self.state.lost, self.state.unknown):
+        for attempt in self.telemetry.settled(self.state.lost, self.state.unknown):
             log.warning("round.verdicts_unknown", round=attempt.number, clients=list(attempt.active))
 
     def _require_rounds_left(self) -> None:
@@ -183,7 +144,7 @@ class TaskRun:
         if self.state.why_over is None and not self.state.can_be_level:
             self.state.require_rounds_left()
 
-    async def _run_together(self, stack: AsyncExitStack, meeting: Meeting, patience: _Patience) -> str:
+    async def _run_together(self, stack: AsyncExitStack, meeting: Meeting, patience: Patience) -> str:
         """Run from a meeting to the end of the task, or to the loss of another server. Return why the task is over.
 
         The other servers are told how the task ended while their links still stand. When the task is over, they are
@@ -195,7 +156,7 @@ class TaskRun:
         goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
         try:
             level_now = asyncio.get_running_loop().run_in_executor(self.compute.thread, level, self.state, meeting)
-            await first_error_or_result(_awaited(level_now), guards)
+            await first_error_or_result(level_now, guards)
             self.state.agreed_round = meeting.agreement.next_round
             await self._show_taken_over()
             self._show_lost()
@@ -210,21 +171,19 @@ class TaskRun:
             goodbye.reason = public_reason(ROLES[self.party], error)
             raise
         finally:
-            self.view.relay = None
             has_peer_finished = await self._leave(link, tuples, guards, goodbye)
         if not has_peer_finished:
             raise PeerUnreachableError("the other aggregator left before it said that it had finished")
         return goodbye.reason
 
     def _runner(self, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
-        self.view.task_id, self.view.parameters = meeting.agreement.task_id, self.state.model.parameters
-        self.view.relay = meeting.link.relay if self.party == 0 else None
-        links = Links(meeting.link, meeting.lane, tuples, self.view.sessions)
-        return RoundRunner(self.state, links, self.compute, self.view.spool, self.on_state)
+        self.telemetry.in_task(meeting.agreement.task_id, self.state.model.parameters)
+        links = Links(meeting.link, meeting.lane, tuples, self.sessions)
+        return RoundRunner(self.state, links, self.compute, self.capacity, self.on_state)
 
     async def _show_taken_over(self) -> None:
         """A round that the other server had committed and we had not, to operators."""
-        for round in self.state.committed[len(self.view.records) :]:
+        for round in self.state.committed[len(self.telemetry.records) :]:
             await self._publish(round)
 
     def _tuple_source(self, task_id: str) -> TupleSource:
@@ -233,29 +192,27 @@ class TaskRun:
         def channel() -> grpc.aio.Channel:
             return dial(dealer_address, Role.DEALER, self.credentials.tls, self.credentials.dealer)
 
-        hello = hello_to(self.task, task_id=task_id)
+        hello = hello_to(self.state.task, task_id=task_id)
         return TupleSource(self.party, channel, hello, dealer_address, self.state.burns)
 
-    async def _rounds(self, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: _Patience) -> str:
+    async def _rounds(self, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: Patience) -> str:
         """Run rounds until the task is over. Return why it is."""
         if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is not None:
             return why_over  # it was before we met: clients and dealer may have gone
         self.state.require_rounds_left()
-        self.view.enter("waiting for the dealer")
+        self.telemetry.entered("waiting for the dealer")
         await tuples.wait_until_greeted(patience.left_s)
         await self._wait_for_clients(is_resumed=next_round > 0, n_before=patience.n_clients)
         patience.ends()
         for t in itertools.count(next_round):
             self.drain.between_rounds()
-            if self.state.n_committed >= self.task.rounds:
+            if self.state.n_committed >= self.state.task.rounds:
                 break
-            if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.task.clients), t):
+            if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.state.task.clients), t):
                 return f"the privacy budget is spent after {self.state.n_committed} rounds"
-            self.view.bytes_uploaded, patience.n_clients = 0, len(self.view.sessions.connected)
-            record = await runner.run_round(t)
-            bytes_by_link = {**record.bytes_by_link, "from_clients": self.view.bytes_uploaded}
-            await self._publish(replace(record, bytes_by_link=bytes_by_link))
-        return f"{self.task.rounds} rounds done"
+            patience.n_clients = len(self.sessions.connected)
+            await self._publish(await runner.run_round(t))
+        return f"{self.state.task.rounds} rounds done"
 
     async def _leave(
         self,
@@ -281,10 +238,10 @@ class TaskRun:
         n_before: connected at the start of the last round of this process. After the loss of another server, as many
         are enough: clients that rounds went on without are not waited for again.
         """
-        self.view.enter("registering clients")
-        sessions, n_all = self.view.sessions, len(self.task.clients)
-        n_enough = self.task.min_clients if n_before is None else min(self.task.min_clients, n_before)
-        timeout_s = max(self.task.registration_timeout_s, self.config.reconnect_timeout_s if is_resumed else 0.0)
+        self.telemetry.entered("registering clients")
+        sessions, n_all = self.sessions, len(self.state.task.clients)
+        n_enough = self.state.task.min_clients if n_before is None else min(self.state.task.min_clients, n_before)
+        timeout_s = max(self.state.task.registration_timeout_s, self.config.reconnect_timeout_s if is_resumed else 0.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await sessions.wait_for(n_enough if is_resumed else n_all)
@@ -298,10 +255,10 @@ class TaskRun:
 
     async def _publish(self, record: CommittedRound) -> None:
         """Show the new model and the round's record to operators, and write both down for them."""
-        parameters = self.view.parameters = self.state.model.parameters
-        self.view.records.append(record)
+        parameters = self.state.model.parameters
+        self.telemetry.released(record, parameters)
         await to_the_end(write_round, self.config.state_dir, record, parameters)
-        self.view.telemetry.committed(record)
+        self.telemetry.committed(record)
         log.info(
             "round.committed",
             task=self.state.store.task_id,
@@ -328,10 +285,6 @@ def public_reason(role: Role, error: Exception) -> str:
         return str(error)
     log.error("aggregator.failed", error=type(error).__name__)
     return f"{role} failed ({type(error).__name__})"
-
-
-async def _awaited(future: asyncio.Future[T]) -> T:
-    return await future
 
 
 async def _stays(link: PeerLink) -> None:

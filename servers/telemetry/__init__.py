@@ -2,7 +2,7 @@
 
 Modules:
 
-    status  the snapshot that the dashboard, `/status.json` and `precad status` show
-    events  what happens, as the server reports it: counters, and the times and reasons that records do not hold
+    events  the one owner of what a server says of itself: state, task, round, records and end; and counters
+    status  the snapshot of it that the dashboard, `/status.json` and `precad status` show
     logs    every log line says which server, task and round it is about
 """

@@ -1,8 +1,7 @@
-"""Telemetry of a server while it works: one line at each place where something happens.
+"""Status of one server while it works: one line at each place where something happens.
 
-It counts for Prometheus, in a registry of its own. It keeps what neither the task's records nor the services' view
-hold. That is since when the state is what it is, why uploads were refused, and who was not connected. It changes
-nothing, never waits and never fails a caller.
+`Telemetry` is the one owner of what a server says of itself. Its own services read it, and so do snapshots for
+operators, health checks and log lines. It counts for Prometheus beside that. It never waits and never fails a caller.
 """
 
 from __future__ import annotations
@@ -13,8 +12,11 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import prometheus_client as prometheus
+from numpy.typing import NDArray
 
+from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.states import Collecting, RoundState, Selecting, Validated
@@ -39,33 +41,46 @@ class RoundNotes:
 
 @dataclass(slots=True)
 class Flight:
-    """The round in flight, by name: none of its vectors."""
+    """The round in flight."""
 
     round: int
     began_at: float
     chosen: tuple[str, ...] = ()
+    collecting: Collecting | None = None
+    """Its state while uploads may come in."""
     accepted: tuple[str, ...] | None = None
     rejected: tuple[str, ...] = ()
 
 
 class Telemetry:
-    """Telemetry of one server. For the event loop."""
+    """Status of one server, and what it counts. For the event loop."""
 
     def __init__(self, role: Role) -> None:
         self.role, self.started_at = role, time.time()
         self.state, self.since = "starting", self.started_at
-        self.is_listening = self.is_draining = self.is_over = False
-        self.refused: Counter[RefusalReason] = Counter()
-        self.n_batches_dealt = 0
+        self.is_listening = self.is_draining = False
+        self.ended: common_pb2.Goodbye | None = None
+        self.task_id = ""
+        self.round = 0
+        """The latest that this process began."""
+        self.flight: Flight | None = None
+        self.records: list[CommittedRound] = []
+        """All committed rounds of the task, also those of earlier processes."""
+        self.parameters: NDArray[np.float32] | None = None
+        """The model after the last of them."""
         self.n_lost = 0
         self.unknown: list[Attempt] = []
         """Rounds whose check began, and whose verdicts this server never saw."""
-        self.flight: Flight | None = None
         self.notes: OrderedDict[int, RoundNotes] = OrderedDict()
-        self.registry = prometheus.CollectorRegistry()
-        prometheus.ProcessCollector(registry=self.registry)
-        prometheus.PlatformCollector(registry=self.registry)
-        self._count = _Counters(self.registry)
+        self.refused: Counter[RefusalReason] = Counter()
+        self.n_batches_dealt = 0
+        self._count = _Counters()
+        self.registry = self._count.registry
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the task is over, and this server about to leave."""
+        return self.ended is not None
 
     @property
     def is_ready(self) -> bool:
@@ -75,12 +90,32 @@ class Telemetry:
         """
         return self.is_listening and not self.is_draining and not self.is_over
 
+    @property
+    def collecting(self) -> Collecting | None:
+        """Return the round that takes uploads now."""
+        return None if self.flight is None else self.flight.collecting
+
+    def about(self) -> dict[str, object]:
+        """Return the context of every line that is logged on the server's behalf."""
+        known = {"role": self.role, "task": self.task_id, "round": None if self.flight is None else self.flight.round}
+        return {key: value for key, value in known.items() if value not in ("", None)}
+
     def entered(self, state: str) -> None:
         """The server is in another state now."""
         if state != self.state:
             self.state, self.since = state, time.time()
         if state not in PHASE_OF_STATE:
             self.flight = None
+
+    def over(self, state: str, goodbye: common_pb2.Goodbye) -> None:
+        """The task is over for this server. goodbye: what the others are told."""
+        self.ended = goodbye
+        self.entered(state)
+
+    def in_task(self, task_id: str, parameters: NDArray[np.float32], records: Sequence[CommittedRound] = ()) -> None:
+        """The server has opened its files, or met the other one. records: those that are not shown yet."""
+        self.task_id, self.parameters = task_id, parameters
+        self.records.extend(records)
 
     def note(self, round: int) -> RoundNotes:
         """Return the notes of this round; the notes of old rounds make room."""
@@ -100,24 +135,33 @@ class Telemetry:
 
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
         """The round in flight is in another state now; `connected`: clients with a session."""
+        if self.flight is not None:
+            self.flight.collecting = None
         match state:
             case Selecting():
-                self.flight = Flight(state.round, time.time())
+                self.round, self.flight = state.round, Flight(state.round, time.time())
             case Collecting() if self.flight is not None:
-                self.flight.chosen = state.chosen
+                self.flight.chosen, self.flight.collecting = state.chosen, state
                 self.note(state.round).absent = frozenset(state.chosen) - connected
             case Validated() if self.flight is not None:
                 self.flight.accepted, self.flight.rejected = state.accepted, state.rejected
+        self.entered(type(state).__name__.lower())
+
+    def released(self, record: CommittedRound, parameters: NDArray[np.float32]) -> None:
+        """Both servers hold the model that a round made."""
+        self.records.append(record)
+        self.parameters = parameters
 
     def committed(self, record: CommittedRound) -> None:
-        """A round has been committed at this server, and what it made is on disk: it is no longer in flight."""
+        """The record of a released round is on disk too: the round is no longer in flight."""
         self.flight = None
         self.note(record.number).committed_at = time.time()
         self._count.committed(record)
 
     @contextmanager
-    def submission(self, client: str, round: int, *, is_chosen: bool) -> Iterator[None]:
+    def submission(self, client: str) -> Iterator[None]:
         """Around the taking of one upload: counts its refusal."""
+        round, is_chosen = self.round, self.collecting is not None and self.collecting.intake.is_chosen(client)
         try:
             yield
         except SubmissionRefusedError as error:
@@ -150,9 +194,13 @@ class Telemetry:
 
 
 class _Counters:
-    """The counters and histograms. What is known beforehand is there from the start, as zero."""
+    """Counters and histograms, in their own registry. What is known beforehand is there from the start, as zero."""
 
-    def __init__(self, registry: prometheus.CollectorRegistry) -> None:
+    def __init__(self) -> None:
+        self.registry = registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=registry)
+        prometheus.PlatformCollector(registry=registry)
+
         def counter(name: str, text: str, *labels: str) -> prometheus.Counter:
             return prometheus.Counter(name, text, labels, registry=registry)
 

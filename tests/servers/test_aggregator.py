@@ -20,6 +20,7 @@ from precad.clients.submission import RoundInvitation
 from precad.clients.upload.session import parts_of
 from precad.deploy.errors import exit_code_of
 from precad.dp.noise import rounded_gaussian
+from precad.mpc import joint_coin
 from precad.mpc.prg import Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import BatchShape, ServerTuples
@@ -28,9 +29,10 @@ from precad.servers.aggregator import Aggregator
 from precad.servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
 from precad.servers.links.dealer import TupleSource
 from precad.servers.links.peer import PeerLink
+from precad.servers.rounds.equipment import NoiseSource
 from precad.servers.store.state import TaskState
 from precad.servers.task import run as task_run
-from tests.harness.harness import LeashedClient, Pki, asynchronous, free_addresses, running, small_task
+from tests.harness.harness import FixedBytes, LeashedClient, Pki, asynchronous, free_addresses, running, small_task
 
 TASK = small_task()
 
@@ -114,6 +116,34 @@ async def test_a_task_whose_budget_allows_no_round_is_no_success(pki: Pki, tmp_p
     async with running(task, pki, tmp_path, noises=noises) as deployment:
         ends = await asyncio.gather(*deployment._runs, return_exceptions=True)
     _require_no_success(ends, "the task ended without a round: the privacy budget is spent after 0")
+
+
+@asynchronous
+async def test_all_that_servers_draw_comes_from_the_randomness_that_they_are_given(pki: Pki, tmp_path: Path) -> None:
+    """The task's name, both halves of every joint coin, the dealer's seeds and the noise, as often as each is due."""
+    task, n_noises = small_task(rounds=2, client_rate=1e-6), [0, 0]
+    coins, tuples = (FixedBytes("a"), FixedBytes("b")), FixedBytes("dealer")
+
+    def counted(party: int) -> NoiseSource:
+        def noise(std: float, dim: int) -> RingArray:
+            n_noises[party] += 1
+            return np.zeros(dim, dtype=np.int64)
+
+        return noise
+
+    noises = (counted(0), counted(1))
+    async with running(task, pki, tmp_path, noises=noises, coins=coins, tuples=tuples) as deployment:
+        clients = [LeashedClient(name, deployment) for name in task.clients]
+        await asyncio.gather(*(client.join() for client in clients))
+        await asyncio.gather(*(client.goodbye() for client in clients))
+        await deployment.finish()
+        names = {aggregator._telemetry.task_id for aggregator in deployment.aggregators}
+    name = joint_coin.digest(b"task id", coins[0].drawn[0], coins[1].drawn[0])
+    assert names == {f"small-{name.hex()[:16]}"}
+    for coin in coins:  # then, of each round, one half for its clients and one for its challenge
+        assert [len(value) for value in coin.drawn] == [16, 32, 32, 32, 32]
+    assert [len(value) for value in tuples.drawn] == [16, 16] * 2
+    assert n_noises == [2, 2]
 
 
 @asynchronous

@@ -23,6 +23,7 @@ import pytest
 from precad.deploy.authority.pki import issue
 from precad.mpc import ring
 from precad.mpc.errors import MalformedMessageError
+from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.burning import MemoryBurns
 from precad.mpc.tuples.correlations import (
@@ -318,10 +319,10 @@ async def test_a_batch_survives_one_server_hanging_up(party: int, pki: Pki, monk
     """While it is made, whoever asked first: the other server has its part all the same."""
     started, may_finish = threading.Event(), threading.Event()
 
-    def slow(shape: BatchShape) -> tuple[Dealt, Dealt]:
+    def slow(shape: BatchShape, random_bytes: RandomBytes) -> tuple[Dealt, Dealt]:
         started.set()
         assert may_finish.wait(30)
-        return deal(shape)
+        return deal(shape, random_bytes)
 
     monkeypatch.setattr(dealer_module, "deal", slow)
     async with dealing(pki) as desk, desk.source(1 - party) as other:

@@ -299,11 +299,11 @@ async def seconds_to_meet(folder: Path, how: str, n: int) -> float:
             if n:
                 strangers = flood(int(lane.rpartition(":")[2]), how, n)
                 await asyncio.to_thread(stack.enter_context, strangers)  # they wait for B's port
-            await until(lambda: b._view.state == "linking")
+            await until(lambda: b._telemetry.state == "linking")
             start = time.monotonic()
             runs.append(asyncio.create_task(a.run()))
             async with asyncio.timeout(30):
-                await until(lambda: {a._view.state, b._view.state} == {"registering clients"})
+                await until(lambda: {a._telemetry.state, b._telemetry.state} == {"registering clients"})
             return time.monotonic() - start
         finally:
             for run in runs:

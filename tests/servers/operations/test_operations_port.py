@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from yarl import URL
 
+from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Role
 from precad.servers.config import DealerConfig
@@ -34,9 +35,12 @@ from precad.servers.operations import port as port_module
 from precad.servers.operations.access import MAX_FAILURES, RECOVERY_S, BrowserSessions, FailureLimit, Token, load_token
 from precad.servers.operations.port import MAX_STREAMS, OperationsPort, operations_port
 from precad.servers.operations.snapshot import of_dealer
+from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.states import Collecting, Selecting
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import Status
-from tests.harness.harness import Pki, asynchronous, free_addresses, until
+from tests.harness.harness import Pki, asynchronous, free_addresses, small_task, until
+from tests.harness.room import roomy
 
 TOKEN, WRONG = "right-token-of-this-server-0123456789", "wrong-token-of-this-server-0123456789"
 SECRET_PATHS = ["/readyz", "/metrics", "/status.json", "/events", "/dashboard.js", "/checkpoints/model.npy", "/nowhere"]
@@ -56,7 +60,8 @@ class Server:
 async def served(state_dir: Path | None = None) -> AsyncIterator[Server]:
     """A port on loopback."""
     telemetry = Telemetry(Role.AGGREGATOR_A)
-    server = Server("", telemetry, of_dealer(telemetry, task="task-1", n_connected=2, n_waiting=0))
+    telemetry.task_id = "task-1"
+    server = Server("", telemetry, of_dealer(telemetry, n_connected=2, n_waiting=0))
     operations = OperationsPort(Token(TOKEN), telemetry, lambda: server.status, state_dir, is_tls=False)
     async with operations.listening("127.0.0.1:0", None) as number:
         server.url = f"http://127.0.0.1:{number}"
@@ -392,7 +397,8 @@ async def until_async(ask: Callable[[], object], status: int) -> None:
 @asynchronous
 async def test_events_come_when_something_changes_and_the_last_one_before_the_end() -> None:
     telemetry = Telemetry(Role.DEALER)
-    status = of_dealer(telemetry, task="task-1", n_connected=0, n_waiting=0)
+    telemetry.task_id = "task-1"
+    status = of_dealer(telemetry, n_connected=0, n_waiting=0)
     operations = OperationsPort(Token(TOKEN), telemetry, lambda: status, None, is_tls=False)
     seen: list[str] = []
 
@@ -421,7 +427,13 @@ async def test_events_come_when_something_changes_and_the_last_one_before_the_en
 async def test_readiness_begins_with_listening_and_ends_with_draining() -> None:
     async with served() as server, browser(server) as session:
         answers = []
-        for change in ({}, {"is_listening": True}, {"is_draining": True}, {"is_draining": False}, {"is_over": True}):
+        for change in (
+            {},
+            {"is_listening": True},
+            {"is_draining": True},
+            {"is_draining": False},
+            {"ended": common_pb2.Goodbye()},
+        ):
             for name, value in change.items():
                 setattr(server.telemetry, name, value)
             answer = await session.get("/readyz", headers=BEARER)
@@ -431,13 +443,18 @@ async def test_readiness_begins_with_listening_and_ends_with_draining() -> None:
 
 
 def test_refusals_are_counted_by_reason_and_kept_by_client_of_the_round() -> None:
-    telemetry = Telemetry(Role.AGGREGATOR_A)
-    for client, reason, is_chosen in (
-        ("alice", RefusalReason.LATE, True),
-        ("alice", RefusalReason.DUPLICATE, True),
-        ("stranger", RefusalReason.NOT_CHOSEN, False),
+    telemetry, intake = (
+        Telemetry(Role.AGGREGATOR_A),
+        Intake(task=small_task(), task_id="t", party=0, round=3, chosen=("alice",), model_digest=b"", capacity=roomy()),
+    )
+    telemetry.entered_round(Selecting(3), frozenset())
+    telemetry.entered_round(Collecting(3, ("alice",), None, intake, b""), frozenset({"alice"}))
+    for client, reason in (
+        ("alice", RefusalReason.LATE),
+        ("alice", RefusalReason.DUPLICATE),
+        ("stranger", RefusalReason.NOT_CHOSEN),
     ):
-        with pytest.raises(SubmissionRefusedError), telemetry.submission(client, 3, is_chosen=is_chosen):
+        with pytest.raises(SubmissionRefusedError), telemetry.submission(client):
             raise SubmissionRefusedError(reason, "x")
     assert telemetry.notes[3].refusals == {"alice": RefusalReason.LATE}
     assert dict(telemetry.refused) == {RefusalReason.LATE: 1, RefusalReason.DUPLICATE: 1, RefusalReason.NOT_CHOSEN: 1}
@@ -513,7 +530,7 @@ async def test_without_an_address_there_is_no_port_and_a_taken_one_is_reported(p
     telemetry = Telemetry(Role.DEALER)
 
     def status() -> Status:
-        return of_dealer(telemetry, task="", n_connected=0, n_waiting=0)
+        return of_dealer(telemetry, n_connected=0, n_waiting=0)
 
     async with operations_port(config(pki, tmp_path), telemetry, status):
         pass
@@ -538,7 +555,7 @@ async def test_over_tls_the_server_shows_its_certificate_and_the_cookie_is_secur
     telemetry = Telemetry(Role.DEALER)
     trust = ssl.create_default_context(cafile=pki.authority)
     async with (
-        operations_port(own, telemetry, lambda: of_dealer(telemetry, task="", n_connected=0, n_waiting=0)),
+        operations_port(own, telemetry, lambda: of_dealer(telemetry, n_connected=0, n_waiting=0)),
         aiohttp.ClientSession(f"https://{address}") as session,
     ):
         answer = await session.post(

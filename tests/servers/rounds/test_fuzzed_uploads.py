@@ -31,15 +31,18 @@ from precad.mpc.sharing import Mode
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
-from precad.servers.door.servicers import AggregatorServicer, TaskView
-from precad.servers.door.transfers import Transfers
-from precad.servers.errors import CallRefusedError, Limit
+from precad.servers.door.revocation import Revocations
+from precad.servers.door.servicers import AggregatorServicer
+from precad.servers.errors import CallRefusedError
 from precad.servers.rounds import intake as intake_module
-from precad.servers.rounds.intake import Intake, RelayedUploads
+from precad.servers.rounds.intake import Intake, Relay
+from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.sessions import Sessions
+from precad.servers.rounds.states import Collecting, Selecting
 from precad.servers.rounds.uploads import Spool
 from precad.servers.telemetry.events import Telemetry
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
+from tests.harness.room import roomy
 
 CLIENTS = ("alice", "bob", "mallory")
 ROUND, DIM = 3, 24
@@ -72,32 +75,39 @@ class Pair:
             Spool(folder / role, slot_bytes=8 * DIM, memory_bytes=memory, max_memory_upload=memory)
             for role in AGGREGATORS
         ]
-        self.intakes = [
-            Intake(task=self.task, task_id="small-1", party=p, round=ROUND, chosen=CLIENTS, model_digest=MODEL)
-            for p in (0, 1)
-        ]
-        relays = RelayedUploads(self.spools[1], 8 * DIM, self.intakes[1].relay)
+        self.intakes = [self.open_intake(1)]
+        relays = RelayedUploads(self.spools[1], 8 * DIM, self.intakes[0].relay)
         self.seeds = [tuples.hand_out_mask_seeds(CLIENTS) for tuples in self.tuples] if mode == "masked" else []
         if mode == "masked":
-            self.intakes[1].await_relays(self.seeds[1])
+            self.intakes[0].await_relays(self.seeds[1])
 
         def relay(t: int, client: str, payload: Any, statement: bytes) -> None:
             relays.take(t, client, payload[:100], False, b"")
             relays.take(t, client, payload[100:], True, statement)
 
-        self.servicers = []
-        for party in (0, 1):
-            view = TaskView(
-                task=self.task,
-                party=party,
-                sessions=Sessions(CLIENTS),
-                spool=self.spools[party],
-                telemetry=Telemetry(AGGREGATORS[party]),
-                uploads=Transfers(Limit.UPLOADS, 256, min_bytes_s=0.0, grace_s=5.0),
-                downloads=Transfers(Limit.DOWNLOADS, 256, min_bytes_s=0.0, grace_s=5.0),
-            )
-            view.intake, view.relay = self.intakes[party], relay if party == 0 else None
-            self.servicers.append(AggregatorServicer(view))
+        self.intakes.insert(0, self.open_intake(0, relay if mode == "masked" else None))
+        self.servicers = [self.servicer(party) for party in (0, 1)]
+
+    def open_intake(self, party: int, relay: Relay | None = None) -> Intake:
+        """One server's, with its own spool."""
+        return Intake(
+            task=self.task,
+            task_id="small-1",
+            party=party,
+            round=ROUND,
+            chosen=CLIENTS,
+            model_digest=MODEL,
+            capacity=roomy(self.spools[party]),
+            relay=relay,
+        )
+
+    def servicer(self, party: int) -> AggregatorServicer:
+        """One server's, told that the round takes uploads."""
+        telemetry = Telemetry(AGGREGATORS[party])
+        telemetry.entered_round(Selecting(ROUND), frozenset())
+        collecting = Collecting(ROUND, CLIENTS, self.tuples[party], self.intakes[party], b"")
+        telemetry.entered_round(collecting, frozenset(CLIENTS))
+        return AggregatorServicer(self.task, Sessions(CLIENTS), telemetry, Revocations(None))
 
     def submission(self, client: str, vector: RingArray) -> Submission:
         """As an honest client makes it."""
@@ -318,13 +328,13 @@ async def test_mutated_messages_over_tls_cost_nobody_else_the_round(mode: str, t
                     codes.add(error.code())
         for stream_of_events in mallory.streams:
             stream_of_events.cancel()
-        views = [aggregator._view for aggregator in deployment.aggregators]
-        await until(lambda: not any("mallory" in view.sessions.connected for view in views))
+        sessions = [aggregator._sessions for aggregator in deployment.aggregators]
+        await until(lambda: not any("mallory" in connected.connected for connected in sessions))
         for client in (clients["alice"], clients["bob"]):
             await client.submit(client.make(ones(), await client.invitation()))
         mallory.streams.clear()
         await mallory.join()
-        for client in clients.values():
+        for client in (mallory, clients["alice"], clients["bob"]):  # a round waits for those who did not just return
             await client.submit(client.make(ones(), await client.invitation()))
         await asyncio.gather(*(client.goodbye() for client in clients.values()))
         await deployment.finish()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,13 @@ from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
-from precad.servers.errors import RefusalReason, SubmissionRefusedError
+from precad.servers.errors import NoRoomError, OverloadedError, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds import intake as intake_module
-from precad.servers.rounds.intake import Intake
-from precad.servers.rounds.uploads import MemoryPayload
-from tests.harness.harness import asynchronous, small_task
+from precad.servers.rounds.intake import Intake, Relay
+from precad.servers.rounds.transfers import Capacity
+from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
+from tests.harness.harness import asynchronous, small_task, until, upload_to
+from tests.harness.room import roomy
 
 MODEL_DIGEST = bytes(range(32))
 ROUND = 5
@@ -36,10 +40,25 @@ SEEDS = (Seed(bytes(16)), Seed(bytes([1] * 16)))
 
 
 def open_intake(
-    mode: str = "masked", party: int = 0, chosen: Sequence[str] = ("alice", "bob"), **changes: Any
+    mode: str = "masked",
+    party: int = 0,
+    chosen: Sequence[str] = ("alice", "bob"),
+    *,
+    capacity: Capacity | None = None,
+    relay: Relay | None = None,
+    **changes: Any,
 ) -> Intake:
     task = small_task(mode=mode, **changes)
-    return Intake(task=task, task_id="small-1", party=party, round=ROUND, chosen=chosen, model_digest=MODEL_DIGEST)
+    return Intake(
+        task=task,
+        task_id="small-1",
+        party=party,
+        round=ROUND,
+        chosen=chosen,
+        model_digest=MODEL_DIGEST,
+        capacity=capacity or roomy(),
+        relay=relay,
+    )
 
 
 def submission(client: str = "alice", mode: str = "masked", slot: int = 0) -> Submission:
@@ -58,38 +77,63 @@ def changed(binding: common_pb2.Binding, **fields: Any) -> common_pb2.Binding:
 
 
 def state_of(intake: Intake) -> dict[str, Any]:
-    """Everything that it holds, by value."""
-    return {
+    """Everything that it holds, by value, and how much room it takes."""
+    held = {
         name: value.is_set() if isinstance(value, asyncio.Event) else copy.deepcopy(value)
         for name, value in vars(intake).items()
+        if name not in ("_capacity", "_receiving", "_uploads")
     }
+    held["uploads"] = {client: (taken.binding, taken.payload[:]) for client, taken in intake._uploads.items()}
+    return {**held, "receiving": intake.n_receiving, "room": room_of(intake)}
 
 
-def submit(intake: Intake, upload: Submission, party: int) -> None:
-    begin(intake, upload, party)
-    intake.finish(upload.binding.client, upload.binding, MemoryPayload(upload.payloads[party]), upload.salt_to(party))
+def room_of(intake: Intake) -> tuple[int, int]:
+    """Bytes that uploads take, and places of those that come in."""
+    return intake._capacity.spool._in_memory, len(intake._capacity.uploads._places)
 
 
-def begin(intake: Intake, upload: Submission, party: int) -> None:
-    intake.begin(upload.binding.client, upload.binding, upload.statement, upload.salt_to(party))
+def with_payload(upload: Submission, party: int, payload: bytes) -> Submission:
+    """Other bytes to one server, under the same binding."""
+    payloads = (payload, upload.payloads[1]) if party == 0 else (upload.payloads[0], payload)
+    return dataclasses.replace(upload, payloads=payloads)
 
 
-async def fail(intake: Intake, client: str) -> None:
+async def begun(intake: Intake, client: str, delay_s: float = 0.0, error: Exception | None = None) -> None:
+    """An upload that has begun and does not end, or breaks off."""
+    async with intake.upload(client) as coming:
+        coming.begin(submission(client).binding, bytes(32))
+        if error is None:
+            await asyncio.Event().wait()
+        await asyncio.sleep(delay_s)
+        raise error
+
+
+async def fail(intake: Intake, client: str, delay_s: float = 0.0) -> None:
     """An upload that has begun breaks off."""
     with pytest.raises(ConnectionError):
-        async with intake.receiving(client):
-            raise ConnectionError
+        await begun(intake, client, delay_s, ConnectionError())
 
 
-def refusal(
+async def refusal(
     intake: Intake, client: str, binding: common_pb2.Binding, statement: bytes = bytes(32), salt: bytes = b""
 ) -> SubmissionRefusedError:
-    """The error of a `begin` that must be refused and change nothing."""
+    """The error of a header that must be refused and change nothing."""
     before = state_of(intake)
     with pytest.raises(SubmissionRefusedError) as caught:
-        intake.begin(client, binding, statement, salt)
+        async with intake.upload(client) as coming:
+            coming.begin(binding, statement, salt)
     assert state_of(intake) == before
     return caught.value
+
+
+async def refusal_of_bytes(intake: Intake, upload: Submission) -> RefusalReason:
+    """The reason why an upload whose header is right does not count. Its client is waited for no more, and no byte of
+    it is kept."""
+    with pytest.raises(SubmissionRefusedError) as caught:
+        await upload_to(intake, upload)
+    assert (intake._uploads, room_of(intake)) == ({}, (0, 0))
+    assert "alice" not in intake._expected
+    return caught.value.reason
 
 
 # What is taken
@@ -100,7 +144,7 @@ def refusal(
 async def test_an_honest_upload_comes_out_as_this_servers_vector(mode: str, party: int) -> None:
     """masked: b; shares: the expansion of the seed at A under the client's slot, the other share at B."""
     intake, upload = open_intake(mode, party, chosen=("alice", "bob")), submission("bob", mode, slot=1)
-    submit(intake, upload, party)
+    await upload_to(intake, upload)
     assert intake.close() == {"bob": convert.binding_digest(upload.binding)}
     expected: RingArray
     if (mode, party) == ("shares", 0):
@@ -130,7 +174,7 @@ async def test_both_shares_of_an_upload_sum_to_the_clients_vector() -> None:
     total = np.zeros(24, dtype=np.int64)
     for party in (0, 1):
         intake = open_intake("shares", party, chosen=("alice", "bob"))
-        submit(intake, upload, party)
+        await upload_to(intake, upload)
         intake.close()
         total += intake.vector("bob")[:]
     assert_array_equal(total, np.arange(24))
@@ -222,21 +266,24 @@ async def test_a_relay_after_the_lock_is_dropped() -> None:
 # What is refused
 
 
-def test_the_certificate_decides_who_the_client_is() -> None:
+@asynchronous
+async def test_the_certificate_decides_who_the_client_is() -> None:
     """An enrolled, chosen client cannot upload in the name of another."""
-    error = refusal(open_intake(), "bob", submission("alice").binding)
+    error = await refusal(open_intake(), "bob", submission("alice").binding)
     assert error.reason is RefusalReason.WRONG_CLIENT
     assert "'bob'" in str(error)
 
 
-def test_a_client_that_was_not_chosen_is_refused() -> None:
-    assert refusal(open_intake(), "mallory", submission("mallory").binding).reason is RefusalReason.NOT_CHOSEN
+@asynchronous
+async def test_a_client_that_was_not_chosen_is_refused() -> None:
+    assert (await refusal(open_intake(), "mallory", submission("mallory").binding)).reason is RefusalReason.NOT_CHOSEN
 
 
 @pytest.mark.parametrize("round", [0, ROUND - 1, ROUND + 1, 2**63])
-def test_another_round_is_refused(round: int) -> None:
+@asynchronous
+async def test_another_round_is_refused(round: int) -> None:
     binding = changed(submission().binding, round=round)
-    assert refusal(open_intake(), "alice", binding).reason is RefusalReason.WRONG_ROUND
+    assert (await refusal(open_intake(), "alice", binding)).reason is RefusalReason.WRONG_ROUND
 
 
 @pytest.mark.parametrize(
@@ -253,14 +300,16 @@ def test_another_round_is_refused(round: int) -> None:
         ("digest_b", bytes(33)),
     ],
 )
-def test_a_binding_to_anything_else_is_refused(field: str, value: Any) -> None:
+@asynchronous
+async def test_a_binding_to_anything_else_is_refused(field: str, value: Any) -> None:
     binding = changed(submission().binding, **{field: value})
-    assert refusal(open_intake(), "alice", binding).reason is RefusalReason.WRONG_BINDING
+    assert (await refusal(open_intake(), "alice", binding)).reason is RefusalReason.WRONG_BINDING
 
 
 @pytest.mark.parametrize(("mode", "n_bytes"), [("masked", 0), ("masked", 31), ("masked", 33), ("shares", 32)])
-def test_a_statement_goes_with_a_masked_vector(mode: str, n_bytes: int) -> None:
-    error = refusal(open_intake(mode), "alice", submission(mode=mode).binding, bytes(n_bytes))
+@asynchronous
+async def test_a_statement_goes_with_a_masked_vector(mode: str, n_bytes: int) -> None:
+    error = await refusal(open_intake(mode), "alice", submission(mode=mode).binding, bytes(n_bytes))
     assert error.reason is RefusalReason.WRONG_BINDING
 
 
@@ -268,51 +317,64 @@ def test_a_statement_goes_with_a_masked_vector(mode: str, n_bytes: int) -> None:
     ("mode", "party", "n_bytes"),
     [("masked", 0, 32), ("shares", 0, 32), ("shares", 1, 0), ("shares", 1, 31), ("shares", 1, 33)],
 )
-def test_a_salt_goes_with_the_share_of_b_alone(mode: str, party: int, n_bytes: int) -> None:
+@asynchronous
+async def test_a_salt_goes_with_the_share_of_b_alone(mode: str, party: int, n_bytes: int) -> None:
     """A refuses one that should not have come: its client shows A what hides its update from A."""
     upload = submission(mode=mode)
-    error = refusal(open_intake(mode, party), "alice", upload.binding, upload.statement, bytes(n_bytes))
+    error = await refusal(open_intake(mode, party), "alice", upload.binding, upload.statement, bytes(n_bytes))
     assert error.reason is RefusalReason.WRONG_BINDING
 
 
-def test_b_takes_no_masked_vector_from_a_client() -> None:
-    error = refusal(open_intake(party=1), "alice", submission().binding)
+@asynchronous
+async def test_b_takes_no_masked_vector_from_a_client() -> None:
+    error = await refusal(open_intake(party=1), "alice", submission().binding)
     assert error.reason is RefusalReason.WRONG_SERVER
 
 
-def test_every_field_of_a_binding_is_checked() -> None:
+@asynchronous
+async def test_every_field_of_a_binding_is_checked() -> None:
     """Whatever field the message gains: left empty, it is refused."""
     for field in common_pb2.Binding.DESCRIPTOR.fields:
         binding = submission().binding
         binding.ClearField(field.name)
-        refusal(open_intake(), "alice", binding)
+        await refusal(open_intake(), "alice", binding)
 
 
 @asynchronous
 async def test_a_second_upload_is_refused_while_and_after_the_first() -> None:
     """Also after one that failed: the client had its one chance."""
     intake, upload = open_intake(), submission()
-    intake.begin("alice", upload.binding, upload.statement)
-    assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
-    intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
-    assert refusal(intake, "alice", upload.binding).reason is RefusalReason.DUPLICATE
-    intake.begin("bob", submission("bob").binding, bytes(32))
+    async with intake.upload("alice") as coming:
+        coming.begin(upload.binding, upload.statement)
+        assert (await refusal(intake, "alice", upload.binding)).reason is RefusalReason.DUPLICATE
+        coming.write(upload.payloads[0])
+    assert (await refusal(intake, "alice", upload.binding)).reason is RefusalReason.DUPLICATE
     await fail(intake, "bob")
-    assert refusal(intake, "bob", submission("bob").binding).reason is RefusalReason.DUPLICATE
+    assert (await refusal(intake, "bob", submission("bob").binding)).reason is RefusalReason.DUPLICATE
     assert intake.close().keys() == {"alice"}
 
 
 @asynchronous
 async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
-    intake, upload = open_intake(), submission()
-    intake.begin("alice", upload.binding, upload.statement)
-    assert intake.close() == {}
-    assert refusal(intake, "bob", submission("bob").binding).reason is RefusalReason.LATE
-    before = state_of(intake)
-    with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
-    assert caught.value.reason is RefusalReason.LATE
-    assert state_of(intake) == before
+    """Neither one whose header came before, nor one whose header comes after."""
+    intake, upload = open_intake(chosen=("alice", "bob", "carol")), submission()
+
+    async def locked_after_its_bytes() -> None:
+        async with intake.upload("alice") as coming:
+            coming.begin(upload.binding, upload.statement)
+            coming.write(upload.payloads[0])
+            assert intake.close() == {}
+            assert (await refusal(intake, "bob", submission("bob").binding)).reason is RefusalReason.LATE
+
+    async def locked_before_its_header() -> None:
+        async with intake.upload("carol") as coming:
+            with pytest.raises(SubmissionRefusedError, match="late"):
+                await locked_after_its_bytes()
+            coming.begin(submission("carol").binding, bytes(32))
+
+    with pytest.raises(SubmissionRefusedError, match="late"):
+        await locked_before_its_header()
+    assert (intake._uploads, room_of(intake)) == ({}, (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -323,46 +385,98 @@ async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
         *(("shares", 1, n) for n in (0, 16, 191, 193)),
     ],
 )
-def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
+@asynchronous
+async def test_another_length_is_refused(mode: str, party: int, n_bytes: int) -> None:
     """Even where the digest is right: 8d bytes, a seed and 8d bytes are what the three expect."""
-    intake, payload, honest = open_intake(mode, party), bytes(n_bytes), submission(mode=mode)
+    payload, honest = bytes(n_bytes), submission(mode=mode)
     digest, salt = convert.sha256(payload), honest.salt_to(party)
     digests = {"digest_a": digest} if party == 0 else {"digest_b": convert.salted_digest(digest, salt)}
-    binding = changed(honest.binding, **digests)
-    intake.begin("alice", binding, honest.statement, salt)
-    before = state_of(intake)
-    with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", binding, MemoryPayload(payload), salt)
-    assert caught.value.reason is RefusalReason.WRONG_LENGTH
-    assert state_of(intake) == before
+    other = dataclasses.replace(with_payload(honest, party, payload), binding=changed(honest.binding, **digests))
+    assert await refusal_of_bytes(open_intake(mode, party), other) is RefusalReason.WRONG_LENGTH
+
+
+@asynchronous
+async def test_not_one_byte_too_many_is_kept() -> None:
+    """The upload is refused when it comes, before the end."""
+    intake, upload = open_intake(), submission()
+
+    async def one_too_many() -> None:
+        async with intake.upload("alice") as coming:
+            coming.begin(upload.binding, upload.statement)
+            coming.write(upload.payloads[0])
+            try:
+                coming.write(b"x")
+            finally:
+                assert coming.place.n_moved == 192
+
+    with pytest.raises(SubmissionRefusedError, match="expected 192 bytes, got more"):
+        await one_too_many()
+    assert room_of(intake) == (0, 0)
 
 
 @pytest.mark.parametrize(("mode", "party"), SERVERS)
-def test_other_bytes_than_announced_are_refused(mode: str, party: int) -> None:
+@asynchronous
+async def test_other_bytes_than_announced_are_refused(mode: str, party: int) -> None:
     """One flipped bit."""
-    intake, upload = open_intake(mode, party), submission(mode=mode)
-    begin(intake, upload, party)
-    before = state_of(intake)
-    with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", upload.binding, MemoryPayload(flipped(upload.payloads[party])), upload.salt_to(party))
-    assert caught.value.reason is RefusalReason.WRONG_DIGEST
-    assert state_of(intake) == before
+    upload = submission(mode=mode)
+    other = with_payload(upload, party, flipped(upload.payloads[party]))
+    assert await refusal_of_bytes(open_intake(mode, party), other) is RefusalReason.WRONG_DIGEST
 
 
-def test_another_salt_than_the_binding_was_made_with_is_refused() -> None:
+@asynchronous
+async def test_another_salt_than_the_binding_was_made_with_is_refused() -> None:
     """The digest that A holds too binds B's share all the same."""
-    intake, upload = open_intake("shares", 1), submission(mode="shares")
-    begin(intake, upload, 1)
-    with pytest.raises(SubmissionRefusedError) as caught:
-        intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[1]), flipped(upload.salt))
-    assert caught.value.reason is RefusalReason.WRONG_DIGEST
+    upload = submission(mode="shares")
+    other = dataclasses.replace(upload, salt=flipped(upload.salt))
+    assert await refusal_of_bytes(open_intake("shares", 1), other) is RefusalReason.WRONG_DIGEST
 
 
-def test_a_refusal_shows_no_byte_of_the_upload() -> None:
+@asynchronous
+async def test_an_upload_without_room_is_refused_and_its_client_not_waited_for(tmp_path: Path) -> None:
+    """The spool refuses, and the caller is told so by the one reason for it."""
+    intake = open_intake(capacity=roomy(Spool(tmp_path / "s", slot_bytes=8, memory_bytes=0, max_memory_upload=0)))
+    with pytest.raises(NoRoomError, match="no_room: an upload to the spool has at most 8 bytes, got 192"):
+        await upload_to(intake, submission())
+    assert intake._expected == {"bob"}
+    assert (await refusal(intake, "alice", submission().binding)).reason is RefusalReason.DUPLICATE
+
+
+@asynchronous
+async def test_an_upload_that_made_room_for_others_may_begin_again() -> None:
+    """Its client is waited for, before and after."""
+    intake, upload = open_intake(), submission()
+    slow = asyncio.create_task(begun(intake, "alice"))
+    await until(lambda: intake.n_receiving == 1)
+    intake._capacity.uploads._places["alice"].cut_off()
+    with pytest.raises(OverloadedError, match="slow_transfer"):
+        await slow
+    assert (intake._expected, room_of(intake)) == ({"alice", "bob"}, (0, 0))
+    await upload_to(intake, upload)
+    assert intake.close().keys() == {"alice"}
+
+
+@asynchronous
+async def test_what_a_takes_goes_on_to_b_and_nothing_else() -> None:
+    """Once, when it counts, with the client's statement."""
+    relayed: list[tuple[int, str, bytes, bytes]] = []
+    upload, other = submission("alice", slot=0), submission("bob", slot=1)
+
+    def relay(round: int, client: str, payload: Payload, statement: bytes) -> None:
+        relayed.append((round, client, payload[:], statement))
+
+    intake = open_intake(relay=relay)
+    await upload_to(intake, upload)
+    with pytest.raises(SubmissionRefusedError):
+        await upload_to(intake, with_payload(other, 0, flipped(other.payloads[0])))
+    assert relayed == [(ROUND, "alice", upload.payloads[0], upload.statement)]
+
+
+@asynchronous
+async def test_a_refusal_shows_no_byte_of_the_upload() -> None:
     """Reasons are public; payloads, digests of payloads and representations of intakes are not texts for anybody."""
     intake, upload = open_intake(), submission()
     with pytest.raises(SubmissionRefusedError) as caught:
-        submit(intake, Submission(upload.binding, (bytes([0xAB]) * 192, b""), upload.statement), 0)
+        await upload_to(intake, Submission(upload.binding, (bytes([0xAB]) * 192, b""), upload.statement))
     submit_text = f"{caught.value} {upload!r} {intake!r} {intake._uploads!r}"
     for secret in (upload.payloads[0], bytes([0xAB]) * 8, upload.statement):
         assert secret.hex()[:16] not in submit_text
@@ -396,9 +510,9 @@ async def test_a_round_without_clients_does_not_wait() -> None:
 async def test_the_last_upload_ends_the_wait(invited: set[str]) -> None:
     """Clients that were not chosen are not waited for."""
     intake = open_intake()
-    submit(intake, submission("alice"), 0)
+    await upload_to(intake, submission("alice"))
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(after(0.05, submit, intake, submission("bob"), 0))
+        tasks.create_task(after(0.05, upload_to, intake, submission("bob")))
         assert 0.04 < await wait(intake, invited) < 2
 
 
@@ -413,17 +527,16 @@ async def test_the_last_relay_ends_the_wait_at_b() -> None:
 @asynchronous
 async def test_a_failed_upload_is_not_waited_for() -> None:
     intake = open_intake()
-    submit(intake, submission("alice"), 0)
-    intake.begin("bob", submission("bob").binding, bytes(32))
+    await upload_to(intake, submission("alice"))
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(after(0.05, fail, intake, "bob"))
+        tasks.create_task(fail(intake, "bob", 0.05))
         assert 0.04 < await wait(intake, {"alice", "bob"}) < 2
 
 
 @asynchronous
 async def test_a_client_that_hangs_up_is_not_waited_for() -> None:
     intake = open_intake()
-    submit(intake, submission("alice"), 0)
+    await upload_to(intake, submission("alice"))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(after(0.05, intake.left, "bob"))
         assert 0.04 < await wait(intake, {"alice", "bob"}) < 2
@@ -432,7 +545,7 @@ async def test_a_client_that_hangs_up_is_not_waited_for() -> None:
 @asynchronous
 async def test_a_client_that_was_not_connected_when_the_round_opened_is_not_waited_for() -> None:
     intake = open_intake()
-    submit(intake, submission("alice"), 0)
+    await upload_to(intake, submission("alice"))
     assert await wait(intake, {"alice"}) < 0.1
 
 
@@ -440,10 +553,10 @@ async def test_a_client_that_was_not_connected_when_the_round_opened_is_not_wait
 async def test_a_client_that_comes_back_is_not_waited_for_in_the_round_in_progress() -> None:
     """It is not invited again. An upload that it still makes is taken all the same."""
     intake = open_intake()
-    submit(intake, submission("alice"), 0)
+    await upload_to(intake, submission("alice"))
     intake.left("bob")  # and is connected again before the round starts to wait
     assert await wait(intake, {"alice", "bob"}) < 0.1
-    submit(intake, submission("bob"), 0)
+    await upload_to(intake, submission("bob"))
     assert intake.close().keys() == {"alice", "bob"}
 
 
@@ -499,7 +612,7 @@ async def test_a_locked_peer_leaves_a_moment_for_uploads_under_way(
     intake, peer_locked = open_intake(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(after(0.0 if locked_before else 0.05, peer_locked.set))
-        tasks.create_task(after(0.1, submit, intake, submission("alice"), 0))
+        tasks.create_task(after(0.1, upload_to, intake, submission("alice")))
         assert 0.19 < await wait(intake, {"alice", "bob"}, peer_locked) < 2
     assert intake.close().keys() == {"alice"}
 
@@ -519,14 +632,8 @@ async def test_a_locked_peer_does_not_move_the_deadline_out(monkeypatch: pytest.
 async def test_the_lock_cuts_off_every_upload_that_still_comes_in() -> None:
     """Whatever it waits for, at once, as late; what is complete stays."""
     intake = open_intake(chosen=("alice", "bob", "mallory"))
-    submit(intake, submission("alice"), 0)
-
-    async def upload(client: str) -> None:
-        intake.begin(client, submission(client).binding, bytes(32))
-        async with intake.receiving(client):
-            await asyncio.Event().wait()
-
-    uploads = [asyncio.create_task(upload(client)) for client in ("bob", "mallory")]
+    await upload_to(intake, submission("alice"))
+    uploads = [asyncio.create_task(begun(intake, client)) for client in ("bob", "mallory")]
     await asyncio.sleep(0.01)
     assert intake.close().keys() == {"alice"}
     for error in await asyncio.wait_for(asyncio.gather(*uploads, return_exceptions=True), 1):
@@ -539,13 +646,7 @@ async def test_a_call_that_is_cancelled_is_not_a_late_upload() -> None:
     """The caller hung up, before or after the lock: its call ends as cancelled, and it is not waited for."""
     for locked_first in (False, True):
         intake = open_intake(chosen=("alice",))
-
-        async def upload(intake: Intake) -> None:
-            intake.begin("alice", submission().binding, bytes(32))
-            async with intake.receiving("alice"):
-                await asyncio.Event().wait()
-
-        call = asyncio.create_task(upload(intake))
+        call = asyncio.create_task(begun(intake, "alice"))
         await asyncio.sleep(0.01)
         if locked_first:
             intake.close()
@@ -559,8 +660,6 @@ async def test_a_call_that_is_cancelled_is_not_a_late_upload() -> None:
 async def test_an_upload_that_is_complete_at_the_lock_is_not_cut_off() -> None:
     """Leave to the call what it does after the lock, like its answer, which is not the intake's any more."""
     intake, upload = open_intake(chosen=("alice",)), submission()
-    intake.begin("alice", upload.binding, upload.statement)
-    async with intake.receiving("alice"):
-        intake.finish("alice", upload.binding, MemoryPayload(upload.payloads[0]))
+    await upload_to(intake, upload)
     assert intake.close().keys() == {"alice"}
     await asyncio.sleep(0.01)  # a cancellation would arrive here

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
+from precad.clients.submission import RoundInvitation, agree, make_submission
 from precad.mpc.channel import memory_pair
-from precad.mpc.prg import Seed
+from precad.mpc.prg import RandomBytes, Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
 from precad.servers.errors import PeerUnreachableError
-from precad.servers.rounds.states import Collecting
-from precad.servers.rounds.uploads import MemoryPayload
+from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS
+from precad.servers.rounds.states import Collecting, Locked
 from precad.servers.store.rounds import TaskStore
 from precad.servers.store.state import TaskState
 from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
+    FixedBytes,
     ServerInProcess,
     TuplesInMemory,
     asynchronous,
     link_pair,
     small_task,
     until,
+    upload_to,
 )
 
 TASK = small_task(rounds=1)
@@ -43,12 +45,17 @@ CLIENTS = sorted(TASK.clients)
 
 
 @asynccontextmanager
-async def both_servers(task: Task, folder: Path) -> AsyncIterator[tuple[ServerInProcess, ServerInProcess]]:
+async def both_servers(
+    task: Task, folder: Path, coins: Sequence[RandomBytes] = (SYSTEM_RANDOMNESS.coin, SYSTEM_RANDOMNESS.coin)
+) -> AsyncIterator[tuple[ServerInProcess, ServerInProcess]]:
     """Linked, with every client registered."""
     dealer, links, lanes = DealerInMemory(), link_pair(), memory_pair()
     silence = np.zeros((task.rounds, task.dim), dtype=np.int64)
     a, b = (
-        ServerInProcess(task, links[party], lanes[party], dealer.source(party), silence, folder / AGGREGATORS[party])
+        ServerInProcess(
+            *(task, links[party], lanes[party], dealer.source(party), silence, folder / AGGREGATORS[party]),
+            coin=coins[party],
+        )
         for party in (0, 1)
     )
     runs = [asyncio.create_task(link.run()) for link in links]
@@ -59,14 +66,6 @@ async def both_servers(task: Task, folder: Path) -> AsyncIterator[tuple[ServerIn
         for run in runs:
             run.cancel()
         await asyncio.gather(*runs, return_exceptions=True)
-
-
-def upload(server: ServerInProcess, submission: Submission) -> None:
-    """As the servicer of A takes it."""
-    client, payload = submission.binding.client, submission.payloads[0]
-    server.intake.begin(client, submission.binding, submission.statement)
-    server.intake.finish(client, submission.binding, MemoryPayload(payload))
-    server.link.relay(submission.binding.round, client, payload, submission.statement)
 
 
 @asynchronous
@@ -81,14 +80,14 @@ async def test_an_upload_that_reaches_b_before_its_invitation_costs_its_client_t
         early = told["mallory"]
         seeds = (Seed(early.mask_seed), Seed(bytes(16)))
         known = RoundInvitation(early.task, 0, early.slot, early.model_digest, seeds)
-        upload(a, make_submission(vector(0), known, task=TASK, client="mallory"))
+        await upload_to(a.intake, make_submission(vector(0), known, task=TASK, client="mallory"))
         await a.link.flush()
         assert not b.of_kind(Collecting)
         b.tuples.may_deal.set()
         honest = [client for client in CLIENTS if client != "mallory"]
         for client in honest:
             invitation = agree(told[client], (await queues[client][1].get()).invitation, TASK)
-            upload(a, make_submission(vector(invitation.slot), invitation, task=TASK, client=client))
+            await upload_to(a.intake, make_submission(vector(invitation.slot), invitation, task=TASK, client=client))
         for record in await asyncio.gather(*rounds):
             assert list(record.accepted) == honest
             assert list(record.missing) == ["mallory"]
@@ -110,7 +109,7 @@ async def test_a_relay_that_comes_before_the_first_round_does_not_end_the_task(c
         rounds = [asyncio.create_task(server.runner.run_round(0)) for server in (a, b)]
         for name, (from_a, from_b) in queues.items():
             invitation = agree((await from_a.get()).invitation, (await from_b.get()).invitation, TASK)
-            upload(a, make_submission(vector(1), invitation, task=TASK, client=name))
+            await upload_to(a.intake, make_submission(vector(1), invitation, task=TASK, client=name))
         for record in await asyncio.gather(*rounds):
             assert list(record.accepted) == honest
 
@@ -126,7 +125,7 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
             task=servers[0].task,
             client=client,
         )
-        upload(servers[0], submission)
+        await upload_to(servers[0].intake, submission)
 
 
 @pytest.mark.parametrize(("ahead", "client_rate"), [(0, 1.0), (1, 1.0), (3, 1.0), (16, 0.5)])
@@ -212,3 +211,21 @@ async def test_a_round_that_is_given_up_while_it_is_written_down_ends_when_that_
         asyncio.get_running_loop().call_later(0.2, may_end.set)
         await asyncio.gather(*rounds, return_exceptions=True)
         assert begun == written
+
+
+@asynchronous
+async def test_fixed_coins_fix_who_is_drawn_and_the_challenge(tmp_path: Path) -> None:
+    """Twice alike, and not alike with one other half."""
+    task = small_task([f"client-{i:02}" for i in range(40)], client_rate=0.5)
+
+    async def drawn(folder: str, *names: str) -> tuple[list[tuple[str, ...]], list[bytes]]:
+        async with both_servers(task, tmp_path / folder, [FixedBytes(name) for name in names]) as servers:
+            for t in range(task.rounds):
+                await asyncio.gather(*(server.runner.run_round(t) for server in servers))
+            locked = [state for state in servers[0].of_kind(Locked) if isinstance(state, Locked)]
+            return [state.chosen for state in locked], [state.lock.coin.value for state in locked]
+
+    first, again, other = [await drawn(*run) for run in (("1", "a", "b"), ("2", "a", "b"), ("3", "a", "c"))]
+    assert first == again
+    assert first[0] != other[0]
+    assert first[1] == other[1]  # server A's own halves

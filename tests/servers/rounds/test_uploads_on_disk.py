@@ -27,7 +27,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.rounds import intake, memory
-from precad.servers.rounds.intake import RelayedUploads
+from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
 from precad.servers.store.folder import spool_path
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
@@ -279,7 +279,7 @@ async def test_an_upload_lies_on_no_servers_disk_in_the_clear(mode: str, tmp_pat
         submissions = [client.make(ones(LARGE), await client.invitation()) for client in clients]
         await clients[0].submit(submissions[0])
         for party in (0, 1):
-            await until(lambda spool=deployment.aggregators[party]._view.spool: spool.n_in_file == 1)
+            await until(lambda spool=deployment.aggregators[party]._capacity.spool: spool.n_in_file == 1)
         found = deployment.state_on_disk()
         assert all(len(found[f"{role}/uploads.spool"]) == 8 * LARGE for role in AGGREGATORS)
         for payload in submissions[0].payloads:

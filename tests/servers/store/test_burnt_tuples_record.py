@@ -241,7 +241,7 @@ async def test_a_round_whose_tuples_cannot_be_recorded_invites_nobody(
 
     with contextlib.ExitStack() as stack:
         async with running(task, pki, tmp_path, noises=(no_noise, no_noise), on_state=hold) as deployment:
-            sessions = deployment.aggregators[0]._view.sessions
+            sessions = deployment.aggregators[0]._sessions
             events = [event async for event in events_of(sessions.enter("alice"))]
             sessions.leave("alice")
             await sessions.notify()

@@ -9,6 +9,7 @@ Failure means one of these:
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -95,7 +96,7 @@ def standing(**changed: Any) -> common_pb2.Hello:
     """The hello of a server that has committed round 1 of its first two."""
     said = {"task_id": "small-0123456789abcdef", "n_committed": 1, "last_round": 1, "next_round": 2}
     model = {"model_digest": bytes(32), "previous_model_digest": bytes(32)}
-    return hello_of(TASK, Standing(**{**said, **model, **changed}), lane_port=0)
+    return hello_of(TASK, Standing(**{**said, **model, **changed}), os.urandom(16), lane_port=0)
 
 
 @pytest.mark.parametrize("next_round", [2, 3])

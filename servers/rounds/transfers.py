@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from precad.servers.errors import Limit, OverloadedError
+from precad.servers.rounds.uploads import Spool
 
 RETRIES_PER_S = 200.0
 """How often clients that wait for a transfer should ask in all, so that asking costs little beside the transfers."""
@@ -154,3 +155,13 @@ class Transfers:
         ]
         if slow:
             max(slow, key=lambda place: place.needs_s(now)).cut_off()
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Bound what one server takes on of its clients' bytes, over all rounds."""
+
+    spool: Spool
+    """Where uploads lie."""
+    uploads: Transfers
+    downloads: Transfers

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from precad.servers.door.transfers import LEAST_WAIT_S, LONGEST_RETRY_S, SHORTEST_RETRY_S, Place, Transfers
 from precad.servers.errors import Limit, OverloadedError
+from precad.servers.rounds.transfers import LEAST_WAIT_S, LONGEST_RETRY_S, SHORTEST_RETRY_S, Place, Transfers
 from tests.harness.clock import Clock
 from tests.harness.harness import asynchronous, until
 
