@@ -7,6 +7,8 @@ Modules:
     upload_limit  how often a client uploads for one model
     process       several clients in a process
     config        what an operator configures
+    app           a user's model, records, loss and metrics as one object
+    own_code      where modules and files of the user's own are
     errors        what may go wrong, as one tree
     attacks/      malicious clients for experiments
     gradients/    gradients of single records, clipped and summed

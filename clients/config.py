@@ -7,9 +7,9 @@ and its own connections.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
 from precad.protos.config_path import ConfigPath
@@ -47,6 +47,10 @@ AttackName: TypeAlias = Literal[
 ]
 """Those of `precad.clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
+FILE_KINDS: Final = ("csv", "parquet", "npz", "folder", "datasets")
+"""Kinds of files that `records` may name: `csv:PATH` and so on. Anything else before the colon is a module."""
+_OF_RECORDS: Final = ("label", "holdout", "holdout_seed", "dealt")
+_OF_DATASETS: Final = ("dataset", "classes", "download")
 
 
 class ClientConfig(BaseModel):
@@ -68,7 +72,23 @@ class ClientConfig(BaseModel):
     """Aggregator B's, likewise. Set both or none."""
     dataset: DatasetName = "digits"
     """Where the records come from. `digits` are bundled; the others lie in the folder that the environment variable
-    PRECAD_DATA names (docs/data.md), or are downloaded where `download` allows it."""
+    PRECAD_DATA names (docs/guides/data.md), or are downloaded where `download` allows it."""
+    records: Annotated[str, Field(min_length=1)] | None = None
+    """Records of the client's own, in place of `dataset`: `csv:PATH`, `parquet:PATH`, `npz:PATH`, `folder:PATH` (images
+    by class), `datasets:PATH` (Hugging Face), or `module:function` (docs/guides/own-records.md). Paths and modules are
+    looked for in `folder`, then in the current folder. `{client}` stands for the client's id."""
+    label: str | None = None
+    """The column of `records` that holds the label; of `npz:` and `datasets:` unless it is `labels` or `label`."""
+    holdout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    """The share of `records` that is kept for testing, each by a keyed hash of its content. None: nothing in a
+    deployment, a fifth in a local run, which measures the accuracy."""
+    holdout_seed: Annotated[int, Field(ge=0)] = 0
+    """Another one keeps other records. Protects nobody."""
+    dealt: bool = False
+    """Whether `records` is one source that is dealt over the task's clients, by `partition`. A local run says so
+    itself. In a deployment each client has its own."""
+    folder: Annotated[ConfigPath, Field(validate_default=True)] = Path()
+    """Where `records` and modules of the user's own are looked for first: the configuration's folder."""
     classes: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """Only the records of these classes, in both halves; all where none is named."""
     partition: PartitionName = "iid"
@@ -82,6 +102,8 @@ class ClientConfig(BaseModel):
     """Concentration of partition `dirichlet`; the smaller, the fewer classes a client has."""
     download: bool = False
     """Whether a data set that is not there may be downloaded, through torchvision."""
+    metrics: list[str] = Field(default_factory=list)
+    """Metrics of local experiments beside the accuracy, by name, or `module:function` of (outputs, labels)."""
     memory_mb: Annotated[int, Field(ge=1)] | None = None
     """Memory that a tile of per-record gradients may take, in MiB; 32 on a CPU and 2048 on a GPU unless set."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
@@ -98,12 +120,40 @@ class ClientConfig(BaseModel):
     attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`precad.clients.attacks`)."""
 
+    @field_validator("records")
+    @classmethod
+    def _check_source(cls, source: str | None) -> str | None:
+        kind, _, place = (source or "module:function").partition(":")
+        is_module = all(part.isidentifier() for part in kind.split("."))
+        if not place or not is_module or (kind not in FILE_KINDS and not place.isidentifier()):
+            kinds = ", ".join(f"{kind}:PATH" for kind in FILE_KINDS)
+            raise ValueError(f"expected one of {kinds}, or module:function, found {source!r}")
+        return source
+
+    @model_validator(mode="after")
+    def _dataset_or_records(self) -> Self:
+        refused = _OF_RECORDS if self.records is None else _OF_DATASETS
+        found = [name for name in refused if name in self.model_fields_set and getattr(self, name)]
+        if found and self.records is None:
+            raise ValueError(f"{found[0]} is of own records: expected client.records beside it, found none")
+        if found:
+            raise ValueError(f"records, {found[0]}: expected one of both, found both")
+        return self
+
     @model_validator(mode="after")
     def _pins_both_or_none(self) -> Self:
         if (self.aggregator_a_certificate is None) != (self.aggregator_b_certificate is None):
             names = "aggregator_a_certificate, aggregator_b_certificate"
             raise ValueError(f"{names}: expected both or neither, found one")
         return self
+
+    @property
+    def data_name(self) -> str:
+        """Return what reports call the records: the data set, or the kind and name of their source, without folders."""
+        if self.records is None:
+            return self.dataset
+        kind, _, place = self.records.partition(":")
+        return f"{kind}:{Path(place).name}"
 
     @property
     def pins(self) -> tuple[Path | None, Path | None]:

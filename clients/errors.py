@@ -10,12 +10,16 @@ Classes:
     │   ├── ExtensionError        a class of the user's own
     │   │   └── ModelImportError
     │   ├── ModelInputError
+    │   ├── ModelDigestError      the model here is not the one that the task means
     │   ├── StateFileError        what counts uploads cannot be read or written: nothing is uploaded
     │   └── DataError             a data set
     │       ├── MissingDataError  is not there; says what helps
     │       ├── CorruptDataError  is not what its authors published
+    │       ├── TargetError       labels that the loss has no meaning for
+    │       ├── OwnRecordsError   records of the client's own are not as they must be
     │       └── RecordRangeError  a label or a token that the model has no place for
     ├── RecordMixingLayerError
+    ├── DropoutLayerError
     ├── UnsteadyModelError
     ├── LayerRowsError           one pass cannot take this batch; another path can
     ├── ModelRecordError         a user's model raised on what some record holds
@@ -70,6 +74,13 @@ class CorruptDataError(DataError):
         super().__init__(f"{path}: {why}; the file is damaged or another one: get it again")
 
 
+class OwnRecordsError(DataError):
+    """Records of the client's own are not as they must be. The message names file, row and column, never a value."""
+
+    def __init__(self, where: object, expected: str, found: str) -> None:
+        super().__init__(f"{where}: expected {expected}, found {found}")
+
+
 class StateFileError(ArgumentError):
     """The file in which a client counts its uploads cannot be read or written, or is damaged; nothing is uploaded."""
 
@@ -81,13 +92,32 @@ class RecordRangeError(DataError):
         super().__init__(f"{field}: expected {what} in [0, {n_known - 1}] in row {row}, found one outside")
 
 
+class TargetError(DataError):
+    """Labels are not what the loss needs. The message names a field and a row, and says nothing of the record."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: labels: {why}")
+
+
 class RecordMixingLayerError(ClientError):
     """A layer's output for one record depends on the other records, so one record has no gradient of its own."""
 
-    def __init__(self, layer_name: str, layer_type: str) -> None:
+    def __init__(self, layer_name: str, layer_type: str, *, is_fixable: bool = False) -> None:
+        hint = "; precad.fix(model) puts one in place" if is_fixable else ""
         super().__init__(
             f"layer {layer_name!r} ({layer_type}) mixes the records of a batch; "
-            "use a normalisation within one record, such as GroupNorm"
+            f"use a normalisation within one record, such as GroupNorm{hint}"
+        )
+
+
+class DropoutLayerError(ClientError):
+    """A layer draws in training what it drops. It would be off here, and nobody would notice."""
+
+    def __init__(self, layer_name: str, layer_type: str, probability: float) -> None:
+        super().__init__(
+            f"layer {layer_name!r} ({layer_type}) drops values with probability {probability:g}, drawn for a whole "
+            "batch: a record's gradient must depend on the record alone, so nothing is dropped here; expected 0, which "
+            "precad.fix(model) sets"
         )
 
 
@@ -97,7 +127,7 @@ class UnsteadyModelError(ClientError):
     def __init__(self, model_type: str) -> None:
         super().__init__(
             f"model {model_type}: it draws or keeps what it has seen when it is evaluated; "
-            "use nn.Dropout for what training draws, and keep nothing between calls"
+            "draw nothing, and keep nothing between calls"
         )
 
 
@@ -109,10 +139,12 @@ class LayerRowsError(ClientError):
 
 
 class ModelRecordError(ClientError):
-    """A user's model raised on what some record holds. The message says nothing of the record."""
+    """A user's model or loss raised on what some record holds. The message says nothing of the record."""
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(f"the model raised {type(error).__name__} on some record; it should give numbers for any")
+    def __init__(self, error: Exception, *, own_loss: str = "") -> None:
+        """own_loss: the name of a loss of the user's own, which may have raised in the model's place."""
+        who = f"the model, or the loss {own_loss!r}," if own_loss else "the model"
+        super().__init__(f"{who} raised {type(error).__name__} on some record; expected numbers for any")
 
 
 class ExtensionError(ArgumentError):
@@ -134,6 +166,16 @@ class ModelInputError(ArgumentError):
 
     def __init__(self, shape: tuple[int, ...], why: str) -> None:
         super().__init__(f"the model does not fit records of shape {shape}: {why}")
+
+
+class ModelDigestError(ArgumentError):
+    """The model that a name makes here is another one than the organisations agreed on."""
+
+    def __init__(self, model: str, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"task.model_digest: expected {expected}, found {found} of {model!r} here; every organisation needs the "
+            "same code, frozen parameters and shape of records"
+        )
 
 
 class NonFiniteModelError(ClientError):

@@ -14,15 +14,21 @@ import numpy as np
 import structlog
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from precad.clients.config import ClientConfig
-from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, StoppedError
+from precad.clients.errors import ArgumentError, ClientError, StoppedError
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
-from precad.clients.gradients.probe import EXHAUSTED
+from precad.clients.gradients.probe import EXHAUSTED, probe_labels
 from precad.clients.gradients.record_range import require_range
 from precad.clients.models import networks
-from precad.clients.records import DataSource, Records, example_of
+from precad.clients.models.fingerprint import require_same_model
+from precad.clients.models.learning import Learning
+from precad.clients.models.losses import loss_of
+from precad.clients.own_code import Unspoken, look_in
+from precad.clients.records import Records, Split, example_label_of, example_of
+from precad.clients.records.own import source_of
 from precad.clients.training.conduct import Conduct
 from precad.clients.training.round_update import (
     Participant,
@@ -76,12 +82,19 @@ class Trainer:
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
         self._task, self._conducts, self._random_bytes, self._noise = task, conducts, random_bytes, noise
         self._records = {client: conducts[client].on_records(own) for client, own in records.items()}
-        model = networks.build(task.model)
-        some = next(iter(records.values()))
-        memory = None if memory_mb is None else memory_mb * 2**20
-        self._engine = RecordEngine(model, example_of(some), device=device, memory_bytes=memory)
+        learning = Learning.of_task(task)
+        model, some = learning.build(0), next(iter(records.values()))
+        self._engine = RecordEngine(
+            model,
+            example_of(some),
+            loss=learning.loss,
+            label=example_label_of(some),
+            device=device,
+            memory_bytes=None if memory_mb is None else memory_mb * 2**20,
+        )
         require_runnable(task, self._engine)
-        require_range(self._engine.model_copy(), {f"records of {c}": own for c, own in self._records.items()})
+        own_records = {f"records of {client}": own for client, own in self._records.items()}
+        require_range(self._engine.model_copy(), own_records, learning.loss)
         _require_bit_exact(task, self._engine)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
@@ -137,17 +150,14 @@ class Trainer:
             )
             for client in (request.client for request in batch)
         ]
-        try:
+        with Unspoken(self._engine.spoken, EXHAUSTED):  # of a user's model, in local training or beside other records
             return round_updates(self._task, batch[0].parameters, participants, self._engine)
-        except (*EXHAUSTED, ClientError):
-            raise
-        except Exception as error:  # of a user's model, in local training or beside other records
-            raise ModelRecordError(error) from error
 
 
 def _made_up(like: Records) -> Records:
     """Return one record of that shape: what a process does before the first round depends on no real one."""
-    return Records(made_up_records(example_of(like), 1).numpy(), np.zeros(1, dtype=np.int64))
+    label = example_label_of(like)
+    return Records(made_up_records(example_of(like), 1).numpy(), probe_labels(label, 1).numpy())
 
 
 def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
@@ -158,13 +168,21 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
     """
     passes = engine.passes
     log.info("client.engine", device=str(engine.device), path=passes.path.value, records_per_pass=passes.n_tile)
-    if task.algorithm in ("non-private", "user-dp-fedavg"):  # no statement is about records
-        return
-    if not passes.is_bit_exact:
+    if task.rules.protects_records and not passes.is_bit_exact:
         raise ArgumentError(
             "client.device: expected one on which a record's gradient is the same bits every time, "
             f"found {engine.device} with {torch.get_num_threads()} threads; use another, or 'cpu'"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The records that these clients train on, and the data that they are of."""
+
+    of_client: dict[str, Records]
+    split: Split
+    model: nn.Module
+    """The task's, which takes these records."""
 
 
 def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
@@ -174,16 +192,22 @@ def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     A client may hold another number of records than it declares. The declared one is a public constant, and one that
     must be exact would tell of a record whether it is there.
     """
-    source = DataSource.of(config)
-    split = source.load(side=networks.image_side(task.model))
-    some, model = split.train, networks.build(task.model)
-    networks.require_fit(model, some.shape, is_text=some.is_text, n_logits=split.n_logits)
-    require_range(model, {f"client.dataset {config.dataset}, training half": some})
-    found = source.records_of(split, list(task.clients), clients)
+    found = load_split_of(task, config, clients).of_client
     for client, records in found.items():
         if len(records) != task.clients[client]:
             log.warning("client.declares_another_number", client=client, found=len(records))
     return found
+
+
+def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
+    """Return the clients' records with the data that they are of. Raises as `load_records`."""
+    look_in(config.folder)
+    source = source_of(config, task, clients, numbers=loss_of(task.loss).wants_numbers)
+    model, loss = networks.of_task(task), loss_of(task.loss)
+    split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
+    require_range(model, {f"{source.name}, training half": split.train}, loss)
+    require_same_model(task, model, example_of(split.train))
+    return Loaded(source.records_of(split, list(task.clients), clients), split, model)
 
 
 class ClientProcess:
@@ -196,7 +220,7 @@ class ClientProcess:
         clients = list(conducts)
         torch.set_num_threads(1)  # a machine may host many client processes, and one update is small
         self._stop = asyncio.Event()
-        if task.algorithm == "non-private":
+        if not task.rules.is_private:
             log.warning("client.not_private", algorithm=task.algorithm)
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from precad.clients.errors import ClientError
 from precad.clients.gradients.layers import LayerGradients
-from precad.clients.gradients.probe import REFUSALS
+from precad.clients.gradients.probe import REFUSALS, probe_labels
 
 _FILLINGS: Final = (math.nan, 1.0, math.inf, -math.inf, 3e38, -3e38, 1e3, 1e-40)
 """Values of neighbours, in odd and even places by turns. A scale of the whole batch, or a branch on it, answers to one
@@ -27,14 +27,14 @@ Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 """Features and labels of a tile to the gradients of its records."""
 
 
-def is_bit_exact(take: Take, example: Tensor, *, n_tile: int) -> bool:
+def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> bool:
     """Whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a tile.
 
     Beside other neighbours, in other places, with padding, beside records of every magnitude and such that are not
     finite, and once more. False too where such a pass cannot be made. example: of one record's features, without the
     batch axis. A model that mixes records only beyond a threshold that none of these crosses is not found.
     """
-    features, labels = made_up_records(example, n_tile), torch.arange(n_tile) % 2
+    features, labels = made_up_records(example, n_tile), probe_labels(label, n_tile)
     try:
         expected = _bits(take(features, labels))
         return all(

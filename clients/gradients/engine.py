@@ -3,8 +3,9 @@
 Clients of a round share the model, so the records of all of them are dealt to tiles
 (`precad.clients.gradients.tiles`). Every pass of a model has one shape, filled up with padding that no sum counts. A
 record's gradient is then the same bits beside whatever others: without that its bound R holds in real arithmetic only
-(docs/privacy.md). `precad.clients.gradients.bit_exactness` tries this bit by bit for the model, the device and the
-number of threads. Where it fails, a pass takes one record.
+(docs/explanation/privacy.md). `precad.clients.gradients.bit_exactness` tries this bit by bit for the model, the device
+and the number of threads. Where it fails, a pass takes one record. So does every pass of a loss of the user's own: what
+raises on one record then takes no other record along.
 
 The gradients of single records are taken by one of three paths (`precad.clients.gradients.record_paths`). The engine
 chooses the model's path when it is made, by comparing with the loop over records (`precad.clients.gradients.probe`).
@@ -23,17 +24,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, NonFiniteGradientError, UnknownNameError
 from precad.clients.gradients.bit_exactness import is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy, shaken
 from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
-from precad.clients.gradients.record_paths import Path, record_gradients
+from precad.clients.gradients.record_paths import Path, record_gradients, total_loss
 from precad.clients.gradients.tiles import packed, places
+from precad.clients.models.losses import CROSS_ENTROPY, Loss
 from precad.clients.models.networks import flatten, parameter_count, unflatten
-from precad.clients.records.records import Records, channels_last, example_of, joined, model_inputs
+from precad.clients.own_code import Unspoken
+from precad.clients.records.records import (
+    Records,
+    channels_last,
+    example_label_of,
+    example_of,
+    joined,
+    model_inputs,
+)
 
 _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
 """Memory of a pass, unless told otherwise. On a CPU a pass that stays near the caches is also the fastest."""
@@ -44,6 +53,8 @@ _MOST: Final = {"cpu": 256, "cuda": 1024}
 _TILE_SHARE: Final = 2
 """A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4
+A_CLASS: Final = torch.zeros((), dtype=torch.int64)
+"""A label that is a class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +76,25 @@ class RecordEngine:
         model: nn.Module,
         example: Tensor,
         *,
+        loss: Loss = CROSS_ENTROPY,
+        label: Tensor = A_CLASS,
         device: str = "auto",
         dtype: torch.dtype = torch.float32,
         memory_bytes: int | None = None,
     ) -> None:
-        """`example` is one record's features, without the batch axis; its values do not matter. A pass takes at most as
-        many records as fit in `memory_bytes` (activations, patches and formed gradients), at least one.
+        """`example` and `label` are one record's, without the batch axis; their values do not matter. A pass takes at
+        most as many records as fit in `memory_bytes` (activations, patches and formed gradients), at least one.
 
-        Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError, ArgumentError, UnknownNameError.
+        Raises: RecordMixingLayerError, DropoutLayerError, UnsteadyModelError, ModelInputError, ArgumentError,
+        UnknownNameError.
         """
         if memory_bytes is not None and not memory_bytes > 0:
             raise ArgumentError(f"memory_bytes must be > 0, got {memory_bytes}")
         self.dim = parameter_count(model)
         self.device, self.dtype, self._example = resolve_device(device), dtype, example
+        self.loss, self.label = loss, label
         self._template, self.probe_records = quiet_copy(model), probe_records(example)
-        self._path, self.bytes_per_record = probe(self._template, self.probe_records)
+        self._path, self.bytes_per_record = probe(self._template, self.probe_records, label, loss)
         self._model = copy.deepcopy(self._template).to(self.device, dtype)
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
@@ -112,13 +127,13 @@ class RecordEngine:
         construction, where a device gives the same bits twice."""
         self._load(flatten(shaken(self._template, self.probe_records)))
         for path, n_tile in ((self._path, self._n_tile), (self._path, 1), (Path.ONE_BY_ONE, 1)):
-            if path is Path.ONE_BY_ONE and n_tile > 1:
+            if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue
 
             def take(features: Tensor, labels: Tensor, path: Path = path) -> list[LayerGradients]:
                 return self._gradients(path, features, labels)
 
-            if is_bit_exact(take, self._example, n_tile=n_tile):
+            if is_bit_exact(take, self._example, self.label, n_tile=n_tile):
                 return Passes(path, n_tile, is_bit_exact=True)
         return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
 
@@ -135,11 +150,11 @@ class RecordEngine:
     ) -> NDArray[np.float64]:
         """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
 
-        g_s is the cross-entropy gradient of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
+        g_s is the gradient of the loss of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
         has the precision of the engine. A g_s that is not finite adds zero. So does, in passes of one record, a record
-        on which the model raises. The same arguments on the same device give the same bits. Where
-        `passes.is_bit_exact` a client's sum is the same bits whoever else is there, and one record more moves the sum
-        by at most R: docs/privacy.md.
+        on which the model or a loss of the user's own raises. The same arguments on the same device give the same bits.
+        Where `passes.is_bit_exact` a client's sum is the same bits whoever else is there, and one record more moves the
+        sum by at most R: docs/explanation/privacy.md.
         Raises: DimensionError; ModelRecordError; NonFiniteGradientError where R is infinite.
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
@@ -154,13 +169,12 @@ class RecordEngine:
             chosen = np.concatenate([np.arange(p.start, p.stop) + firsts[p.client] for p in tile])
             features, labels = _padded(everything, chosen, passes.n_tile)
             try:
-                gradients = self._gradients(passes.path, features, labels)
-            except (*EXHAUSTED, ClientError):
-                raise
-            except Exception as error:
+                with Unspoken(self.spoken, EXHAUSTED):
+                    gradients = self._gradients(passes.path, features, labels)
+            except ClientError:
                 # again record by record would be another pass for the others, and could move them
                 if passes.n_tile > 1 or math.isinf(clip.norm):
-                    raise ModelRecordError(error) from error
+                    raise
                 continue  # one record a pass: it adds zero, like one whose gradient is not finite
             found = clipped_sums(gradients, clip, places(tile)).cpu().numpy()
             for piece, row in zip(tile, found, strict=True):
@@ -171,21 +185,26 @@ class RecordEngine:
         self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records
     ) -> NDArray[np.float64]:
         """sum_s g_s over the records, (d,), clipped by nothing: one ordinary backward pass a tile, half the time of
-        `clipped_sums` with an infinite R. Raises: DimensionError, NonFiniteGradientError, which counts all records."""
+        `clipped_sums` with an infinite R.
+
+        Raises: DimensionError; ModelRecordError; NonFiniteGradientError, which counts all records."""
         self._load(parameters)
         weights = {name: weight.detach().requires_grad_() for name, weight in self._model.named_parameters()}
         total = np.zeros(self.dim)
         for start in range(0, len(records), self._n_fit):
             tile = slice(start, start + self._n_fit)
             features, labels = torch.from_numpy(records.features[tile]), torch.from_numpy(records.labels[tile])
-            with torch.enable_grad(), deterministic():
-                logits = functional_call(self._model, weights, (self._inputs(features),))
-                loss = nn.functional.cross_entropy(logits, labels.to(self.device), reduction="sum")
+            with Unspoken(self.spoken, EXHAUSTED), torch.enable_grad(), deterministic():
+                loss = total_loss(self._model, weights, self._inputs(features), labels.to(self.device), self.loss)
                 parts = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
             total += torch.cat([part.reshape(-1) for part in parts]).double().cpu().numpy()
         if not np.isfinite(total).all():
             raise NonFiniteGradientError(n_bad=len(records), n_records=len(records))
         return total
+
+    def spoken(self, error: Exception) -> ModelRecordError:
+        """Return our error in the place of one of the user's model or loss, whose text may hold values of a record."""
+        return ModelRecordError(error, own_loss="" if self.loss.takes_batches else self.loss.name)
 
     def _load(self, parameters: NDArray[np.float32] | NDArray[np.float64]) -> None:
         with torch.no_grad():
@@ -196,7 +215,7 @@ class RecordEngine:
     def _gradients(self, path: Path, features: Tensor, labels: Tensor) -> list[LayerGradients]:
         """Return the gradients of the records of one tile, layer by layer."""
         with deterministic():
-            return record_gradients(path, self._model, self._inputs(features), labels.to(self.device))
+            return record_gradients(path, self._model, self._inputs(features), labels.to(self.device), self.loss)
 
     def _inputs(self, features: Tensor) -> Tensor:
         """As the model reads them, on its device."""
@@ -216,6 +235,7 @@ def clipped_gradient_sum(
     *,
     model: nn.Module,
     record_clip_norm: float,
+    loss: Loss = CROSS_ENTROPY,
     device: str = "auto",
     memory_bytes: int | None = None,
 ) -> NDArray[np.float64]:
@@ -227,7 +247,15 @@ def clipped_gradient_sum(
     if not record_clip_norm < math.inf:
         raise ArgumentError(f"record_clip_norm must be positive and finite, got {record_clip_norm}")
     clip, dtype = RecordClip(record_clip_norm), torch.tensor(parameters[:0]).dtype
-    engine = RecordEngine(model, example_of(records), device=device, dtype=dtype, memory_bytes=memory_bytes)
+    engine = RecordEngine(
+        model,
+        example_of(records),
+        loss=loss,
+        label=example_label_of(records),
+        device=device,
+        dtype=dtype,
+        memory_bytes=memory_bytes,
+    )
     sums: NDArray[np.float64] = engine.clipped_sums(parameters, [records], clip)[0]
     return sums
 
@@ -235,7 +263,7 @@ def clipped_gradient_sum(
 def _padded(records: Records, chosen: NDArray[np.int64], n_tile: int) -> tuple[Tensor, Tensor]:
     """Features and labels of the chosen records, and zeros up to the length of a tile."""
     features = np.zeros((n_tile, *records.shape), dtype=records.features.dtype)
-    labels = np.zeros(n_tile, dtype=np.int64)
+    labels = np.zeros((n_tile, *records.labels.shape[1:]), dtype=records.labels.dtype)
     features[: len(chosen)], labels[: len(chosen)] = records.features[chosen], records.labels[chosen]
     return torch.from_numpy(features), torch.from_numpy(labels)
 

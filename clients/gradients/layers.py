@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from precad.clients.errors import ArgumentError
+from precad.clients.models.constants import has_constants
 
 Segments = Sequence[slice]
 """For each client, its records within the batch, one at least, in order; together the whole batch. Copies that fill up
@@ -271,6 +272,8 @@ a subclass may compute something else."""
 
 def handles(layer: nn.Module) -> bool:
     """Tell whether the rules know how this layer's own parameters enter its output."""
+    if has_constants(layer):
+        return False
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     if type(layer) is nn.Embedding:

@@ -67,12 +67,19 @@ def own_models(engine: RecordEngine, *, one_by_one: bool = False) -> OwnModels:
 
 def can_stack(engine: RecordEngine) -> bool:
     """Tell whether a stack of two made-up models gives in float64 what the loop gives, on one record and on several."""
-    twin = RecordEngine(engine.model_copy(), engine.probe_records[0], device="cpu", dtype=torch.float64)
+    twin = RecordEngine(
+        engine.model_copy(),
+        engine.probe_records[0],
+        loss=engine.loss,
+        label=engine.label,
+        device="cpu",
+        dtype=torch.float64,
+    )
     if twin.path is not Path.ONE_PASS:
         return False
     generator = np.random.default_rng(0)
     models = 0.1 * generator.standard_normal((2, twin.dim))
-    several = Records(engine.probe_records.numpy(), probe_labels(engine.probe_records).numpy())
+    several = Records(engine.probe_records.numpy(), probe_labels(engine.label, len(engine.probe_records)).numpy())
     records = [several.take(np.array([1])), several]
     try:
         expected = ModelByModel(twin).gradient_sums(models, records)
@@ -142,7 +149,7 @@ class ModelStack:
             features, labels = self._batch(tile, clients)
             load(self._layers, at, n_rows=len(labels))
             with torch.enable_grad(), deterministic():
-                losses = nn.functional.cross_entropy(self._model(features), labels, reduction="none")
+                losses = self._engine.loss.each(self._model, features, labels)
                 (gradients,) = torch.autograd.grad((losses * self._counts(tile)).sum(), at)
             found = gradients.double().cpu().numpy()
             if not np.isfinite(found).all():
@@ -170,7 +177,7 @@ class ModelStack:
     def _gradients(self, features: Tensor, labels: Tensor) -> list[LayerGradients]:
         layers = [stacked_layer.layer for stacked_layer in self._layers]
         with deterministic():
-            return recorded_pass(self._model, self._layers, layers, features, labels)
+            return recorded_pass(self._model, self._layers, layers, features, labels, self._engine.loss)
 
     def _tiles(self, sizes: Sequence[int]) -> Iterator[list[_Row]]:
         """Rows of about the same length, the longest first, as many as fit; at least half of a tile are records.

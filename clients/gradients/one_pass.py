@@ -11,16 +11,22 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from precad.clients.errors import LayerRowsError
 from precad.clients.gradients.layers import RULES, LayerGradients, owners
+from precad.clients.models.losses import Loss
 
 
-def one_pass(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+def one_pass(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> list[LayerGradients]:
     """Return the gradients of a batch's records, layer by layer of `model`. Raises: LayerRowsError."""
     layers = [layer for _, layer in owners(model)]
-    return recorded_pass(model, layers, layers, features, labels)
+    return recorded_pass(model, layers, layers, features, labels, loss)
 
 
 def recorded_pass(
-    model: nn.Module, watched: Sequence[nn.Module], layers: Sequence[nn.Module], features: Tensor, labels: Tensor
+    model: nn.Module,
+    watched: Sequence[nn.Module],
+    layers: Sequence[nn.Module],
+    features: Tensor,
+    labels: Tensor,
+    loss: Loss,
 ) -> list[LayerGradients]:
     """Forward and backward once. Parameters take no part in the backward pass: only what layers wrote does.
 
@@ -30,9 +36,9 @@ def recorded_pass(
     """
     tape = Tape(watched, n_rows=len(features))
     with tape.recording(), torch.enable_grad():
-        loss = nn.functional.cross_entropy(model(features), labels, reduction="sum")
+        total = loss.total(model, features, labels)
         tape.require_untouched()
-        gradients = iter(torch.autograd.grad(loss, [edge for edges in tape.edges for edge in edges]))
+        gradients = iter(torch.autograd.grad(total, [edge for edges in tape.edges for edge in edges]))
     return [
         RULES[type(layer)](layer, reads, [next(gradients) for _ in outputs])
         for layer, reads, outputs in zip(layers, tape.reads, tape.outputs, strict=True)

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from precad.clients.errors import (
     ArgumentError,
     ClientError,
+    DropoutLayerError,
     ModelInputError,
     RecordMixingLayerError,
     UnsteadyModelError,
@@ -29,8 +30,13 @@ from precad.clients.errors import (
 from precad.clients.gradients.layers import LayerGradients, Segments, handles, owners
 from precad.clients.gradients.one_pass import Tape, one_pass
 from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
+from precad.clients.models.fixing import dropout_of
+from precad.clients.models.losses import Loss
 from precad.clients.models.networks import parameter_count
+from precad.clients.models.outputs import outputs_of
 
+Take = Callable[[nn.Module, Tensor, Tensor, Loss], list[LayerGradients]]
+"""One way to the gradients of a batch's records."""
 REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError)
 """Errors of a user's model, of PyTorch's layers and of its transforms, where they cannot do what they are asked for."""
 EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
@@ -59,9 +65,9 @@ _LOOKING_KERNELS: Final = frozenset(
 
 
 def quiet_copy(model: nn.Module) -> nn.Module:
-    """A copy that changes nothing in place, draws nothing (dropout is off), and whose parameters want no gradient.
+    """A copy that changes nothing in place, draws nothing, and whose parameters want no gradient.
 
-    Raises: RecordMixingLayerError; ArgumentError where a copy cannot be made.
+    Raises: RecordMixingLayerError, DropoutLayerError; ArgumentError where a copy cannot be made.
     """
     refuse_record_mixing(model)
     try:
@@ -77,11 +83,14 @@ def quiet_copy(model: nn.Module) -> nn.Module:
 def refuse_record_mixing(model: nn.Module) -> None:
     """Raise RecordMixingLayerError, naming the layer, if `model` normalises over the batch or keeps running averages.
 
-    With such a layer, one record changes the gradients of all others, and clipping bounds nobody's influence.
+    With such a layer, one record changes the gradients of all others, and clipping bounds nobody's influence. Raise
+    DropoutLayerError for a layer that drops values: it would be off without a word.
     """
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
-            raise RecordMixingLayerError(name or "model", type(layer).__name__)
+            raise RecordMixingLayerError(name or "model", type(layer).__name__, is_fixable=True)
+        if (probability := dropout_of(layer)) > 0:
+            raise DropoutLayerError(name or "model", type(layer).__name__, probability)
 
 
 def probe_records(example: Tensor) -> Tensor:
@@ -98,25 +107,31 @@ def probe_records(example: Tensor) -> Tensor:
     return noise * torch.tensor(_BRIGHTNESS, dtype=torch.float64).view(n, *[1] * example.dim())
 
 
-def probe_labels(features: Tensor) -> Tensor:
-    """Label the made-up records with two classes, which every model has."""
-    return torch.arange(len(features)) % 2
+def probe_labels(label: Tensor, n: int) -> Tensor:
+    """Ones and zeros by turns, of the label's shape and type: values that every loss has a meaning for; (n, ..)."""
+    turns = torch.arange(label.numel()).view(label.shape) + torch.arange(n).view(n, *[1] * label.dim())
+    return (turns % 2).to(label.dtype)
 
 
-def probe(model: nn.Module, features: Tensor) -> tuple[Path, int]:
+def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> tuple[Path, int]:
     """Return the fastest right path for this model (a quiet copy), and bytes of memory that a record takes on it.
 
+    label: of one record; its value does not matter.
     Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError.
     """
-    twin, labels = shaken(model, features), probe_labels(features)
-    _require_separate_records(twin, features)
+    twin, labels = shaken(model, features), probe_labels(label, len(features))
+    _require_separate_records(twin, features, loss)
+
+    def is_right(take: Take) -> bool:
+        return _equals(expected, lambda: take(twin, features, labels, loss))
+
     try:
-        expected = _flat(one_by_one(twin, features, labels))
+        expected = _flat(one_by_one(twin, features, labels, loss))
     except REFUSALS as error:
         raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {_first_line(error)}") from None
-    if _has_rules(twin) and _looks_at_no_value(twin, features) and _equals(expected, twin, features, one_pass):
+    if loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features) and is_right(one_pass):
         return Path.ONE_PASS, _one_pass_bytes(twin, features)
-    path = Path.VMAP if _equals(expected, twin, features, by_vmap) else Path.ONE_BY_ONE
+    path = Path.VMAP if is_right(by_vmap) else Path.ONE_BY_ONE
     return path, 20 * parameter_count(model)
 
 
@@ -129,13 +144,13 @@ def shaken(model: nn.Module, features: Tensor) -> nn.Module:
             n_inputs = max(4, parameter[0].numel() if parameter.dim() > 1 else 4)
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.add_(noise / (2 * math.sqrt(n_inputs)))
-    return shaken if bool(_logits(shaken, features).isfinite().all()) else twin
+    return shaken if bool(_outputs(shaken, features).isfinite().all()) else twin
 
 
-def _equals(expected: Tensor, model: nn.Module, features: Tensor, take: Callable[..., list[LayerGradients]]) -> bool:
+def _equals(expected: Tensor, take: Callable[[], list[LayerGradients]]) -> bool:
     """Tell whether this way gives the gradient of every record, (n, d)."""
     try:
-        got = _flat(take(model, features, probe_labels(features)))
+        got = _flat(take())
     except (*REFUSALS, ClientError):
         return False  # this way is not for this model; the loop is
     if got.shape != expected.shape:
@@ -179,6 +194,14 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorc
         super().__init__()  # type: ignore[no-untyped-call]
         self.is_looked_at = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Tell PyTorch not to wrap the mode for its compiler.
+
+        Nothing is compiled here. The wrapper would import the compiler, which takes as long as the rest of a start.
+        """
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -192,32 +215,35 @@ def _has_mask(index: object) -> bool:
     return any(isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts)
 
 
-def _logits(model: nn.Module, features: Tensor) -> Tensor:
-    """Raises ModelInputError, also unless there is a row of logits for every record."""
+def _outputs(model: nn.Module, features: Tensor) -> Tensor:
+    """Raises ModelInputError, also unless there is a row of outputs for every record."""
     shape = tuple(features.shape[1:])
     try:
         with torch.no_grad():
-            found = model(features)
+            found = outputs_of(model(features))
     except REFUSALS as error:
         hint = "; models are tried in float64: what they make anew must have their input's dtype and device"
         raise ModelInputError(shape, _first_line(error) + (hint if "dtype" in str(error) else "")) from None
-    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(features):
-        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ModelInputError(shape, f"{len(features)} records must give logits ({len(features)}, classes), got {got}")
+    if found.shape[:1] != features.shape[:1]:
+        got = tuple(found.shape)
+        raise ModelInputError(shape, f"{len(features)} records must give a row of outputs each, got {got}")
     return found
 
 
-def _require_separate_records(model: nn.Module, features: Tensor) -> None:
-    """A record's logits are the same whatever the others are, and whatever the model has seen before.
+def _require_separate_records(model: nn.Module, features: Tensor, loss: Loss) -> None:
+    """A record's outputs are the same whatever the others are, and whatever the model has seen before.
 
-    Raises: ModelInputError, UnsteadyModelError, RecordMixingLayerError.
+    Raises: ModelInputError, also where the loss reads others; UnsteadyModelError, RecordMixingLayerError.
     """
     buffers = [buffer.clone() for buffer in model.buffers()]
-    together, again = _logits(model, features), _logits(model, features)
+    together, again = _outputs(model, features), _outputs(model, features)
+    if expected := loss.misfit(tuple(together.shape[1:])):
+        got = tuple(together.shape[1:])
+        raise ModelInputError(tuple(features.shape[1:]), f"expected {expected}, got outputs of shape {got} a record")
     is_kept = all(torch.equal(*pair) for pair in zip(buffers, model.buffers(), strict=True))
     if not is_kept or not _are_close(together, again):
         raise UnsteadyModelError(type(model).__name__)
-    alone = torch.cat([_logits(model, record.unsqueeze(0)) for record in features])
+    alone = torch.cat([_outputs(model, record.unsqueeze(0)) for record in features])
     if not _are_close(together, alone):
         raise RecordMixingLayerError("model", type(model).__name__)
 

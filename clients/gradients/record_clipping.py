@@ -16,7 +16,8 @@ from precad.clients.errors import ArgumentError, NonFiniteGradientError
 from precad.clients.gradients.layers import LayerGradients, Segments
 
 ROUNDING_SLACK: Final = 2.0**-34
-"""Relative room that clipping leaves below R, for whatever float64 rounds afterwards: docs/privacy.md has the sum."""
+"""Relative room that clipping leaves below R, for whatever float64 rounds afterwards: docs/explanation/privacy.md has
+the sum."""
 
 
 class Clipping(StrEnum):

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 
 from precad.clients.gradients.layers import LayerGradients, Rows, owners
 from precad.clients.gradients.one_pass import one_pass
+from precad.clients.models.losses import Loss
 
 
 class Path(StrEnum):
@@ -27,42 +28,66 @@ class Path(StrEnum):
     ONE_BY_ONE = "one-by-one"
 
 
-def record_gradients(path: Path, model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-    """Return every record's cross-entropy gradient, layer by layer, on the path that the model was found to take.
+def record_gradients(
+    path: Path, model: nn.Module, features: Tensor, labels: Tensor, loss: Loss
+) -> list[LayerGradients]:
+    """Return every record's gradient of its loss, layer by layer, on the path that the model was found to take.
 
     No record's content changes the path: that would move the gradients of the records beside it.
     """
     match path:
         case Path.ONE_PASS:
-            return one_pass(model, features, labels)
+            return one_pass(model, features, labels, loss)
         case Path.VMAP:
-            return by_vmap(model, features, labels)
+            return by_vmap(model, features, labels, loss)
         case Path.ONE_BY_ONE:
-            return one_by_one(model, features, labels)
+            return one_by_one(model, features, labels, loss)
 
 
-def by_vmap(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+class _Objective(nn.Module):
+    """The loss of a batch as a module, so that parameters can be put in the model's place wherever the loss asks."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model, self._loss = model, loss
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum over the records."""
+        return self._loss.total(self.model, features, labels)
+
+
+def total_loss(model: nn.Module, weights: dict[str, Tensor], features: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Return the sum over the records at these parameters of the model, by name."""
+    at = {f"model.{name}": weight for name, weight in weights.items()}
+    total: Tensor = functional_call(_Objective(model, loss), at, (features, labels))
+    return total
+
+
+def by_vmap(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> list[LayerGradients]:
     """Take gradients by torch.func on single records."""
+    objective = _Objective(model, loss)
 
-    def loss(at: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(functional_call(model, at, (one.unsqueeze(0),)), label.unsqueeze(0))
+    def at_record(at: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        found: Tensor = functional_call(objective, at, (one.unsqueeze(0), label.unsqueeze(0)))
+        return found
 
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    rows: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0, 0))(weights, features, labels)
-    return _rows_by_layer(model, rows)
+    weights = {name: parameter.detach() for name, parameter in objective.named_parameters()}
+    rows: dict[str, Tensor] = vmap(grad(at_record), in_dims=(None, 0, 0))(weights, features, labels)
+    return _rows_by_layer(objective, rows)
 
 
-def one_by_one(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+def one_by_one(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> list[LayerGradients]:
     """Run one forward and backward pass per record: slow, and right for whatever autograd can differentiate."""
-    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
+    objective = _Objective(model, loss)
+    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in objective.named_parameters()}
     rows: dict[str, list[Tensor]] = {name: [] for name in weights}
     with torch.enable_grad():
         for one, label in zip(features, labels, strict=True):
-            loss = nn.functional.cross_entropy(functional_call(model, weights, (one.unsqueeze(0),)), label.unsqueeze(0))
-            found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+            total = functional_call(objective, weights, (one.unsqueeze(0), label.unsqueeze(0)))
+            found = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
             for (name, weight), value in zip(weights.items(), found, strict=True):
                 rows[name].append(torch.zeros_like(weight) if value is None else value)
-    return _rows_by_layer(model, {name: torch.stack(values) for name, values in rows.items()})
+    return _rows_by_layer(objective, {name: torch.stack(values) for name, values in rows.items()})
 
 
 def _rows_by_layer(model: nn.Module, rows: dict[str, Tensor]) -> list[LayerGradients]:

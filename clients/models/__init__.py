@@ -1,5 +1,15 @@
 """The models that clients train, and the flat vector that stands for one.
 
-networks   what is trained, and the flat vector that stands for it
-extension  a user's own class by import path
+Modules:
+
+    networks       how a model is made, and the flat vector that stands for it
+    architectures  models that have a name here
+    extension      a user's own class or function by import path
+    constants      frozen parameters, which become buffers
+    fixing         GroupNorm for batch normalisation
+    outputs        what a model returns, as one tensor
+    losses         the loss of a record, by name or the user's own
+    metrics        how good a model is
+    learning       what a task trains: the model, its loss, what is measured
+    fingerprint    the digest by which organisations compare their models
 """

@@ -1,27 +1,16 @@
-"""A class of the user's own, by import path: `package.module:Name` in the place of a name that is registered here."""
+"""A class or function of the user's own, by import path: `package.module:Name` in the place of a registered name."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-
-from precad.clients.errors import ExtensionError
+from precad.clients.app import App
+from precad.clients.own_code import imported as imported_own
 
 
-def imported(kind: str, path: str) -> object:
+def imported(kind: str, path: str, *, of_app: str | None = None) -> object:
     """Import what `package.module:Name` names; the configuration wants it as a `kind`. Raises ExtensionError.
 
-    A module beside the configuration, in the working directory, is found too: an installed command does not look
-    there by itself.
+    A module beside the configuration, or in the working directory, is found too (`precad.clients.own_code`). Where
+    `path` names an app, the result is its attribute `of_app`, which may be another name.
     """
-    module, _, name = path.partition(":")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
-    try:
-        found: object = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ExtensionError(kind, path, str(error)) from None
-    if not callable(found):
-        raise ExtensionError(kind, path, f"{name} cannot be called")
-    return found
+    found = imported_own(kind, path)
+    return getattr(found, of_app) if isinstance(found, App) and of_app is not None else found

@@ -9,6 +9,7 @@ Modules:
     idx             MNIST and Fashion-MNIST: the four idx files of each, plain or gzip-compressed
     mosaics         CIFAR-10 as one lossless image per half and class: a mosaic of 32x32 tiles, 100 tiles a row
     partitions      How an experiment spreads the records of a data set over clients. Real clients bring their own
+    own/            Records of a client's own: files, data sets and functions
     records         Labelled records, and the two halves of a data set
     sentiment       Sentiment140
     source          The records that a configuration names, and how they are spread over a task's clients
@@ -20,7 +21,16 @@ from precad.clients.records.extended_mnist import emnist
 from precad.clients.records.idx import fashion_mnist, mnist
 from precad.clients.records.mosaics import cifar10
 from precad.clients.records.partitions import partition
-from precad.clients.records.records import N_CLASSES, Records, Split, channels_last, example_of, joined, model_inputs
+from precad.clients.records.records import (
+    N_CLASSES,
+    Records,
+    Split,
+    channels_last,
+    example_label_of,
+    example_of,
+    joined,
+    model_inputs,
+)
 from precad.clients.records.sentiment import sentiment140, sentiment140_50k
 from precad.clients.records.source import DataSource
 from precad.clients.records.tweets import airline_tweets
@@ -35,6 +45,7 @@ __all__ = [
     "cifar10",
     "digits",
     "emnist",
+    "example_label_of",
     "example_of",
     "fashion_mnist",
     "joined",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from precad.clients.errors import ArgumentError, MissingDataError
@@ -54,6 +53,8 @@ def _enlarge(images: NDArray[np.float32], side: int) -> NDArray[np.float32]:
     """(n, 1, s, s) -> (n, 1, side, side), bilinear: a new pixel is an average of old ones, so it stays in [0, 1]."""
     if images.shape[-1] == side:
         return images
+    import torch
+
     enlarged = torch.nn.functional.interpolate(
         torch.from_numpy(images), size=(side, side), mode="bilinear", align_corners=False
     )

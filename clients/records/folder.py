@@ -15,7 +15,7 @@ from precad.clients.errors import CorruptDataError, MissingDataError
 
 VARIABLE: Final = "PRECAD_DATA"
 """Environment variable that names the folder."""
-LAYOUT: Final = "docs/data.md says what the folder holds"
+LAYOUT: Final = "docs/guides/data.md says what the folder holds"
 
 
 def data_folder() -> Path | None:

@@ -1,26 +1,32 @@
-"""Labelled records, and the two halves of a data set."""
+"""Labelled records, and the two halves of a data set.
+
+PyTorch is imported by the functions that make tensors, so that a configuration is checked without it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from precad.clients.errors import ArgumentError, DataError, RecordRangeError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 N_CLASSES: Final = 10
 """Classes of every data set here but EMNIST's with letters. Models have that many logits, and those beyond a data set's
 classes stay unused."""
-MAX_CLASSES: Final = 62
-"""Classes of EMNIST's digits, capital and small letters."""
 
 _PIXEL_MAX: Final = 255.0
-_IMAGE_AXES, _TOKEN_AXES = 4, 2
+_IMAGE_AXES = 4
+_NO_TOKEN: Final = -100
+"""A label of a place in a sequence that is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,18 +35,20 @@ class Records:
 
     features: NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int64]
     """Images (n, channels, side, side): float32 in [0, 1], or uint8, which stands for value / 255 and takes a quarter
-    of the memory. Or texts (n, length): int64 tokens."""
-    labels: NDArray[np.int64]
-    """Class of each record, in {0, .., MAX_CLASSES - 1}, shape (n,)."""
+    of the memory. Texts (n, length): int64 tokens. Or numbers of any other shape (n, ..), such as the columns of a
+    table: float32."""
+    labels: NDArray[Any]
+    """Targets of the loss. A class for each record, int64 (n,), 0 or more; a class for each place, int64 (n, t); or
+    numbers, float32 (n,) or (n, k)."""
 
     def __post_init__(self) -> None:
-        is_tokens = self.features.ndim == _TOKEN_AXES and self.is_text
-        if not (is_tokens or self.features.ndim == _IMAGE_AXES) or self.labels.shape != self.features.shape[:1]:
+        is_known = self.is_text or self.features.dtype == np.uint8 or self.features.dtype.kind == "f"
+        if not is_known or self.features.ndim < 2 or self.labels.ndim < 1 or len(self.labels) != len(self.features):
             raise ArgumentError(
-                "features must have shape (n, channels, side, side), or (n, length) if int64 tokens, and labels (n,); "
-                f"got {self.features.shape} and {self.labels.shape}"
+                "features must have shape (n, ..), of float32, uint8 or int64, and labels (n, ..); got "
+                f"{self.features.dtype} {self.features.shape} and {self.labels.shape}"
             )
-        require_labels(self.labels, MAX_CLASSES)
+        _require_possible_labels(self.labels)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,11 +80,19 @@ class Split:
     users: NDArray[np.int64] | None = None
     """The user that each training record is from, where the data set knows; (n,)."""
     n_logits: int = N_CLASSES
-    """Logits of a model for these records: as many as the data set has classes, N_CLASSES at least."""
+    """Logits of a model for these records: as many as the data set has classes, N_CLASSES at least. For records of the
+    client's own, the classes that are known: a model may have more."""
+    is_own: bool = False
+    """Whether these are records of the client's own."""
+    class_names: tuple[str, ...] = ()
+    """Class 0, 1, .. as records of the client's own name them; empty where labels are these numbers."""
+    highest: str = ""
+    """File and row of a record of the client's own that has the highest class."""
 
     def __post_init__(self) -> None:
         for name, half in (("training half", self.train), ("test half", self.test)):
-            require_labels(half.labels, self.n_logits, name)
+            if half.labels.dtype == np.int64 and half.labels.ndim == 1:
+                require_labels(half.labels, self.n_logits, name)
 
     def of_classes(self, classes: Sequence[int]) -> Split:
         """The records of these classes, labelled as they are. Raises DataError unless both halves have each of them,
@@ -89,9 +105,25 @@ class Split:
         return Split(self.train.take(train), self.test.take(test), users, self.n_logits)
 
 
+def _require_possible_labels(labels: NDArray[Any]) -> None:
+    """Raise ArgumentError for another type; RecordRangeError for a negative class."""
+    if labels.dtype == np.float32:
+        return
+    if labels.dtype != np.int64:
+        raise ArgumentError(f"labels must be int64 classes or float32 numbers, got {labels.dtype}")
+    is_class = labels >= 0 if labels.ndim == 1 else by_record((labels >= 0) | (labels == _NO_TOKEN)).all(axis=1)
+    if not is_class.all():
+        raise RecordRangeError("labels", int(np.argmin(is_class)), "a label", 2**31)
+
+
+def by_record(values: NDArray[Any]) -> NDArray[Any]:
+    """(n, ..) -> (n, k)."""
+    return values.reshape(len(values), math.prod(values.shape[1:]))
+
+
 def require_labels(labels: NDArray[np.int64], n_classes: int, field: str = "labels") -> None:
     """Raise RecordRangeError, naming the first row, unless all are in {0, .., n_classes - 1}."""
-    outside = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    outside = np.flatnonzero(by_record((labels < 0) | (labels >= n_classes)).any(axis=1))
     if len(outside):
         raise RecordRangeError(field, int(outside[0]), "a label", n_classes)
 
@@ -120,6 +152,8 @@ def require_images(what: str, records: Records) -> None:
 
 def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:
     """Return a record's features of that shape, as a model reads them; its values mean nothing."""
+    import torch
+
     return torch.zeros(shape, dtype=torch.int64 if is_text else torch.float32)
 
 
@@ -128,8 +162,17 @@ def example_of(records: Records) -> Tensor:
     return example(records.shape, is_text=records.is_text)
 
 
+def example_label_of(records: Records) -> Tensor:
+    """Return a label of the shape and type that those of `records` have; its value means nothing."""
+    import torch
+
+    return torch.from_numpy(np.zeros(records.labels.shape[1:], records.labels.dtype))
+
+
 def model_inputs(features: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what a model with parameters of `dtype` reads: pixels in [0, 1], or tokens as they are."""
+    import torch
+
     if features.dtype == torch.uint8:
         return features.to(dtype) / _PIXEL_MAX
     return features.to(dtype) if features.is_floating_point() else features
@@ -141,4 +184,6 @@ def channels_last(images: Tensor) -> Tensor:
     With one channel, `contiguous(memory_format=torch.channels_last)` finds the usual layout good enough, and the
     layers that follow then keep to it; the strides say it plainly here.
     """
+    import torch
+
     return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)

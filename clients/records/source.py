@@ -64,6 +64,11 @@ class DataSource:
             may_download=config.download,
         )
 
+    @property
+    def name(self) -> str:
+        """Return how messages call it: the field of the configuration, and its value."""
+        return f"client.dataset {self.dataset}"
+
     def load(self, *, side: int | None = None) -> Split:
         """Return the data set. `side` is that of the images which a model takes: the bundled digits are enlarged to it.
 

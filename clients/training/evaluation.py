@@ -1,16 +1,24 @@
 """How good a global model is on records nobody trains on: its accuracy, and its confidence in every class."""
 
+import copy
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
+from torch import nn
 from torch.func import functional_call
 
-from precad.clients.errors import ArgumentError
+from precad.clients.errors import ArgumentError, ModelRecordError
 from precad.clients.gradients.engine import deterministic
-from precad.clients.models import networks
+from precad.clients.gradients.probe import EXHAUSTED
+from precad.clients.models import metrics, networks
+from precad.clients.models.losses import Labels
+from precad.clients.models.metrics import Metric
+from precad.clients.models.outputs import outputs_of
+from precad.clients.own_code import Unspoken
 from precad.clients.records import Records, channels_last, model_inputs
 from precad.protos.task.model_update import has_diverged
 
@@ -19,30 +27,58 @@ _BATCH, _BATCH_OF_ACCELERATOR = 256, 4096
 _IMAGE_AXES: Final = 4
 
 
-def accuracy(
-    parameters: NDArray[np.float32], model_name: str, records: Records, *, device: torch.device = CPU
-) -> float:
+Model = str | nn.Module
+"""A model's name; or one with any parameters, which evaluation replaces."""
+
+
+def accuracy(parameters: NDArray[np.float32], model: Model, records: Records, *, device: torch.device = CPU) -> float:
     """Share of `records`, in [0, 1], whose label has the largest logit under the model with `parameters` (d,).
 
-    device: where it is computed.
+    Other labels than classes: `precad.clients.models.metrics.accuracy`. device: where it is computed.
 
     Raises: ArgumentError without records, UnknownNameError, DimensionError.
     """
-    predicted = _logits(parameters, model_name, records, device).argmax(axis=1)
-    return float(np.mean(predicted == records.labels))
+    return metrics.accuracy(outputs(parameters, model, records, device), records.labels)
 
 
-def confidences(parameters: NDArray[np.float32], model_name: str, records: Records) -> NDArray[np.float64]:
+def measured(
+    parameters: NDArray[np.float32],
+    model: Model,
+    records: Records,
+    wanted: Mapping[str, Metric],
+    *,
+    device: torch.device = CPU,
+) -> dict[str, float]:
+    """Return metrics of the model with `parameters` (d,), by name.
+
+    Raises: as `accuracy`; ArgumentError for a metric that raises, without its text, which may hold values of a record.
+    """
+    found = outputs(parameters, model, records, device) if wanted else None
+    return {name: _value(name, metric, found, records.labels) for name, metric in wanted.items()}
+
+
+def _value(name: str, metric: Metric, found: NDArray[np.float32] | None, labels: Labels) -> float:
+    def spoken(error: Exception) -> ArgumentError:
+        return ArgumentError(f"metric {name!r}: expected a number, found {type(error).__name__} raised")
+
+    with Unspoken(spoken, EXHAUSTED):
+        return float(metric(found, labels))
+
+
+def confidences(parameters: NDArray[np.float32], model: Model, records: Records) -> NDArray[np.float64]:
     """Softmax of the logits: one model's confidence in every class. Shape (n, n_logits), rows sum to 1.
 
-    Raises: as `accuracy`.
+    A single logit is that of class 1, and gives two columns. Raises: as `accuracy`.
     """
-    found: NDArray[np.float64] = softmax(_logits(parameters, model_name, records, CPU).astype(np.float64), axis=1)
+    logits = outputs(parameters, model, records, CPU).astype(np.float64).reshape(len(records), -1)
+    if logits.shape[1] == 1:
+        logits = np.pad(logits, ((0, 0), (1, 0)))
+    found: NDArray[np.float64] = softmax(logits, axis=1)
     return found
 
 
 def attack_success(
-    parameters: NDArray[np.float32], model_name: str, wanted: Records | None, *, device: torch.device = CPU
+    parameters: NDArray[np.float32], model: Model, wanted: Records | None, *, device: torch.device = CPU
 ) -> float | None:
     """Share of the records that the model labels as the attackers want, whose labels `wanted` has.
 
@@ -50,33 +86,35 @@ def attack_success(
     """
     if wanted is None or len(wanted) == 0:
         return None
-    return accuracy(parameters, model_name, wanted, device=device)
+    return accuracy(parameters, model, wanted, device=device)
 
 
-def is_finite(parameters: NDArray[np.float32], model_name: str, records: Records) -> bool:
-    """Return whether training has left this model within the finite numbers, logits of some records included.
+def is_finite(parameters: NDArray[np.float32], model: Model, records: Records) -> bool:
+    """Return whether training has left this model within the finite numbers, outputs for some records included.
 
     Raises: as `accuracy`.
     """
     if has_diverged(parameters):
         return False
     some = records.take(np.arange(min(len(records), _BATCH)))
-    return bool(np.isfinite(_logits(parameters, model_name, some, CPU)).all())
+    return bool(np.isfinite(outputs(parameters, model, some, CPU)).all())
 
 
-def _logits(
-    parameters: NDArray[np.float32], model_name: str, records: Records, device: torch.device
+def outputs(
+    parameters: NDArray[np.float32], model: Model, records: Records, device: torch.device
 ) -> NDArray[np.float32]:
-    """Shape (n, n_logits)."""
+    """Return the outputs of the model with `parameters` (d,) for every record, (n, ..).
+
+    Raises: as `accuracy`; ModelRecordError where the model raises."""
     if len(records) == 0:
         raise ArgumentError("accuracy needs at least one record, got none")
-    model = networks.build(model_name).eval().to(device)
+    model = (networks.build(model) if isinstance(model, str) else copy.deepcopy(model)).eval().to(device)
     weights = networks.unflatten(torch.tensor(parameters, dtype=torch.float32, device=device), model)
     parts, size = [], _BATCH if device.type == "cpu" else _BATCH_OF_ACCELERATOR
-    with torch.inference_mode(), deterministic():
+    with Unspoken(ModelRecordError, EXHAUSTED), torch.inference_mode(), deterministic():
         for start in range(0, len(records), size):
             features = model_inputs(torch.tensor(records.features[start : start + size]).to(device), torch.float32)
             if features.dim() == _IMAGE_AXES and device.type == "cpu":  # pooling is several times faster
                 features = channels_last(features)
-            parts.append(functional_call(model, weights, (features,)).cpu().numpy())
+            parts.append(outputs_of(functional_call(model, weights, (features,))).cpu().numpy())
     return np.concatenate(parts)

@@ -77,22 +77,17 @@ def round_updates(
     tells why.
     Raises: ClientError (ArgumentError, NonFiniteModelError, NonFiniteGradientError); then nothing may be uploaded.
     """
-    match task.algorithm:
-        case "user-dp-fedavg":
-            return [_trained(task, parameters, who, engine) for who in participants]
-        case "ins-dp-fedavg":
-            return [_trained_privately(task, parameters, who, engine) for who in participants]
-        case "non-private":
-            return _gradient_sums(task, parameters, participants, engine, RecordClip(math.inf), task.update_bound)
-        case "local-dp":
-            exact = _gradient_sums(task, parameters, participants, engine, record_clip(task), math.inf)
-            noisy = (_noised(task, who, 0, update) for who, update in zip(participants, exact, strict=True))
-            return [project(update, task.client_clip) for update in noisy]
-        case "distributed-dp":
-            exact = _gradient_sums(task, parameters, participants, engine, record_clip(task), task.update_bound)
-            return [_noised(task, who, 0, update) for who, update in zip(participants, exact, strict=True)]
-        case "precad":
-            return _gradient_sums(task, parameters, participants, engine, record_clip(task), task.client_clip)
+    rules = task.rules
+    if rules.trains_locally:
+        train = _trained_privately if rules.clients_add_noise else _trained
+        return [train(task, parameters, who, engine) for who in participants]
+    clip = record_clip(task) if rules.protects_records else RecordClip(math.inf)
+    bound = math.inf if rules.clips_own_noise else task.update_bound
+    exact = _gradient_sums(task, parameters, participants, engine, clip, bound)
+    if not rules.clients_add_noise:
+        return exact
+    noisy = [_noised(task, who, 0, update) for who, update in zip(participants, exact, strict=True)]
+    return [project(update, task.client_clip) for update in noisy] if rules.clips_own_noise else noisy
 
 
 def require_runnable(task: Task, engine: RecordEngine) -> None:

@@ -23,6 +23,7 @@ from precad.clients.errors import (
     ModelRecordError,
     NonFiniteGradientError,
     ProtocolError,
+    TargetError,
 )
 from precad.clients.models import networks
 from precad.clients.process import Trainer, load_records
@@ -191,7 +192,7 @@ class SolvesOneByOne(Solves):
 
 def trainer_of(model, monkeypatch, **changes):
     """Carol's third record is one that the model does not bear."""
-    monkeypatch.setattr("precad.clients.models.networks.build", lambda _: model)
+    monkeypatch.setattr("precad.clients.models.networks.build", lambda *_, **__: model)
     own = records()
     own["carol"].features[2, 0] = np.eye(8)
     dim = networks.parameter_count(model)
@@ -218,12 +219,13 @@ def test_a_record_on_which_the_model_raises_beside_others_is_nobody_else_s(algor
     outcomes, _ = together(ours, [(name, at) for name in IDS])
     assert [isinstance(outcome, ModelRecordError) for outcome in outcomes] == [False, False, True, False]
     assert "LinAlgError" in str(outcomes[2])
+    assert outcomes[2].__cause__ is None, "its text may hold values of the record"
     assert_array_equal(outcomes[1], ours.update("bob", at))
 
 
 def test_a_process_starts_whatever_its_first_client_s_records_are(monkeypatch):
     """Do nothing before the first round that depends on the records."""
-    monkeypatch.setattr("precad.clients.models.networks.build", lambda _: Solves())
+    monkeypatch.setattr("precad.clients.models.networks.build", lambda *_, **__: Solves())
     own = {"carol": records()["carol"]}
     own["carol"].features[:, 0] = np.eye(8)
     ours = task(dim=networks.parameter_count(Solves()))
@@ -251,8 +253,11 @@ def test_a_client_holds_as_many_records_as_it_likes():
 
 def test_a_model_that_does_not_take_the_records_stops_the_process_before_it_starts():
     config = ClientConfig.model_validate({"certificates": "x", "authority": "y"}, context={"base": Path("/")})
-    with pytest.raises(ModelInputError, match=r"expected logits of shape \(1, 10\), got \(1, 26\)"):
-        load_records(task(model="cnn-letters", dim=26_538), config, ["bob"])
+    with pytest.raises(ModelInputError, match=r"does not fit records of shape \(1, 8, 8\): expected a single logit"):
+        load_records(task(loss="binary"), config, ["bob"])
+    with pytest.raises(TargetError, match="expected float32 for the loss 'mse', found int64"):
+        load_records(task(loss="mse"), config, ["bob"])
+    assert load_records(task(model="cnn-letters", dim=26_538), config, ["bob"])["bob"].shape == (1, 28, 28)
 
 
 def test_a_data_set_that_is_not_there_stops_the_process_before_it_starts(monkeypatch):

@@ -10,7 +10,6 @@ from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from precad.clients.attacks.backdoors.replacement import Backdoor, require_positive_count
 from precad.clients.errors import ArgumentError
@@ -98,6 +97,8 @@ def _is_any_of(records: Records, hashes: Iterable[str]) -> NDArray[np.bool_]:
 def _seen_anew(image: NDArray[np.uint8], random: np.random.Generator) -> NDArray[np.uint8]:
     """Return (channels, side, side), rotated a little, and cropped from a frame that mirrors its borders."""
     angle = random.uniform(-_DEGREES, _DEGREES)
+    from scipy import ndimage  # a third of a second, which no other attack needs
+
     turned = ndimage.rotate(image, angle, axes=(1, 2), reshape=False, order=1, mode="reflect")
     framed = np.pad(turned, ((0, 0), (_PADDING, _PADDING), (_PADDING, _PADDING)), mode="reflect")
     top, left = random.integers(0, 2 * _PADDING + 1, size=2)

@@ -22,6 +22,7 @@ from precad.clients.gradients.model_stack import ModelByModel, ModelStack
 from precad.clients.gradients.one_pass import one_pass
 from precad.clients.gradients.record_clipping import Clipping, RecordClip, clip_factors
 from precad.clients.models import networks
+from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import Records, digits
 from precad.clients.records.records import example
 
@@ -98,7 +99,7 @@ def test_a_pass_stays_on_its_device(name: str) -> None:
     labels = torch.zeros(sum(SIZES), dtype=torch.int64, device="meta")
     ends = [0, *itertools.accumulate(SIZES)]
     segments = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
-    gradients = one_pass(model, features, labels)
+    gradients = one_pass(model, features, labels, CROSS_ENTROPY)
     factors = clip_factors(torch.stack([layer.squared_norms() for layer in gradients]), RecordClip(1.0))
     sums = torch.cat([layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)], dim=1)
     assert (sums.device.type, tuple(sums.shape)) == ("meta", (len(SIZES), networks.dimension(name)))

@@ -310,7 +310,7 @@ def normalised():
         nn.Flatten(2),
         nn.LazyLinear(5),
         nn.LayerNorm(5),
-        nn.Dropout(0.5),
+        nn.Dropout(0.0),
         nn.Flatten(),
         nn.LazyLinear(10, bias=False),
     )

@@ -11,7 +11,6 @@ from torch import nn
 
 from precad.clients.errors import (
     ArgumentError,
-    ModelImportError,
     ModelInputError,
     RecordMixingLayerError,
     UnsteadyModelError,
@@ -237,10 +236,26 @@ class Frozen(TwoLayers):
         self.first.requires_grad_(requires_grad=False)
 
 
-def test_a_model_with_frozen_parameters_is_refused():
-    """They would be part of the vector, trained and noised."""
-    with pytest.raises(ModelImportError, match=r"parameter first\.weight is frozen"):
-        build(f"{__name__}:Frozen")
+class FrozenWeight(TwoLayers):
+    """Trains the bias of a layer whose weight it keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first.weight.requires_grad_(requires_grad=False)
+
+
+@pytest.mark.parametrize(("make", "n_kept", "path"), [(Frozen, 64 * 16 + 16, "one-pass"), (FrozenWeight, 1024, "vmap")])
+def test_frozen_parameters_are_constants_of_the_model(make, n_kept, path):
+    """They are neither in the vector nor in the gradient, which is that of autograd; the state dict still has them."""
+    name = f"{__name__}:{make.__name__}"
+    model = build(name)
+    assert len(flatten(model)) == 64 * 16 + 16 + 170 - n_kept
+    assert set(model.state_dict()) == set(TwoLayers().state_dict())
+    engine = RecordEngine(build(name), torch.zeros(1, 8, 8), device="cpu", dtype=torch.float64)
+    assert engine.path == path
+    (found,) = engine.clipped_sums(flatten(model).astype(np.float64), [IMAGES], RecordClip(1.0))
+    expected = _loop(model.double())
+    assert np.linalg.norm(found - expected) <= 1e-10 * np.linalg.norm(expected)
 
 
 def _shifted(model):

@@ -123,11 +123,13 @@ def test_take_copies():
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
-        (np.zeros((2, 64), np.float32), np.zeros(2, np.int64), "features must have shape"),
-        (np.zeros((2, 3, 64), np.int64), np.zeros(2, np.int64), "features must have shape"),
+        (np.zeros(2, np.float32), np.zeros(2, np.int64), "features must have shape"),
+        (np.zeros((2, 3), np.int32), np.zeros(2, np.int64), "features must have shape"),
         (np.zeros((2, 1, 8, 8), np.float32), np.zeros(3, np.int64), "features must have shape"),
-        (np.zeros((1, 1, 8, 8), np.float32), np.array([62]), r"labels: expected a label in \[0, 61\] in row 0, found"),
-        (np.zeros((1, 1, 8, 8), np.float32), np.array([-1]), r"labels: expected a label in \[0, 61\] in row 0, found"),
+        (np.zeros((2, 3), np.float32), np.array([4, -1]), r"labels: expected a label in \[0, 2147483647\] in row 1, f"),
+        (np.zeros((2, 3), np.float32), np.array([4, -100]), r"labels: expected a label in .* in row 1, found"),
+        (np.zeros((2, 3), np.float32), np.array([[4, -100], [-1, 0]]), r"labels: expected a label in .* in row 1, f"),
+        (np.zeros((2, 3), np.float32), np.zeros(2, np.float64), "labels must be int64 classes or float32 numbers"),
     ],
 )
 def test_malformed_records_are_refused(features, labels, message):

@@ -1,4 +1,4 @@
-"""One server deviates and tests a guess of a client's whole update: docs/threat-model.md, "The wire forms".
+"""One server deviates and tests a guess of a client's whole update: docs/explanation/threat-model.md, "The wire forms".
 
 By another mask seed than dealt, which has <X, delta> added to the norm: the honest client refuses it. By offsets to its
 own shares of the 64 projections: nothing hinders that, and the documents say so. Failure means: a client that takes

@@ -1,0 +1,263 @@
+"""The models that have a name here, and the shape of the records that each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from precad.clients.records.records import N_CLASSES
+from precad.clients.records.tweets import LENGTH, VOCABULARY
+
+
+def _mlp() -> nn.Module:
+    """Build one hidden layer of 64 tanh units on 8x8 images: d = 4810. (batch, 1, 8, 8) -> logits (batch, 10).
+
+    Each image is first brought to mean 0 and variance 1 by itself, which uses no statistic of other records. On the
+    digits this gains about one point of accuracy at epsilon = 2.
+    """
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.LayerNorm(8 * 8, elementwise_affine=False),
+        nn.Linear(8 * 8, 64),
+        nn.Tanh(),
+        nn.Linear(64, N_CLASSES),
+    )
+
+
+def _cnn(n_classes: int = N_CLASSES) -> nn.Module:
+    """Build the small CNN of Opacus' MNIST example: d = 26 010. (batch, 1, 28, 28) -> logits (batch, 10).
+
+    With 26, 47 or 62 logits, for EMNIST: d = 26 538, 27 231 or 27 726.
+    Source: pytorch/opacus, examples/mnist.py, class SampleConvNet.
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=8, stride=2, padding=3),  # (batch, 16, 14, 14)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 16, 13, 13)
+        nn.Conv2d(16, 32, kernel_size=4, stride=2),  # (batch, 32, 5, 5)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 32, 4, 4)
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 32),
+        nn.ReLU(),
+        nn.Linear(32, n_classes),
+    )
+
+
+def _cnn_half() -> nn.Module:
+    """Build `cnn` with half the channels and units: d = 6866. (batch, 1, 28, 28) -> logits (batch, 10).
+
+    For experiments with many updates and little time.
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 8, kernel_size=8, stride=2, padding=3),  # (batch, 8, 14, 14)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 8, 13, 13)
+        nn.Conv2d(8, 16, kernel_size=4, stride=2),  # (batch, 16, 5, 5)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 16, 4, 4)
+        nn.Flatten(),
+        nn.Linear(16 * 4 * 4, 16),
+        nn.ReLU(),
+        nn.Linear(16, N_CLASSES),
+    )
+
+
+class Standardise(nn.Module):
+    """(x - mean) / std of every pixel, with constants that are part of the architecture: it has no parameters."""
+
+    def __init__(self, mean: float, std: float) -> None:
+        super().__init__()
+        self.mean, self.std = mean, std
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Shape and dtype of `images`."""
+        return (images - self.mean) / self.std
+
+
+def _cnn_standardised() -> nn.Module:
+    """`cnn` as Opacus' example feeds it: pixels brought to mean 0 and variance 1 by the published constants of MNIST.
+
+    Source: pytorch/opacus, examples/mnist.py, MNIST_MEAN and MNIST_STD.
+    """
+    return nn.Sequential(Standardise(0.1307, 0.3081), *_cnn().children())
+
+
+class UnusedClasses(nn.Module):
+    """Brings the logits of some classes to (batch, 10): the others get -10^4, of which softmax makes exactly 0."""
+
+    def __init__(self, *used: int) -> None:
+        """used: the class of each logit."""
+        super().__init__()
+        self._columns = [used.index(label) if label in used else len(used) for label in range(N_CLASSES)]
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """(batch, n) -> (batch, 10)."""
+        return nn.functional.pad(logits, (0, 1), value=-1e4)[:, self._columns]
+
+
+def _cnn_binary() -> nn.Module:
+    """`cnn` with two outputs, for records of the classes 0 and 1: d = 25 746. (batch, 1, 28, 28) -> logits (batch, 10).
+
+    For `client.classes = [0, 1]`; a record of another class would have a loss of 10^4.
+    """
+    return nn.Sequential(*list(_cnn().children())[:-1], nn.Linear(32, 2), UnusedClasses(0, 1))
+
+
+def _cnn_rgb() -> nn.Module:
+    """Build the layers of `cnn` for 32x32 colour images: d = 37 274. (batch, 3, 32, 32) -> logits (batch, 10).
+
+    It is the small CNN of tensorflow/privacy's tutorial, whose layers are also those of `cnn`.
+    Source: tensorflow/privacy, tutorials/mnist_dpsgd_tutorial.py.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 16, kernel_size=8, stride=2, padding=3),  # (batch, 16, 16, 16)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 16, 15, 15)
+        nn.Conv2d(16, 32, kernel_size=4, stride=2),  # (batch, 32, 6, 6)
+        nn.ReLU(),
+        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 32, 5, 5)
+        nn.Flatten(),
+        nn.Linear(32 * 5 * 5, 32),
+        nn.ReLU(),
+        nn.Linear(32, N_CLASSES),
+    )
+
+
+def _cifar() -> nn.Module:
+    """Build the CNN of TensorFlow's tutorial on CIFAR-10: d = 122 570. (batch, 3, 32, 32) -> logits (batch, 10).
+
+    Source: tensorflow.org/tutorials/images/cnn, which PRECAD uses for CIFAR-10.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 32, kernel_size=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # (batch, 32, 15, 15)
+        nn.Conv2d(32, 64, kernel_size=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # (batch, 64, 6, 6)
+        nn.Conv2d(64, 64, kernel_size=3),  # (batch, 64, 4, 4)
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, N_CLASSES),
+    )
+
+
+def _cnn_pooled() -> nn.Module:
+    """Four convolutions with average pooling, of Opacus' CIFAR-10 example: d = 131 466. (batch, 3, 32, 32) -> logits
+    (batch, 10).
+
+    Source: pytorch/opacus, examples/cifar10.py, function convnet; Xie et al., CCS '23, Sec. 6.1.1, train it.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),  # (batch, 32, 16, 16)
+        nn.Conv2d(32, 64, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),  # (batch, 64, 8, 8)
+        nn.Conv2d(64, 64, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),  # (batch, 64, 4, 4)
+        nn.Conv2d(64, 128, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(4),  # (batch, 128, 1, 1)
+        nn.Flatten(),
+        nn.Linear(128, N_CLASSES),
+    )
+
+
+def _cnn_pooled_binary() -> nn.Module:
+    """`cnn-pooled` with two outputs, for airplanes and birds: d = 130 434. (batch, 3, 32, 32) -> logits (batch, 10).
+
+    For `client.classes = [0, 2]`; a record of another class would have a loss of 10^4.
+    """
+    return nn.Sequential(*list(_cnn_pooled().children())[:-1], nn.Linear(128, 2), UnusedClasses(0, 2))
+
+
+class LstmClassifier(nn.Module):
+    """Two LSTM layers on 32 embedded words: d = 122 506. (batch, 32) tokens -> logits (batch, 10).
+
+    Its gates are plain linear layers, so that the per-record engine knows their gradients. The words' padding, token 0,
+    comes last; the classifier reads the mean of the second layer's states.
+    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997, with forget gates (Gers et al., 2000).
+    """
+
+    EMBEDDING, HIDDEN = 32, 64
+
+    def __init__(self, n_classes: int = N_CLASSES) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, self.EMBEDDING)
+        sizes = (self.EMBEDDING, self.HIDDEN)
+        self.reads = nn.ModuleList(nn.Linear(size, 4 * self.HIDDEN) for size in sizes)
+        self.recalls = nn.ModuleList(nn.Linear(self.HIDDEN, 4 * self.HIDDEN, bias=False) for _ in sizes)
+        self.classifier = nn.Linear(self.HIDDEN, n_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, 32) int64 -> (batch, n_classes)."""
+        sequence = self.embedding(tokens)
+        for read, recall in zip(self.reads, self.recalls, strict=True):
+            inputs = read(sequence).unbind(dim=1)
+            hidden = inputs[0].new_zeros((tokens.shape[0], self.HIDDEN))
+            cell, states = hidden, []
+            for step in inputs:
+                take, forget, value, show = (step + recall(hidden)).chunk(4, dim=1)
+                cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(value)
+                hidden = torch.sigmoid(show) * torch.tanh(cell)
+                states.append(hidden)
+            sequence = torch.stack(states, dim=1)
+        logits: Tensor = self.classifier(sequence.mean(dim=1))
+        return logits
+
+
+def _lstm_binary() -> nn.Module:
+    """Build `lstm` with two outputs, for the classes 0 and 1: d = 121 986. (batch, 32) tokens -> logits (batch, 10).
+
+    For `client.classes = [0, 1]`; a record of another class would have a loss of 10^4.
+    """
+    return nn.Sequential(LstmClassifier(2), UnusedClasses(0, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model that has a name here."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    """Shape of one record's features."""
+    is_text: bool = False
+    n_logits: int = N_CLASSES
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
+    {
+        "mlp": Architecture(_mlp, (1, 8, 8)),
+        "cnn": Architecture(_cnn, (1, 28, 28)),
+        "cnn-standardised": Architecture(_cnn_standardised, (1, 28, 28)),
+        "cnn-half": Architecture(_cnn_half, (1, 28, 28)),
+        "cnn-binary": Architecture(_cnn_binary, (1, 28, 28)),
+        "cnn-letters": Architecture(partial(_cnn, 26), (1, 28, 28), n_logits=26),
+        "cnn-balanced": Architecture(partial(_cnn, 47), (1, 28, 28), n_logits=47),
+        "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62),
+        "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
+        "cifar": Architecture(_cifar, (3, 32, 32)),
+        "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32)),
+        "cnn-pooled-binary": Architecture(_cnn_pooled_binary, (3, 32, 32)),
+        "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
+        "lstm-binary": Architecture(_lstm_binary, (LENGTH,), is_text=True),
+    }
+)
+
+
+def image_side(name: str) -> int | None:
+    """The side in pixels of the images that a named model takes; None for texts and for models of the user's own."""
+    architecture = ARCHITECTURES.get(name)
+    return None if architecture is None or architecture.is_text else architecture.shape[-1]

@@ -1,0 +1,105 @@
+"""Find modules and files of the user's own: beside the configuration, then in the current folder.
+
+An installed command looks in neither by itself. Both folders come last in the search for modules, so that nothing of a
+user's hides a library. Where a library hides a module of the user's, the module is refused by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from precad.clients.app import App
+from precad.clients.errors import ClientError, ExtensionError
+
+_BESIDE: Final[list[Path]] = []
+"""Folders of configurations, in the order in which they were read. Like `sys.path`, which they join, of a process."""
+
+
+class Unspoken:
+    """Turns an error of a user's code, or of a library that reads records, into one of ours without its text.
+
+    The text, and the chain of errors in a traceback, may hold values of a record. Errors that `passes` has keep theirs.
+    """
+
+    def __init__(self, spoken: Callable[[Exception], ClientError], passes: tuple[type[Exception], ...] = ()) -> None:
+        self._spoken = spoken
+        self._passes: tuple[type[Exception], ...] = (ClientError, *passes)
+
+    def __enter__(self) -> None:
+        """Nothing is done before there is an error."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise ours in its place."""
+        if isinstance(error, Exception) and not isinstance(error, self._passes):
+            raise self._spoken(error) from None
+
+
+def look_in(folder: Path) -> None:
+    """Look in this folder, a configuration's, for modules of the user's own."""
+    if (absolute := folder.absolute()) not in _BESIDE:
+        _BESIDE.append(absolute)
+
+
+def folders(beside: Path | None = None) -> tuple[Path, ...]:
+    """Return where files and modules of the user's own are looked for: `beside` the configuration first."""
+    known = _BESIDE if beside is None else [beside.absolute()]
+    return tuple(dict.fromkeys([*known, Path.cwd()]))
+
+
+def looked(places: Sequence[Path]) -> str:
+    """Say where was looked."""
+    return "looked in " + ", then in ".join(map(str, places))
+
+
+def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> object:
+    """Import what `package.module:Name` names; the configuration wants it as a `kind`. Raises ExtensionError."""
+    searched = folders() if places is None else places
+    module, _, name = path.partition(":")
+    for folder in map(str, searched):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    importlib.invalidate_caches()
+    try:
+        raising = Unspoken(
+            lambda error: ExtensionError(kind, path, f"importing it raises {type(error).__name__}"), (ImportError,)
+        )
+        with raising:
+            _refuse_hidden(kind, path, searched)
+            loaded = importlib.import_module(module)
+        found: object = getattr(loaded, name)
+    except ModuleNotFoundError as error:
+        where = f" ({looked(searched)})" if error.name == module.partition(".")[0] else ""
+        raise ExtensionError(kind, path, f"{error}{where}") from None
+    except (ImportError, AttributeError) as error:
+        raise ExtensionError(kind, path, str(error)) from None
+    if not callable(found) and not isinstance(found, App):
+        raise ExtensionError(kind, path, f"{name} cannot be called")
+    return found
+
+
+def _refuse_hidden(kind: str, path: str, places: Sequence[Path]) -> None:
+    """Refuse a module of the user's own in whose place another one would be imported. Raises ExtensionError."""
+    module = path.partition(":")[0]
+    own = next((file for folder in places if (file := _file_of(module, folder)) is not None), None)
+    if own is None:
+        return
+    top = module.partition(".")[0]
+    folder = own.parents[len(module.split(".")) - (own.name != "__init__.py")]
+    spec = importlib.util.find_spec(top)
+    found = [] if spec is None else list(spec.submodule_search_locations or ())
+    if spec is not None and spec.has_location and spec.origin is not None:
+        found.append(spec.origin)
+    if not any(Path(place).resolve().is_relative_to(folder.resolve()) for place in found):
+        hiding = found[0] if found else "Python's own"
+        raise ExtensionError(kind, path, f"another module {top!r} ({hiding}) hides yours, {own}: rename yours")
+
+
+def _file_of(module: str, folder: Path) -> Path | None:
+    """Return the file that a module would be in this folder; None where there is none."""
+    place = folder.joinpath(*module.split("."))
+    return next((file for file in (place.parent / f"{place.name}.py", place / "__init__.py") if file.is_file()), None)

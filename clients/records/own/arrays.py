@@ -1,0 +1,139 @@
+"""Arrays and map-style data sets as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from precad.clients.errors import OwnRecordsError
+from precad.clients.own_code import Unspoken
+from precad.clients.records.own.found import At, Found, first
+from precad.clients.records.own.labels import Wanted, targets
+from precad.clients.records.records import Records, by_record
+
+_IMAGE_AXES, _TOKEN_AXES, _COLOUR_AXES = 4, 2, 3
+_EXPECTED = "a map-style data set of (input, label), or arrays (inputs, labels)"
+
+
+def from_value(value: object, where: object, wanted: Wanted) -> Found:
+    """Return the records that a data set or two arrays hold; rows count from 0, as theirs do.
+
+    where: how messages call it. Raises OwnRecordsError.
+    """
+    if isinstance(value, Records):
+        return Found(value, lambda row: f"{where}, row {row} (from 0)", wanted.names)
+    if isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_array(part) for part in value):
+        return from_arrays(value[0], value[1], where, wanted)
+    if not (hasattr(value, "__getitem__") and hasattr(value, "__len__")) or isinstance(value, (str, bytes, Mapping)):
+        raise OwnRecordsError(where, _EXPECTED, f"a {type(value).__name__}")
+    pairs = [_pair(value, row, where) for row in range(_length(value, where))]
+    return from_rows([pair[0] for pair in pairs], [pair[1] for pair in pairs], where, wanted)
+
+
+def from_rows(inputs: Sequence[object], labels: Sequence[object], where: object, wanted: Wanted) -> Found:
+    """Return the records of one input and one label each, all of one shape. Raises OwnRecordsError."""
+    if not inputs:
+        raise OwnRecordsError(where, "at least one record", "none")
+    rows: list[NDArray[Any]] = []
+    for row, value in enumerate(inputs):
+        at = f"{where}, row {row} (from 0)"
+        array = array_of(value, at)
+        if rows and array.shape != rows[0].shape:
+            raise OwnRecordsError(at, f"an input of shape {rows[0].shape}, as before it", f"shape {array.shape}")
+        rows.append(array)
+    return from_arrays(np.stack(rows), _together(labels, where), where, wanted)
+
+
+def _together(labels: Sequence[object], where: object) -> object:
+    """Return labels as one array where each is an array, and else as they are. Raises OwnRecordsError."""
+    if not any(isinstance(label, (np.ndarray, torch.Tensor, list)) for label in labels):
+        return list(labels)
+    arrays = [array_of(label, f"{where}, row {row} (from 0), label") for row, label in enumerate(labels)]
+    for row, label in enumerate(arrays):
+        if label.shape != arrays[0].shape:
+            at = f"{where}, row {row} (from 0)"
+            raise OwnRecordsError(at, f"a label of shape {arrays[0].shape}, as before it", f"shape {label.shape}")
+    return np.stack(arrays)
+
+
+def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -> Found:
+    """Return the records of two arrays of one length. Raises OwnRecordsError."""
+
+    def at(row: int) -> str:
+        return f"{where}, row {row} (from 0)"
+
+    features = _features(array_of(inputs, f"{where}, inputs"), where, at)
+    all_labels = labels if isinstance(labels, list) else array_of(labels, f"{where}, labels", is_text=True)
+    if isinstance(all_labels, np.ndarray) and all_labels.ndim == 0:
+        raise OwnRecordsError(where, "a label for each input", "one for all")
+    if len(all_labels) != len(features):
+        raise OwnRecordsError(where, f"a label for each of {len(features)} inputs", f"{len(all_labels)}")
+    found, names = targets(all_labels, wanted, at)
+    return Found(Records(features, found), at, names)
+
+
+def array_of(value: object, at: str, *, is_text: bool = False) -> NDArray[Any]:
+    """Return a value as an array of numbers, or, where it may, of texts. Raises OwnRecordsError."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = value.to(torch.float32).numpy() if value.dtype == torch.bfloat16 else value.numpy()
+    is_picture = type(value).__module__.startswith("PIL.")
+    with _raising(at, "an array", "something of which NumPy makes none, with"):
+        found = np.asarray(value)
+    if found.dtype.kind not in ("biufU" if is_text else "biuf"):
+        raise OwnRecordsError(at, "numbers of one shape", f"an array of {found.dtype.name}")
+    if is_picture and found.ndim in (_COLOUR_AXES - 1, _COLOUR_AXES):
+        found = found[None] if found.ndim < _COLOUR_AXES else np.moveaxis(found, -1, 0)
+    return found
+
+
+def _features(
+    inputs: NDArray[Any], where: object, at: At
+) -> NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int64]:
+    """Return features as models take them: images, tokens or numbers. Raises OwnRecordsError."""
+    if inputs.ndim == 0 or len(inputs) == 0:
+        raise OwnRecordsError(where, "at least one record", "none")
+    if inputs.size == 0:
+        raise OwnRecordsError(where, "inputs that hold something", f"shape {inputs.shape}")
+    inputs = inputs.reshape(-1, 1) if inputs.ndim == 1 else inputs
+    if inputs.dtype == np.uint8 and inputs.ndim == _IMAGE_AXES:
+        return np.ascontiguousarray(inputs)
+    if inputs.dtype == np.int64 and inputs.ndim == _TOKEN_AXES:
+        return np.ascontiguousarray(inputs)
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(inputs, dtype=np.float32)
+    is_bad: NDArray[np.bool_] = np.any(~np.isfinite(by_record(numbers)), axis=1)
+    if is_bad.any():
+        raise OwnRecordsError(at(first(is_bad)), "finite numbers that float32 holds", "another")
+    return numbers
+
+
+def _is_array(value: object) -> bool:
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return value.ndim > 0
+    return isinstance(value, list) or hasattr(value, "__array__")
+
+
+def _length(value: Any, where: object) -> int:
+    with _raising(where, _EXPECTED, "one whose length raises"):
+        length: int = len(value)
+    return length
+
+
+def _pair(value: Any, row: int, where: object) -> tuple[object, object]:
+    """Return one record of a data set. Raises OwnRecordsError, which says nothing of what the record holds."""
+    at = f"{where}, row {row} (from 0)"
+    with _raising(at, "a record", "that reading it raises"):
+        found = value[row]
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise OwnRecordsError(at, "a pair (input, label)", f"a {type(found).__name__}")
+    return found[0], found[1]
+
+
+def _raising(where: object, expected: str, found: str) -> Unspoken:
+    """Name the kind of an error, and nothing of what it says."""
+    return Unspoken(lambda error: OwnRecordsError(where, expected, f"{found} {type(error).__name__}"))

@@ -1,0 +1,82 @@
+"""Where a client's own records are, and what the task says about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from precad.clients.config import ClientConfig
+from precad.clients.errors import MissingDataError
+from precad.clients.own_code import folders, looked
+from precad.clients.records.own.labels import Wanted
+from precad.protos.task.record_fields import Column, RecordFields
+
+CLIENT = "{client}"
+"""Stands in a source for the id of the client whose records they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRecords:
+    """One source of records."""
+
+    source: str
+    """`csv:PATH` and so on, or `module:function` (`precad.clients.config.KINDS`)."""
+    label: str | None = None
+    """The column, or the array, with the labels."""
+    columns: tuple[Column, ...] = ()
+    class_names: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    """Shape of one record's features; empty: any."""
+    infers_classes: bool = False
+    """Whether names of classes may come from the records, as in a local run. Organisations must agree on them."""
+    numbers: bool | None = False
+    """Whether labels are numbers, of a loss such as the mean squared error, and no classes. None: as they are given."""
+    folders: tuple[Path, ...] = ()
+    """Where paths and modules are looked for, in this order; empty: in the current folder."""
+
+    @classmethod
+    def of(
+        cls,
+        config: ClientConfig,
+        fields: RecordFields,
+        *,
+        infers_classes: bool = False,
+        numbers: bool | None = False,
+    ) -> Self:
+        """Take the values of the `[client]` section, which must name records, and of the task."""
+        assert config.records is not None  # whoever asks has seen it
+        return cls(
+            source=config.records,
+            label=config.label,
+            columns=tuple(fields.columns),
+            class_names=tuple(fields.class_names),
+            shape=tuple(fields.record_shape),
+            infers_classes=infers_classes,
+            numbers=numbers,
+            folders=folders(config.folder),
+        )
+
+    @property
+    def wanted(self) -> Wanted:
+        """Return what labels are."""
+        return Wanted(self.class_names, self.infers_classes, self.numbers)
+
+    @property
+    def kind(self) -> str:
+        """Return what is before the colon."""
+        return self.source.partition(":")[0]
+
+    @property
+    def place(self) -> str:
+        """Return what is behind the colon."""
+        return self.source.partition(":")[2]
+
+    def path(self) -> Path:
+        """Return the file or folder that the source names. Raises MissingDataError, which says where was looked."""
+        places = self.folders or folders()
+        found = next((path for folder in places if (path := folder / self.place).exists()), None)
+        if found is None:
+            where = "found nothing there" if Path(self.place).is_absolute() else looked(places)
+            raise MissingDataError(f"client.records: expected a file or folder {self.place}, {where}")
+        return found

@@ -1,0 +1,93 @@
+"""Images by class: a folder for each class, in it the images, grey or in colour and all of one size. Read by Pillow."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import MissingDataError, OwnRecordsError
+from precad.clients.records.own.described import OwnRecords
+from precad.clients.records.own.found import Found, read_as
+from precad.clients.records.own.labels import class_numbers
+from precad.clients.records.records import Records
+
+_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "PPM")
+_MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
+"""Kinds of pixels, and what each is read as: one channel or three."""
+_MOST_PIXELS = 2**24
+
+
+def read_folder(described: OwnRecords) -> Found:
+    """Return the images, class by class, each class by file name. Raises MissingDataError, OwnRecordsError.
+
+    A class is the name of its folder. A link that leads out of the folder is refused.
+    """
+    root = described.path()
+    pillow = _pillow(root)
+    if not root.is_dir():
+        raise OwnRecordsError(root, "a folder with one folder for each class", "a file")
+    files = [(folder.name, file) for folder in _inside(root, root) for file in _files(folder, root)]
+    if not files:
+        raise OwnRecordsError(root, "at least one image in a folder of its class", "none")
+    images: list[NDArray[np.uint8]] = []
+    for _, file in files:
+        image = _image(pillow, file)
+        if images and image.shape != images[0].shape:
+            raise OwnRecordsError(file, f"an image of shape {images[0].shape}, as before it", f"shape {image.shape}")
+        images.append(image)
+
+    def at(row: int) -> str:
+        return str(files[row][1])
+
+    names = described.class_names or tuple(dict.fromkeys(name for name, _ in files))
+    if not described.class_names and not described.infers_classes:
+        raise OwnRecordsError("task.class_names", "the names of the classes, which are folders", "none")
+    labels, names = class_numbers([name for name, _ in files], names, at, infers=False)
+    return Found(Records(np.stack(images), labels), at, names)
+
+
+def _pillow(root: Path) -> ModuleType:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError:
+        raise MissingDataError(
+            f'{root}: expected Pillow, which reads images, found none installed; install "precad[records]" from where '
+            "precad came from"
+        ) from None
+
+
+def _files(folder: Path, root: Path) -> list[Path]:
+    """Raises OwnRecordsError."""
+    if not folder.is_dir():
+        raise OwnRecordsError(folder, "a folder of one class", "a file")
+    return _inside(folder, root)
+
+
+def _inside(folder: Path, root: Path) -> list[Path]:
+    """Return what a folder holds, by name, without hidden files; nothing outside of `root`. Raises OwnRecordsError."""
+    with read_as(folder, "a readable folder"):
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        for path in found:
+            if not path.resolve().is_relative_to(root.resolve()):
+                raise OwnRecordsError(path, f"a file inside {root}", "a link that leads out of it")
+    return found
+
+
+def _image(pillow: ModuleType, file: Path) -> NDArray[np.uint8]:
+    """Return one image, (channels, height, width). Raises OwnRecordsError."""
+    with read_as(file, "an image"):
+        if not file.is_file():
+            raise OwnRecordsError(file, "an image", "a folder or a device")
+        with file.open("rb") as opened, pillow.open(opened, formats=_FORMATS) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise OwnRecordsError(file, f"at most {_MOST_PIXELS} pixels", f"{image.width * image.height}")
+            if getattr(image, "n_frames", 1) != 1:
+                raise OwnRecordsError(file, "one image", "several in one file")
+            if image.mode not in _MODES:
+                raise OwnRecordsError(file, "a grey or colour image without transparency", f"mode {image.mode}")
+            pixels = np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))

@@ -1,0 +1,149 @@
+"""Turn labels into targets of the loss: a class by number or by name, or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import OwnRecordsError
+from precad.clients.records.own.found import At, first
+from precad.clients.records.records import by_record
+
+_MOST_CLASSES = 65_536
+_MOST_INFERRED = 1000
+"""Names of classes that are taken from records, at most: a column with more is something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Say what labels are."""
+
+    names: tuple[str, ...] = ()
+    """Names of the classes; empty: labels are 0, 1, .. themselves."""
+    infers: bool = False
+    """Whether names may come from the records."""
+    numbers: bool | None = False
+    """Whether labels are numbers, of a loss such as the mean squared error, and no classes. None: their type decides,
+    whatever their values. Numbers of a type with fractions are numbers; whole numbers and texts are classes."""
+
+
+def targets(
+    labels: Sequence[object] | NDArray[Any], wanted: Wanted, at: At
+) -> tuple[NDArray[np.int64] | NDArray[np.float32], tuple[str, ...]]:
+    """Return the target of each record, (n, ..), and the names of the classes, where they have names.
+
+    Raises OwnRecordsError.
+    """
+    if wanted.numbers or (wanted.numbers is None and _have_fractions(labels, at)):
+        return _measured(labels, at), ()
+    if isinstance(labels, np.ndarray) and labels.ndim > 1:
+        if labels.dtype.kind not in "iu":
+            raise OwnRecordsError(at(0), "one class as its label, or whole numbers", "several of another type")
+        return labels.astype(np.int64), ()
+    return class_numbers(labels, wanted.names, at, infers=wanted.infers)
+
+
+def _have_fractions(labels: Sequence[object] | NDArray[Any], at: At) -> bool:
+    """Return whether labels are of a type with fractions. One record must not decide for others: all are of it, or none
+    is. Raises OwnRecordsError."""
+    if isinstance(labels, np.ndarray):
+        return labels.dtype.kind == "f"
+    are = np.array([isinstance(label, (float, np.floating)) for label in labels])
+    if are.any() != are.all():
+        raise OwnRecordsError(at(first(are != are[0])), "a label of the type of those before it", "another type")
+    return bool(are.all())
+
+
+def _measured(labels: Sequence[object] | NDArray[Any], at: At) -> NDArray[np.float32]:
+    """Return labels as numbers, (n, ..). Raises OwnRecordsError."""
+    found = labels if isinstance(labels, np.ndarray) else np.array([_number(x, at, i) for i, x in enumerate(labels)])
+    with np.errstate(over="ignore"):
+        numbers = found.astype(np.float32)
+    is_bad: NDArray[np.bool_] = np.any(~np.isfinite(by_record(numbers)), axis=1)
+    if is_bad.any():
+        raise OwnRecordsError(at(first(is_bad)), "a finite number that float32 holds as its label", "another")
+    return numbers
+
+
+def _number(label: object, at: At, row: int) -> float:
+    try:
+        return float(label)  # type: ignore[arg-type]  # whatever is no number is refused
+    except (TypeError, ValueError, OverflowError):
+        raise OwnRecordsError(at(row), "a number as its label", "something that is none") from None
+
+
+def class_numbers(
+    labels: Sequence[object] | NDArray[Any], names: tuple[str, ...], at: At, *, infers: bool
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return each record's class (n,), and the names of the classes, where they have names.
+
+    Labels that are all whole numbers are classes themselves, unless the task names its classes.
+    Raises OwnRecordsError.
+    """
+    written = [_written(label, at, row) for row, label in enumerate(labels)]
+    if not names:
+        if (numbers := _numbers(written)) is not None:
+            return _in_range(numbers, at), ()
+        if not infers:
+            raise OwnRecordsError("task.class_names", "the names of the classes, as labels are not 0, 1, ..", "none")
+        names = _sorted_names(written, at)
+    index = {name: number for number, name in enumerate(names)}
+    for row, name in enumerate(written):
+        if name not in index:
+            raise OwnRecordsError(at(row), f"one of the {len(names)} classes of task.class_names", "another class")
+    return np.array([index[name] for name in written], dtype=np.int64), names
+
+
+def _written(label: object, at: At, row: int) -> str:
+    """Return a label as text: whole numbers without a point. Raises OwnRecordsError."""
+    if isinstance(label, np.generic):
+        label = label.item()
+    if isinstance(label, bytes):
+        label = label.decode("utf-8", errors="replace")
+    if isinstance(label, bool):
+        label = int(label)
+    if isinstance(label, float):
+        if not label.is_integer():
+            raise OwnRecordsError(at(row), "a class as its label", "a number that is not whole")
+        label = int(label)
+    if label is None or label == "":
+        raise OwnRecordsError(at(row), "a label", "an empty cell")
+    if not isinstance(label, (str, int)):
+        raise OwnRecordsError(at(row), "a class as its label", f"a {type(label).__name__}")
+    return str(label)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(written: Sequence[str]) -> list[int] | None:
+    """Return the labels as numbers; None unless all are whole numbers."""
+    is_number = all(text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal() for text in set(written))
+    return [int(text) if len(text) < 20 else _MOST_CLASSES for text in written] if is_number else None
+
+
+def _in_range(numbers: Sequence[int], at: At) -> NDArray[np.int64]:
+    for row, number in enumerate(numbers):
+        if not 0 <= number < _MOST_CLASSES:
+            raise OwnRecordsError(at(row), f"a class in [0, {_MOST_CLASSES - 1}] as its label", "a number outside")
+    return np.array(numbers, dtype=np.int64)
+
+
+def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
+    """Raises OwnRecordsError for a column that holds no classes."""
+    for row, text in enumerate(written):
+        if _is_number(text):  # a measurement, or one of several notations of a class
+            raise OwnRecordsError(at(row), "a class by name, as others are, or names in task.class_names", "a number")
+    names = tuple(sorted(set(written)))
+    if not 2 <= len(names) <= _MOST_INFERRED:
+        raise OwnRecordsError("client.label", f"between 2 and {_MOST_INFERRED} classes", f"{len(names)}")
+    return names

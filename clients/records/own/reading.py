@@ -1,0 +1,112 @@
+"""Read a source, whichever kind it is, and check it as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from precad.clients.app import App
+from precad.clients.config import FILE_KINDS
+from precad.clients.errors import OwnRecordsError
+from precad.clients.own_code import Unspoken, folders, imported
+from precad.clients.records.own.arrays import from_value
+from precad.clients.records.own.csv_file import read_csv
+from precad.clients.records.own.described import OwnRecords
+from precad.clients.records.own.found import Found, read_as
+from precad.clients.records.own.image_folder import read_folder
+from precad.clients.records.own.labels import Wanted
+from precad.clients.records.own.npz_file import read_npz
+from precad.clients.records.own.parquet_file import read_parquet
+from precad.clients.records.own.saved_dataset import read_dataset
+from precad.clients.records.records import Records
+
+_READERS: Final[Mapping[str, Callable[[OwnRecords], Found]]] = MappingProxyType(
+    {
+        "csv": read_csv,
+        "parquet": read_parquet,
+        "npz": read_npz,
+        "folder": read_folder,
+        "datasets": read_dataset,
+    }
+)
+assert tuple(_READERS) == FILE_KINDS
+
+
+def load(source: OwnRecords) -> Records:
+    """Return the records of a source, in its order. Raises DataError, ExtensionError."""
+    return read(source).records
+
+
+def as_records(
+    value: object,
+    *,
+    class_names: Sequence[str] = (),
+    shape: Sequence[int] = (),
+    numbers: bool = False,
+    where: str = "records",
+) -> Records:
+    """Return the records that a map-style data set of (input, label), or arrays (inputs, labels), hold.
+
+        class_names  class 0, 1, .. as labels name them; empty: labels are these numbers
+        shape        of one record's features; empty: any
+        numbers      whether labels are numbers, and no classes
+        where        how messages call the value
+
+    Raises OwnRecordsError.
+    """
+    with read_as(where, "records"):
+        found = from_value(value, where, Wanted(tuple(class_names), numbers=numbers))
+    _require_shape(found, tuple(shape), where)
+    return found.records
+
+
+def read(source: OwnRecords) -> Found:
+    """Return the records of a source with the place of each. Raises DataError, ExtensionError."""
+    reader = _READERS.get(source.kind, _read_function)
+    with read_as(source.source, "records"):
+        found = reader(source)
+    _require_shape(found, source.shape, source.source)
+    return found
+
+
+def read_given(given: object, source: OwnRecords) -> Found:
+    """Return what is given in the place of a source: another source, a function of no arguments, or the data.
+
+    Raises DataError, ExtensionError.
+    """
+    if isinstance(given, App):
+        return read_given(given.records, replace(source, label=given.label or source.label))
+    if isinstance(given, str):
+        if given == source.source:
+            raise OwnRecordsError(given, "another source of records than itself", "itself")
+        return read(replace(source, source=given))
+    where = source.source
+    if callable(given) and not hasattr(given, "__getitem__"):
+        raising = Unspoken(
+            lambda error: OwnRecordsError(
+                where, "a function that gives records", f"one that raises {type(error).__name__}"
+            )
+        )
+        with raising:
+            given = given()
+    return from_value(given, where, source.wanted)
+
+
+def app_of(source: OwnRecords) -> App | None:
+    """Return the app that a source names; None for any other source. Raises ExtensionError."""
+    if source.kind in _READERS:
+        return None
+    found = imported("client.records", source.source, source.folders or folders())
+    return found if isinstance(found, App) else None
+
+
+def _read_function(source: OwnRecords) -> Found:
+    """Return what a function, or an app, of the user's own gives. Raises ExtensionError, OwnRecordsError."""
+    return read_given(imported("client.records", source.source, source.folders or folders()), source)
+
+
+def _require_shape(found: Found, shape: tuple[int, ...], where: object) -> None:
+    if shape and found.records.shape != shape:
+        raise OwnRecordsError(where, f"records of shape {shape} (task.record_shape)", f"shape {found.records.shape}")

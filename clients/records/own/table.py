@@ -1,0 +1,132 @@
+"""Cells of named columns as features: numbers standardised by the task's constants, categories as 0 and 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import OwnRecordsError
+from precad.clients.records.own.described import OwnRecords
+from precad.clients.records.own.found import At, Found, first
+from precad.clients.records.own.labels import targets
+from precad.clients.records.records import Records
+from precad.protos.task.record_fields import Column
+
+Cells = Sequence[object] | NDArray[np.generic]
+"""Cells of one column: texts, numbers, or None where there is nothing."""
+_MOST_COLUMNS = 65_536
+_MISSING, _NO_NUMBER = "an empty cell", "something that is no number"
+
+
+class Table:
+    """Turns a table into records, part by part: a large file never stands in memory as text."""
+
+    def __init__(self, described: OwnRecords, header: Sequence[str], file: object, *, first_row: int) -> None:
+        """first_row: the number of the first record in messages. Raises OwnRecordsError."""
+        self._described, self._file, self._first_row = described, file, first_row
+        _require_header(header, file)
+        if described.label is None:
+            raise OwnRecordsError("client.label", f"the name of a column of {file}", "none")
+        declared = [column.name for column in described.columns]
+        for name in (described.label, *declared):
+            if name not in header:
+                raise OwnRecordsError(file, f"a column {name!r}", f"none of that name among {len(header)}")
+        self.label = described.label
+        self.columns = described.columns or tuple(Column(name=name) for name in header if name != self.label)
+        if not self.columns:
+            raise OwnRecordsError(file, "a column beside the label", "none")
+        self._features: list[NDArray[np.float32]] = []
+        self._labels: list[object] = []
+
+    def at(self, row: int) -> str:
+        """Return the place of a record."""
+        return f"{self._file}, row {self._first_row + row}"
+
+    def add(self, cells: Mapping[str, Cells]) -> None:
+        """Take the next records, by column; what a column holds that is not used is not read. Raises
+        OwnRecordsError."""
+        start = len(self._labels)
+        parts = [_features(cells[c.name], c, self._cells(c.name, start)) for c in self.columns]
+        self._features.append(np.concatenate(parts, axis=1))
+        self._labels += list(cells[self.label])
+
+    def _cells(self, column: str, start: int) -> At:
+        """Return what tells the place of a cell of this column, counted from a record on."""
+        return lambda row: f"{self.at(start + row)}, column {column!r}"
+
+    def found(self) -> Found:
+        """Return the records. Raises OwnRecordsError."""
+        if not self._labels:
+            raise OwnRecordsError(self._file, "at least one record", "none")
+        described = self._described
+        labels, names = targets(self._labels, described.wanted, self._cells(self.label, 0))
+        return Found(Records(np.concatenate(self._features), labels), self.at, names)
+
+
+def _require_header(header: Sequence[str], file: object) -> None:
+    if len(header) > _MOST_COLUMNS:
+        raise OwnRecordsError(file, f"at most {_MOST_COLUMNS} columns", f"{len(header)}")
+    for i, name in enumerate(header):
+        if not name:
+            raise OwnRecordsError(file, "a header that names every column", f"no name for column {i + 1}")
+        if name in header[:i]:
+            raise OwnRecordsError(file, "columns of different names", f"column {i + 1} named as one before it")
+
+
+def _features(cells: Cells, column: Column, at: At) -> NDArray[np.float32]:
+    """Return a column's features, (n, width). Raises OwnRecordsError."""
+    if column.categories:
+        return _one_hot(cells, column.categories, at)
+    numbers = _numbers(cells, column.missing, at)
+    _refuse(~np.isfinite(numbers), "a finite number", "another", at)
+    if column.min is not None:
+        _refuse(numbers < column.min, f"a number of at least {column.min:g}", "a smaller one", at)
+    if column.max is not None:
+        _refuse(numbers > column.max, f"a number of at most {column.max:g}", "a larger one", at)
+    with np.errstate(over="ignore"):
+        found = ((numbers - column.mean) / column.std).astype(np.float32)
+    _refuse(~np.isfinite(found), "a number that float32 holds", "a larger one", at)
+    return found.reshape(-1, 1)
+
+
+def _refuse(mask: NDArray[np.bool_], expected: str, found: str, at: At) -> None:
+    if mask.any():
+        raise OwnRecordsError(at(first(mask)), expected, found)
+
+
+def _numbers(cells: Cells, missing: float | None, at: At) -> NDArray[np.float64]:
+    if isinstance(cells, np.ndarray):
+        return cells.astype(np.float64)
+    with suppress(TypeError, ValueError, OverflowError):  # the common case; what fails is found below
+        if "_" not in ",".join(cast("Sequence[str]", cells)):
+            return np.fromiter(map(float, cast("Sequence[str]", cells)), np.float64, len(cells))
+    found = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        if cell is None or cell == "":
+            if missing is None:
+                raise OwnRecordsError(at(row), "a number", _MISSING)
+            found[row] = missing
+            continue
+        try:
+            found[row] = float(cell)  # type: ignore[arg-type]  # whatever is no number is refused
+            if isinstance(cell, str) and "_" in cell:  # Python's notation, not a table's
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise OwnRecordsError(at(row), "a number", _NO_NUMBER) from None
+    return found
+
+
+def _one_hot(cells: Cells, categories: Sequence[str], at: At) -> NDArray[np.float32]:
+    index = {name: i for i, name in enumerate(categories)}
+    found = np.zeros((len(cells), len(categories)), dtype=np.float32)
+    for row, cell in enumerate(cells):
+        text = "" if cell is None else str(cell)
+        if text not in index:
+            what = "another text" if text else _MISSING
+            raise OwnRecordsError(at(row), f"one of the {len(categories)} categories", what)
+        found[row, index[text]] = 1.0
+    return found

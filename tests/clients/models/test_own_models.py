@@ -1,0 +1,199 @@
+"""Models of the user's own: arguments, normalisation that mixes records, dropout, and the digest of what a model is."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from precad.clients.app import App
+from precad.clients.errors import (
+    ArgumentError,
+    DropoutLayerError,
+    ExtensionError,
+    ModelDigestError,
+    ModelImportError,
+    RecordMixingLayerError,
+)
+from precad.clients.gradients.probe import quiet_copy
+from precad.clients.models import networks
+from precad.clients.models.extension import imported
+from precad.clients.models.fingerprint import model_digest, require_same_model
+from precad.clients.models.fixing import fix
+from precad.clients.models.outputs import outputs_of
+from tests.harness.harness import small_task
+
+HERE = __name__
+ROW, IMAGE = torch.zeros(4), torch.zeros(3, 8, 8)
+
+
+def net(width: int, *, deep: bool = False) -> nn.Module:
+    """A table's model, of a width that the task says."""
+    inner = [nn.Linear(width, width), nn.Tanh()] if deep else []
+    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), *inner, nn.Linear(width, 2))
+
+
+def five() -> nn.Module:
+    """Run without arguments."""
+    return net(5)
+
+
+app = App(model=net, loss="mse")
+app_of_a_name = App(model=f"{__name__}:five")
+
+
+def test_a_model_takes_the_arguments_of_the_task() -> None:
+    task = small_task(model=f"{HERE}:net", model_arguments={"width": 7, "deep": True}, dim=35 + 56 + 16)
+    assert networks.parameter_count(networks.of_task(task)) == 35 + 56 + 16
+    assert networks.initial_vector(task).shape == (107,)
+    with pytest.raises(ModelImportError, match=r"calling it with depth fails: .*unexpected keyword"):
+        networks.build(f"{HERE}:net", arguments={"depth": 7})
+    with pytest.raises(ArgumentError, match=r"task.model_arguments: expected none for 'mlp', found width"):
+        networks.build("mlp", arguments={"width": 7})
+
+
+def test_an_app_stands_for_its_model() -> None:
+    assert networks.parameter_count(networks.build(f"{HERE}:app", arguments={"width": 7})) == 35 + 16
+    assert networks.parameter_count(networks.build(f"{HERE}:app_of_a_name")) == 25 + 12
+    assert networks.parameter_count(networks.build(five)) == 25 + 12
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [nn.BatchNorm2d(6), nn.BatchNorm2d(6, affine=False), nn.InstanceNorm2d(6, affine=True, track_running_stats=True)],
+)
+def test_a_fixed_model_treats_records_separately(norm: nn.Module) -> None:
+    """Its parameters are those of the model; records beside a record change nothing."""
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), norm, nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(216, 2))
+    with pytest.raises(RecordMixingLayerError, match=r"layer '1' .*such as GroupNorm; precad.fix\(model\) puts one"):
+        quiet_copy(model)
+    fixed = fix(model).train()
+    quiet_copy(fixed)
+    images = torch.rand(5, *IMAGE.shape)
+    torch.testing.assert_close(fixed(images)[:1], fixed(images[:1]))
+    shapes = {name: own.shape for name, own in model.named_parameters()}
+    assert {name: own.shape for name, own in fixed.named_parameters()} == shapes
+    assert isinstance(model[1], type(norm)), "the user's own model is left as it is"
+
+
+def test_a_fixed_batch_normalisation_keeps_scale_and_shift_and_the_groups_are_those_of_the_paper() -> None:
+    for n_channels, n_groups in ((1, 1), (2, 1), (6, 3), (32, 16), (64, 32), (96, 32), (7, 1)):
+        norm = nn.BatchNorm2d(n_channels)
+        nn.init.uniform_(norm.weight)
+        fixed = fix(nn.Sequential(norm))[0]
+        assert (type(fixed), fixed.num_groups) == (nn.GroupNorm, n_groups)
+        assert torch.equal(fixed.weight, norm.weight)
+    assert fix(nn.BatchNorm1d(4)).num_groups == 1
+    with pytest.raises(ValueError, match="expected layers of known sizes, found LazyBatchNorm1d"):
+        fix(nn.LazyBatchNorm1d())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Dropout(0.25), nn.Dropout2d(0.25), nn.LSTM(4, 4, 2, dropout=0.25), nn.MultiheadAttention(4, 1, dropout=0.25)],
+)
+def test_dropout_is_refused_with_the_reason(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), layer)
+    with pytest.raises(DropoutLayerError, match=r"layer '1' .* with probability 0.25, .* expected 0, which precad.fix"):
+        quiet_copy(model)
+    quiet_copy(fix(model))
+
+
+def test_outputs_are_a_tensor_or_logits() -> None:
+    logits = torch.zeros(3, 2)
+    for found in (logits, SimpleNamespace(logits=logits), {"logits": logits, "loss": None}):
+        assert outputs_of(found) is logits
+    with pytest.raises(TypeError, match="expected a tensor, or an object with logits, got tuple"):
+        outputs_of((logits,))
+
+
+class Backbone(nn.Module):
+    """A frozen layer, a drawn buffer, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 6).requires_grad_(requires_grad=False)
+        self.register_buffer("drawn", torch.randn(6))
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(n, 4) -> (n, 2)."""
+        found: Tensor = self.head(torch.tanh(self.frozen(rows)) * self.drawn)
+        return found
+
+
+def test_the_digest_says_what_the_model_is_and_not_what_it_has_learnt() -> None:
+    model = networks.build(Backbone)
+    digest = model_digest(model, ROW)
+    assert digest == model_digest(networks.build(Backbone), ROW)
+    trained = networks.trained(networks.build(Backbone), np.ones(14, np.float32))
+    assert digest == model_digest(trained, ROW)
+    others = [copy.deepcopy(model) for _ in range(3)]
+    others[0].frozen.weight[0, 0] += 1e-3
+    others[1].drawn[2] += 1e-3
+    others[2].head = nn.Sequential(nn.Linear(6, 2))  # another name
+    activated = nn.Sequential(nn.Linear(4, 2), nn.ReLU()), nn.Sequential(nn.Linear(4, 2), nn.Tanh())
+    digests = {digest, *(model_digest(other, ROW) for other in (*others, *activated))}
+    assert len(digests) == 6
+    assert model_digest(five(), ROW) != model_digest(five(), torch.zeros(2, 4)), "another shape of records"
+
+
+def test_the_digest_is_the_same_on_a_machine_that_rounds_otherwise() -> None:
+    """Rounding errors of another order of summation are far below what is hashed."""
+
+    class Reordered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+            self.is_reordered = False
+
+        def forward(self, rows: Tensor) -> Tensor:
+            order = [3, 1, 0, 2] if self.is_reordered else [0, 1, 2, 3]
+            products = rows[:, None, order] * self.head.weight[None][..., order]
+            return products.cumsum(dim=-1)[..., -1] + self.head.bias * (1 + 1e-14 * self.is_reordered)
+
+    model = Reordered()
+    digest = model_digest(model, ROW)
+    model.is_reordered = True
+    assert model_digest(model, ROW) == digest
+
+
+def test_two_organisations_with_different_models_are_told_so() -> None:
+    here, there = net(5), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    task = small_task(model="my_model:net", dim=37, model_digest=model_digest(here, ROW))
+    require_same_model(task, here, ROW)
+    with pytest.raises(
+        ModelDigestError, match=rf"task.model_digest: expected {task.model_digest}, found {model_digest(there, ROW)}"
+    ):
+        require_same_model(task, there, ROW)
+
+
+def test_a_module_that_an_installed_one_hides_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "statistics.py").write_text("def net(): pass\n")
+    (tmp_path / "my_statistics.py").write_text("def net(): pass\n")
+    assert callable(imported("model", "my_statistics:net"))
+    with pytest.raises(ExtensionError, match=r"'statistics' \(.*\) hides yours, .*statistics\.py: rename yours"):
+        imported("model", "statistics:mean")
+
+
+def test_what_a_module_of_the_user_s_own_raises_is_told_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have read records by then."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "reads_records.py").write_text("raise AttributeError('row 7: 4711')\n")
+    with pytest.raises(ExtensionError, match="importing it raises AttributeError") as caught:
+        imported("model", "reads_records:net")
+    assert "4711" not in str(caught.value)
+    assert caught.value.__suppress_context__

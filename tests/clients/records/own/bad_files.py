@@ -1,0 +1,314 @@
+"""Bad records, each as files in a folder and the sections that name them.
+
+`SECRET`, as a text or as a number, stands in the cell that is wrong: no message may hold it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+SECRET, SECRET_NUMBER = "sekret", "987654321"
+GOOD = "x,y,diagnosis\n1,2,0\n3,4,1\n5,6,0\n"
+Write = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One kind of bad records."""
+
+    write: Write
+    message: str
+    """A regular expression that the one line must match."""
+    records: str = "csv:patients.csv"
+    client: Mapping[str, Any] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
+
+
+def csv(text: str | bytes) -> Write:
+    data = text.encode() if isinstance(text, str) else text
+    return lambda folder: (folder / "patients.csv").write_bytes(data) and None
+
+
+def cell(value: str, column: str = "x") -> Write:
+    """A good file but for one cell of row 3."""
+    rows = {"x": f"{value},4,1", "y": f"3,{value},1", "diagnosis": f"3,4,{value}"}
+    return csv(f"x,y,diagnosis\n1,2,0\n{rows[column]}\n5,6,0\n")
+
+
+def npz(**arrays: Any) -> Write:
+    return lambda folder: np.savez(folder / "scans.npz", **arrays)
+
+
+def raw_npz(data: bytes) -> Write:
+    return lambda folder: (folder / "scans.npz").write_bytes(data) and None
+
+
+def _npz_bytes(shape: tuple[int, ...]) -> bytes:
+    """An .npz file whose first array says that it has this shape, and holds next to nothing."""
+    header, packed = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("inputs.npy", header.getvalue())
+        file.writestr("labels.npy", header.getvalue())
+    return packed.getvalue()
+
+
+def images(**changed: Callable[[Path], object]) -> Write:
+    """Two classes with two images each; then what is changed in the folder."""
+
+    def write(folder: Path) -> None:
+        for label in ("no", "yes"):
+            (folder / "scans" / label).mkdir(parents=True)
+            for i in range(2):
+                Image.new("L", (4, 4), 10 * i).save(folder / "scans" / label / f"{i}.png")
+        for change in changed.values():
+            change(folder / "scans")
+
+    return write
+
+
+def module(text: str, name: str) -> Write:
+    return lambda folder: (folder / f"{name}.py").write_text(text) and None
+
+
+def _two_pages(file: Path) -> None:
+    page = Image.new("L", (4, 4))
+    page.save(file, format="TIFF", save_all=True, append_images=[page])
+
+
+def _link(file: Path, target: Path) -> None:
+    file.symlink_to(target)
+
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+LABELS = np.array([0, 1, 0, 1])
+NAMES = {"class_names": ["no", "yes"]}
+ROW = r"patients\.csv, row 3"
+IN_X = ROW + r", column 'x': "
+
+OF_CSV: dict[str, Bad] = {
+    "a word": Bad(cell(SECRET), IN_X + "expected a number, found something that is no number"),
+    "not a number": Bad(cell("nan"), IN_X + "expected a finite number"),
+    "infinite": Bad(cell("-inf"), IN_X + "expected a finite number"),
+    "beyond float64": Bad(cell("9e999"), IN_X + "expected a finite number"),
+    "beyond float32": Bad(cell(SECRET_NUMBER + "e35"), IN_X + "expected a number that float32 holds"),
+    "an empty cell": Bad(cell(""), IN_X + "expected a number, found an empty cell"),
+    "spaces": Bad(cell("   ", "y"), ROW + ", column 'y': expected a number, found an empty cell"),
+    "underscores": Bad(cell("987_654_321"), IN_X + "expected a number, found something that is no number"),
+    "a decimal comma": Bad(cell('"987654321,5"'), IN_X + "expected a number, found something that is no number"),
+    "a NUL": Bad(cell("98\0"), IN_X + "expected a number"),
+    "no label": Bad(cell("", "diagnosis"), ROW + ", column 'diagnosis': expected a label, found an empty cell"),
+    "a wrong class": Bad(
+        csv(f"x,diagnosis\n1,no\n2,{SECRET}\n"), ROW + r".* one of the 2 classes of task\.class_names", task=NAMES
+    ),
+    "a negative class": Bad(cell("-1", "diagnosis"), ROW + r".* expected a class in \[0, 65535\] as its label"),
+    "a class without a logit": Bad(
+        cell("7", "diagnosis"), ROW + r": expected a class in \[0, 1\], for which the model"
+    ),
+    "a huge class": Bad(cell("9" * 4000, "diagnosis"), ROW + r".* expected a class in \[0, 65535\]"),
+    "one class": Bad(
+        csv("x,diagnosis\n1,well\n2,well\n"), "client.label: expected between 2 and 1000 classes, found 1"
+    ),
+    "a class each": Bad(
+        csv("x,diagnosis\n" + "".join(f"1,{SECRET}{i}\n" for i in range(1001))),
+        "between 2 and 1000 classes, found 1001",
+    ),
+    "a short row": Bad(csv("x,y,diagnosis\n1,2,0\n3,sekret\n"), ROW + ": expected 3 fields, as in the header, found 2"),
+    "a long row": Bad(csv("x,y,diagnosis\n1,2,0\n3,4,1,sekret\n"), ROW + ": expected 3 fields, .* found 4"),
+    "duplicated columns": Bad(csv("x,x,diagnosis\n1,2,0\n"), "expected columns of different names, found column 2"),
+    "a column without a name": Bad(csv("x,,diagnosis\n1,2,0\n"), "names every column, found no name for column 2"),
+    "an empty file": Bad(csv(""), r"patients\.csv: expected a header and records, found an empty file"),
+    "a header alone": Bad(csv("x,y,diagnosis\n"), r"patients\.csv: expected at least one record, found none"),
+    "a byte order mark alone": Bad(csv(b"\xef\xbb\xbf"), "expected a header and records, found an empty file"),
+    "no such label": Bad(csv("x,y\n1,2\n"), r"patients\.csv: expected a column 'diagnosis', found none"),
+    "a label alone": Bad(csv("diagnosis\n1\n0\n"), "expected a column beside the label, found none"),
+    "Latin-1": Bad(csv(b"x,y,diagnosis\n1,2,0\n\xe9,4,1\n"), ROW + ": expected UTF-8, found another encoding"),
+    "UTF-16": Bad(csv(GOOD.encode("utf-16")), r"patients\.csv, row 1: expected UTF-8, found another encoding"),
+    "an open quote": Bad(csv('x,y,diagnosis\n1,2,0\n"sekret,4,1\n'), ROW + ": expected CSV, found unexpected end"),
+    "text behind a quote": Bad(
+        csv('x,y,diagnosis\n1,2,0\n"3"sekret,4,1\n'), ROW + ": expected CSV, found ',' expected"
+    ),
+    "a huge field": Bad(cell("9" * 200_000), ROW + ": expected CSV, found field larger than field limit"),
+    "too many columns": Bad(csv(",".join(map(str, range(70_000))) + "\n"), "at most 65536 columns, found 70000"),
+    "an empty line": Bad(csv("x,y,diagnosis\n1,2,0\n\n3,4,1\n"), "row 4: expected no row after an empty line"),
+    "another separator": Bad(csv("x;y;diagnosis\n1;2;0\n3,4,1\n"), ROW + ": expected 3 fields, .* found 1"),
+    "below the range": Bad(
+        cell("-987654321"), IN_X + "expected a number of at least 0", task={"columns": {"x": {"min": 0}}}
+    ),
+    "above the range": Bad(
+        cell(SECRET_NUMBER), IN_X + "expected a number of at most 9", task={"columns": {"x": {"max": 9}}}
+    ),
+    "another category": Bad(
+        cell(SECRET),
+        IN_X + "expected one of the 3 categories, found another",
+        task={"columns": {"x": {"categories": ["1", "3", "5"]}}},
+    ),
+    "no category": Bad(
+        cell(""),
+        IN_X + "expected one of the 2 categories, found an empty",
+        task={"columns": {"x": {"categories": ["1", "5"]}}},
+    ),
+    "no such column": Bad(csv(GOOD), r"patients\.csv: expected a column 'z', found none", task={"columns": {"z": {}}}),
+    "another shape": Bad(
+        csv(GOOD), r"records of shape \(3,\) \(task\.record_shape\), found shape \(2,\)", task={"record_shape": [3]}
+    ),
+    "no file": Bad(lambda folder: None, r"expected a file or folder patients\.csv, looked in .*, then in "),
+    "a folder": Bad(
+        lambda folder: (folder / "patients.csv").mkdir(), "expected a CSV file, found a folder or a device"
+    ),
+    "a pipe": Bad(lambda folder: os.mkfifo(folder / "patients.csv"), "expected a CSV file, found a folder or a device"),
+    "a link to itself": Bad(
+        lambda folder: _link(folder / "patients.csv", folder / "patients.csv"), "expected a file or"
+    ),
+    "unreadable": Bad(
+        lambda folder: _link(folder / "patients.csv", Path("/proc/self/mem")), "expected a CSV file, found Input"
+    ),
+    "everything kept aside": Bad(
+        csv(GOOD), r"client\.holdout: expected a share that leaves", client={"holdout": 0.999999}
+    ),
+    "nothing kept aside": Bad(csv(GOOD), r"client\.holdout: expected a share that keeps", client={"holdout": 0.0}),
+}
+OF_NPZ: dict[str, Bad] = {
+    "no archive": Bad(raw_npz(b"sekret"), r"scans\.npz: expected an \.npz file, as numpy"),
+    "half an archive": Bad(raw_npz(_npz_bytes((4, 3))[:-30]), r"expected an \.npz file"),
+    "arrays cut short": Bad(
+        raw_npz(_npz_bytes((4, 3))), r"expected an \.npz file, found something that cannot be read"
+    ),
+    "arrays of petabytes": Bad(raw_npz(_npz_bytes((10**15,))), r"scans\.npz: expected "),
+    "pickled objects": Bad(
+        npz(inputs=np.array([{"a": SECRET}]), labels=LABELS[:1]), r"expected an \.npz file, found something"
+    ),
+    "three arrays": Bad(npz(a=X, b=X, labels=LABELS), r"two arrays, one of them 'labels' \(client\.label\), found 3"),
+    "no labels": Bad(npz(a=X, b=LABELS), r"two arrays, one of them 'labels'"),
+    "fewer labels": Bad(npz(inputs=X, labels=LABELS[:3]), "a label for each of 4 inputs, found 3"),
+    "NaN": Bad(npz(inputs=np.where(X == 7, np.nan, X), labels=LABELS), r"row 2 \(from 0\): expected finite numbers"),
+    "texts": Bad(
+        npz(inputs=np.array([[SECRET]] * 4), labels=LABELS), "expected numbers of one shape, found an array of str"
+    ),
+    "complex numbers": Bad(
+        npz(inputs=X * 1j, labels=LABELS), "expected numbers of one shape, found an array of complex64"
+    ),
+    "no records": Bad(npz(inputs=X[:0], labels=LABELS[:0]), "expected at least one record, found none"),
+    "no columns": Bad(npz(inputs=X[:, :0], labels=LABELS), r"inputs that hold something, found shape \(4, 0\)"),
+    "one label for all": Bad(npz(inputs=X, labels=np.int64(1)), "a label for each input, found one for all"),
+    "several labels": Bad(npz(inputs=X, labels=X), "one class as its label, or whole numbers"),
+    "half a class": Bad(
+        npz(inputs=X, labels=LABELS + 0.5), r"row 0 .* expected a class as its label, found a number that"
+    ),
+}
+OF_FOLDERS: dict[str, Bad] = {
+    "no folder": Bad(
+        lambda folder: (folder / "scans").write_text(SECRET) and None, "one folder for each class, found a file"
+    ),
+    "no images": Bad(lambda folder: (folder / "scans" / "no").mkdir(parents=True), "expected at least one image"),
+    "an image of no class": Bad(
+        images(a=lambda s: Image.new("L", (4, 4)).save(s / "loose.png")), r"loose\.png: expected a folder"
+    ),
+    "another size": Bad(
+        images(a=lambda s: Image.new("L", (5, 4)).save(s / "yes" / "1.png")), r"yes/1\.png: .* \(1, 4, 4\)"
+    ),
+    "another mode": Bad(
+        images(a=lambda s: Image.new("RGBA", (4, 4)).save(s / "yes" / "1.png")), r"yes/1\.png: .* mode RGBA"
+    ),
+    "half an image": Bad(
+        images(a=lambda s: (s / "yes" / "1.png").write_bytes((s / "yes" / "0.png").read_bytes()[:45])),
+        r"yes/1\.png: expected an im",
+    ),
+    "a text": Bad(
+        images(a=lambda s: (s / "yes" / "notes.txt").write_text(SECRET)), r"yes/notes\.txt: expected an image"
+    ),
+    "several pages": Bad(
+        images(a=lambda s: _two_pages(s / "yes" / "1.png")), r"yes/1\.png: expected one image, found several"
+    ),
+    "a folder in a class": Bad(
+        images(a=lambda s: (s / "yes" / "more").mkdir()), r"yes/more: expected an image, found a folder"
+    ),
+    "a link out": Bad(
+        images(a=lambda s: _link(s / "yes" / "z.png", Path("/etc/hostname"))), r"yes/z\.png: .* found a link that leads"
+    ),
+    "a link to a folder out": Bad(
+        images(a=lambda s: _link(s / "zz", Path("/etc"))), r"scans/zz: .* found a link that leads out"
+    ),
+    "a dangling link": Bad(
+        images(a=lambda s: _link(s / "yes" / "z.png", s / "none.png")), r"yes/z\.png: expected an image"
+    ),
+    "an unknown class": Bad(
+        images(a=lambda s: (s / "yes").rename(s / "maybe")), r"maybe/0\.png: expected one of the 2", task=NAMES
+    ),
+}
+_DATA = "class Data:\n    def __len__(self): return 4\n    def __getitem__(self, i): "
+OF_MODULES: dict[str, Bad] = {
+    "no module": Bad(
+        lambda folder: None, r"No module named 'own_nowhere' \(looked in .*, then in ", "own_nowhere:load"
+    ),
+    "no function": Bad(module("", "own_empty"), "own_empty:load.* has no attribute 'load'", "own_empty:load"),
+    "no call": Bad(module("load = 3", "own_three"), "load cannot be called", "own_three:load"),
+    "a module that raises": Bad(
+        module(f"raise ValueError('{SECRET}')", "own_raises"), "importing it raises ValueError", "own_raises:load"
+    ),
+    "no Python": Bad(module(f"{SECRET} =", "own_syntax"), "importing it raises SyntaxError", "own_syntax:load"),
+    "a hidden package": Bad(
+        lambda folder: (folder / "xml").mkdir() or module("def load(): pass", "xml/mine")(folder),
+        "another module 'xml' .* hides yours, .*: rename yours",
+        "xml.mine:load",
+    ),
+    "a hidden name": Bad(
+        module("def load(): pass", "wave"), "another module 'wave' .* hides yours, .*: rename yours", "wave:load"
+    ),
+    "a function that raises": Bad(
+        module(f"def load(): raise KeyError('{SECRET}')", "own_keyerror"),
+        "found one that raises KeyError",
+        "own_keyerror:load",
+    ),
+    "nothing": Bad(
+        module("def load(): return None", "own_none"),
+        "expected a map-style data set.*, found a NoneType",
+        "own_none:load",
+    ),
+    "no pairs": Bad(
+        module(_DATA + "return 3\ndef load(): return Data()", "own_no_pairs"),
+        r"row 0 \(from 0\): expected a pair",
+        "own_no_pairs:load",
+    ),
+    "ragged records": Bad(
+        module(_DATA + "return [1.0] * (i + 1), 1\ndef load(): return Data()", "own_ragged"),
+        r"row 1 \(from 0\): expected an input of shape \(1,\), as before it, found shape \(2,\)",
+        "own_ragged:load",
+    ),
+    "a record that raises": Bad(
+        module(_DATA + f"raise OSError('{SECRET}')\ndef load(): return Data()", "own_item"),
+        r"row 0 \(from 0\): .*raises OSError",
+        "own_item:load",
+    ),
+    "no records": Bad(
+        module("def load(): return []", "own_no_records"), "expected at least one record", "own_no_records:load"
+    ),
+    "objects": Bad(
+        module(_DATA + f"return '{SECRET}', 1\ndef load(): return Data()", "own_objects"),
+        "expected numbers of one shape",
+        "own_objects:load",
+    ),
+}
+OF_SECTIONS: dict[str, Bad] = {
+    "no kind": Bad(
+        csv(GOOD), r"client\.records: expected one of csv:PATH, .*, or module:function, found", "patients.csv"
+    ),
+    "no path": Bad(csv(GOOD), r"client\.records: expected one of csv:PATH", "csv:"),
+    "a data set beside": Bad(
+        csv(GOOD), "records, dataset: expected one of both, found both", client={"dataset": "mnist"}
+    ),
+    "no name of a label": Bad(csv(GOOD), r"client\.label: expected the name of a column of ", client={"label": None}),
+    "a source for each client": Bad(csv(GOOD), r"expected a file or folder a\.csv, looked in", "csv:{client}.csv"),
+    "one source for all": Bad(
+        csv(GOOD), r"client\.records: expected \{client\} in it, as 3 clients", client={"dealt": False}
+    ),
+}

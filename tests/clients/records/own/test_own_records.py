@@ -1,0 +1,305 @@
+"""Records of a client's own, by source: the same records whatever holds them, each value as it was written."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from precad.clients.errors import DataError, ExtensionError, MissingDataError, OwnRecordsError
+from precad.clients.records import Records
+from precad.clients.records.own import OwnRecords, as_records, load
+from precad.clients.records.own.labels import Wanted, targets
+from precad.protos.task.record_fields import Column
+
+X = np.array([[40.5, 1.0], [61.0, 0.0], [-3.25, 1.0]])
+LABELS = np.array([1, 0, 1])
+NAMES = ("well", "ill")
+
+
+def described(source: str, folder: Path, **changed: object) -> OwnRecords:
+    return OwnRecords(**{"source": source, "label": "diagnosis", "folders": (folder,), **changed})
+
+
+def require_same(found: Records, features: np.ndarray = X, labels: np.ndarray = LABELS) -> None:
+    assert_array_equal(found.features, features.astype(np.float32))
+    assert found.features.dtype == np.float32
+    assert_array_equal(found.labels, labels)
+    assert found.labels.dtype == np.int64
+
+
+def write_csv(folder: Path, *, separator: str = ",", encoding: str = "utf-8", names: bool = False) -> str:
+    rows = [["age", "diagnosis", "sex"]]
+    rows += [[str(a), NAMES[y] if names else str(y), str(b)] for (a, b), y in zip(X, LABELS, strict=True)]
+    text = "\r\n".join(separator.join(row) for row in rows) + "\r\n\r\n"
+    (folder / "patients.csv").write_bytes(text.encode(encoding))
+    return "csv:patients.csv"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_csv(separator: str, encoding: str, tmp_path: Path) -> None:
+    """With every separator, with and without a byte order mark, the label in the middle, empty lines at the end."""
+    require_same(load(described(write_csv(tmp_path, separator=separator, encoding=encoding), tmp_path)))
+
+
+def test_names_of_classes_come_from_the_task(tmp_path: Path) -> None:
+    """In the task's order, whatever the alphabet's. Without them two organisations could number classes differently."""
+    source = write_csv(tmp_path, names=True)
+    require_same(load(described(source, tmp_path, class_names=NAMES)))
+    with pytest.raises(OwnRecordsError, match=r"task\.class_names: expected the names of the classes"):
+        load(described(source, tmp_path))
+
+
+def test_a_local_run_may_take_the_names_from_the_records(tmp_path: Path) -> None:
+    """By the alphabet: ill is 0."""
+    found = load(described(write_csv(tmp_path, names=True), tmp_path, infers_classes=True))
+    require_same(found, labels=1 - LABELS)
+
+
+def test_columns_are_those_of_the_task_in_its_order(tmp_path: Path) -> None:
+    """Standardised by its constants, categories one by one; a column that it does not name is not read."""
+    (tmp_path / "patients.csv").write_text("sex,note,diagnosis,age\nf,Ann,0,40\nm,Bob,1,\n")
+    columns = (Column(name="age", mean=50.0, std=20.0, missing=60.0), Column(name="sex", categories=["m", "f"]))
+    found = load(described("csv:patients.csv", tmp_path, columns=columns))
+    require_same(found, np.array([[-0.5, 0, 1], [0.5, 1, 0]]), np.array([0, 1]))
+
+
+def test_labels_may_be_numbers(tmp_path: Path) -> None:
+    """A loss such as the mean squared error wants numbers."""
+    (tmp_path / "patients.csv").write_text("x,diagnosis\n1,-0.5\n2,1e3\n")
+    found = load(described("csv:patients.csv", tmp_path, numbers=True))
+    assert found.labels.dtype == np.float32
+    assert_array_equal(found.labels, [-0.5, 1000.0])
+    (tmp_path / "patients.csv").write_text("x,diagnosis\n1,-0.5\n2,nan\n")
+    with pytest.raises(OwnRecordsError, match=r"row 3, column 'diagnosis': expected a finite number"):
+        load(described("csv:patients.csv", tmp_path, numbers=True))
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0, 1.0], [0.0, 0.5, 1.0], [np.float32(0), np.float32(1), np.float32(2)]])
+def test_the_type_of_labels_decides_what_they_are_where_no_loss_does(labels: list) -> None:
+    """Never their values: another record would turn all others from classes to numbers."""
+    wanted = Wanted(numbers=None)
+    found, names = targets(labels, wanted, str)
+    assert (found.dtype, names) == (np.float32, ())
+    assert_array_equal(found, np.array(labels, dtype=np.float32))
+    whole, _ = targets([int(label) for label in labels], wanted, str)
+    assert whole.dtype == np.int64
+
+
+@pytest.mark.parametrize("labels", [[0, 0.5, 1], [0.0, 1.0, 1], [1, 1, np.float32(1)]])
+def test_one_record_decides_for_no_other_what_labels_are(labels: list) -> None:
+    """Without it, the others would be of the other type."""
+    row = next(row for row, label in enumerate(labels) if isinstance(label, int) is not isinstance(labels[0], int))
+    with pytest.raises(OwnRecordsError, match=f"^row {row}: expected a label of the type of those before it"):
+        targets(labels, Wanted(numbers=None), lambda row: f"row {row}")
+
+
+@pytest.mark.parametrize("labels", [["0.5", "1.5"], ["1", "2", "ill"], ["well", "1e3"]])
+def test_names_of_classes_are_never_numbers_that_records_hold(labels: list[str]) -> None:
+    with pytest.raises(OwnRecordsError, match=r"expected a class by name.* found a number"):
+        targets(labels, Wanted(numbers=None, infers=True), str)
+    found, _ = targets(labels, Wanted(names=tuple(labels), numbers=None), str)
+    assert_array_equal(found, np.arange(len(labels)))
+
+
+def test_a_long_csv_is_read_in_parts_with_the_right_rows(tmp_path: Path) -> None:
+    """Beyond the rows that are taken at once."""
+    lines = [f"{i},{i % 2}" for i in range(20_000)]
+    (tmp_path / "patients.csv").write_text("x,diagnosis\n" + "\n".join(lines) + "\n")
+    found = load(described("csv:patients.csv", tmp_path))
+    require_same(found, np.arange(20_000).reshape(-1, 1), np.arange(20_000) % 2)
+    lines[18_000] = "sekret,0"
+    (tmp_path / "patients.csv").write_text("x,diagnosis\n" + "\n".join(lines) + "\n")
+    with pytest.raises(OwnRecordsError, match=r"row 18002, column 'x'"):
+        load(described("csv:patients.csv", tmp_path))
+
+
+def test_npz(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x=X, diagnosis=LABELS)
+    np.savez_compressed(tmp_path / "two.npz", x=X, labels=np.array([NAMES[y] for y in LABELS]))
+    require_same(load(described("npz:one.npz", tmp_path)))
+    require_same(load(described("npz:two.npz", tmp_path, label=None, class_names=NAMES)))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="needs pyarrow, of precad[records]")
+def test_parquet(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    names = pyarrow.array([NAMES[y] for y in LABELS]).dictionary_encode()
+    table = pyarrow.table({"age": X[:, 0], "diagnosis": names, "sex": X[:, 1].astype(bool)})
+    parquet.write_table(table, tmp_path / "patients.parquet", row_group_size=2)
+    require_same(load(described("parquet:patients.parquet", tmp_path, class_names=NAMES)))
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    """Class by class as the task orders them, colours first; hidden files are not looked at."""
+    pixels = np.arange(2 * 3 * 5 * 3, dtype=np.uint8).reshape(2, 3, 5, 3)
+    for i, name in enumerate(("well", "ill")):
+        (tmp_path / "scans" / name).mkdir(parents=True)
+        Image.fromarray(pixels[i]).save(tmp_path / "scans" / name / "a.png")
+        (tmp_path / "scans" / name / ".DS_Store").write_text("x")
+    found = load(described("folder:scans", tmp_path, class_names=NAMES))
+    assert found.features.dtype == np.uint8
+    assert found.shape == (3, 3, 5)
+    by_class = {int(label): image for image, label in zip(found.features, found.labels, strict=True)}
+    for i in (0, 1):
+        assert_array_equal(by_class[i], pixels[i].transpose(2, 0, 1))
+
+
+def save_dataset(folder: Path, columns: dict[str, list], **features: dict) -> None:
+    """Write what `save_to_disk` writes, without the library: its own hashing fails beside some releases of dill."""
+    import pyarrow
+
+    folder.mkdir()
+    table = pyarrow.table(columns)
+    path = str(folder / "data-00000-of-00001.arrow")
+    with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "0123456789abcdef"}
+    nothing = {"_format_columns": None, "_format_kwargs": {}, "_format_type": None, "_split": None}
+    (folder / "state.json").write_text(json.dumps(state | nothing | {"_output_all_columns": False}))
+    about = dict.fromkeys(("citation", "description", "homepage", "license"), "")
+    (folder / "dataset_info.json").write_text(json.dumps(about | {"features": features}))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs the library datasets")
+def test_a_hugging_face_data_set_on_disk(tmp_path: Path) -> None:
+    """A table, with names of classes of its own or the task's; and one column of vectors beside the label."""
+    number, several = (
+        {"dtype": "float64", "_type": "Value"},
+        {"feature": {"dtype": "float64", "_type": "Value"}, "_type": "List"},
+    )
+    classes = {"names": list(NAMES), "_type": "ClassLabel"}
+    columns = {"age": X[:, 0].tolist(), "sex": X[:, 1].tolist(), "diagnosis": LABELS.tolist()}
+    save_dataset(tmp_path / "one", columns, age=number, sex=number, diagnosis=classes)
+    whole = {"dtype": "int64", "_type": "Value"}
+    save_dataset(tmp_path / "two", {"x": X.tolist(), "diagnosis": LABELS.tolist()}, x=several, diagnosis=whole)
+    require_same(load(described("datasets:one", tmp_path, infers_classes=True)))
+    require_same(load(described("datasets:one", tmp_path, class_names=NAMES)))
+    with pytest.raises(OwnRecordsError, match=r"task\.class_names: expected the names of the 2 classes, .* found none"):
+        load(described("datasets:one", tmp_path))
+    require_same(load(described("datasets:two", tmp_path)))
+    with pytest.raises(
+        OwnRecordsError, match=r"expected the classes of task\.class_names, in their order, found others"
+    ):
+        load(described("datasets:one", tmp_path, class_names=NAMES[::-1]))
+    with pytest.raises(OwnRecordsError, match="expected a column 'verdict'"):
+        load(described("datasets:one", tmp_path, label="verdict"))
+    (tmp_path / "one" / "state.json").write_text("sekret")
+    with pytest.raises(OwnRecordsError, match="a data set that save_to_disk wrote") as caught:
+        load(described("datasets:one", tmp_path))
+    assert "sekret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "datasets"])
+def test_what_reads_it_is_missing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says how to install it."""
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setitem(importlib.sys.modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(importlib.sys.modules, "datasets", None)
+    with pytest.raises(MissingDataError, match=r'install "precad\[\w+\]" from where precad came from'):
+        load(described(f"{kind}:file", tmp_path))
+
+
+class Pairs(torch.utils.data.Dataset):
+    """A map-style data set of the user's."""
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.tensor(X[index]), int(LABELS[index])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (X, LABELS),
+        [torch.tensor(X), torch.tensor(LABELS)],
+        (X.tolist(), LABELS.tolist()),
+        TensorDataset(torch.tensor(X, dtype=torch.float32), torch.tensor(LABELS)),
+        Pairs(),
+        [(list(row), label) for row, label in zip(X, LABELS, strict=True)],
+        Records(X.astype(np.float32), LABELS),
+    ],
+    ids=["arrays", "tensors", "lists", "TensorDataset", "Dataset", "pairs", "Records"],
+)
+def test_as_records(value: object) -> None:
+    require_same(as_records(value))
+
+
+def test_images_texts_and_targets_of_other_shapes_keep_their_types() -> None:
+    """Pixels as bytes, tokens as integers, several numbers or classes for a record where the loss wants them."""
+    pixels, tokens = np.zeros((3, 1, 2, 2), np.uint8), np.ones((3, 4), np.int64)
+    assert as_records((pixels, LABELS)).features.dtype == np.uint8
+    assert as_records((tokens, LABELS)).is_text
+    assert as_records((X.astype(np.int32), LABELS)).features.dtype == np.float32
+    assert as_records((tokens, tokens)).labels.shape == (3, 4)
+    several = as_records((X, np.eye(3)), numbers=True)
+    assert (several.labels.dtype, several.labels.shape) == (np.float32, (3, 3))
+    pictures = [(Image.new("RGB", (5, 3)), 0), (Image.new("RGB", (5, 3)), 1)]
+    assert as_records(pictures).shape == (3, 3, 5)
+
+
+def test_names_and_a_shape_are_required_where_they_are_said() -> None:
+    require_same(as_records((X, [NAMES[y] for y in LABELS]), class_names=NAMES))
+    with pytest.raises(OwnRecordsError, match=r"hospital: expected records of shape \(3,\) .* found shape \(2,\)"):
+        as_records((X, LABELS), shape=(3,), where="hospital")
+
+
+def test_a_traceback_says_nothing_of_a_record() -> None:
+    """Not by a chain of errors either, as a notebook would show it."""
+
+    class Leaking(Pairs):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            raise KeyError("sekret")
+
+    for value in (Leaking(), (X, np.array(["well", "sekret", "ill"])), ([["sekret"]], [0])):
+        with pytest.raises(OwnRecordsError) as caught:
+            as_records(value, class_names=NAMES)
+        shown = traceback.format_exception(caught.value, limit=0)
+        assert "sekret" not in "".join(shown)
+
+
+def test_a_function_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found beside the configuration before the current folder; what an installed module hides is refused."""
+    monkeypatch.setattr(importlib.sys, "path", [*importlib.sys.path])
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for folder, first in ((here, 7.0), (beside, 40.5)):
+        folder.mkdir()
+        rows = X.tolist()
+        rows[0][0] = first
+        (folder / "own_hospital.py").write_text(f"def records():\n    return {rows}, {LABELS.tolist()}\n")
+    monkeypatch.chdir(here)
+    source = OwnRecords(source="own_hospital:records", folders=(beside, here))
+    require_same(load(source))
+    with pytest.raises(ExtensionError, match=r"another module 'own_hospital' .*beside.* hides yours, .*here.*: rename"):
+        load(OwnRecords(source="own_hospital:records", folders=(here,)))
+
+
+def test_paths_are_looked_for_beside_the_configuration_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names both."""
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for folder in (here, beside):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    source = described("csv:patients.csv", beside, folders=(beside, here))
+    with pytest.raises(DataError, match=f"patients.csv, looked in {beside}, then in {here}"):
+        load(source)
+    write_csv(here)
+    require_same(load(source))
+    (beside / "patients.csv").write_text("x,diagnosis\n1,0\n2,1\n")
+    assert len(load(source)) == 2

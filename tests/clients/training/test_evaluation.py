@@ -1,0 +1,60 @@
+"""Errors of a user's model and metrics at evaluation: named by kind, and silent about what a record holds."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+from precad.clients.errors import ArgumentError, ModelRecordError
+from precad.clients.models.networks import flatten
+from precad.clients.records import Records
+from precad.clients.training import evaluation
+
+RECORDS = Records(np.full((3, 2), 4321.0, dtype=np.float32), np.array([0, 1, 0]))
+
+
+class Refusing(nn.Module):
+    """Raises on large values, and says them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(2, 2)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(n, 2) -> (n, 2)."""
+        if rows.max() > 1000:
+            raise ValueError(f"sekret {rows}")
+        found: Tensor = self.last(rows)
+        return found
+
+
+def leaking(outputs: Any, labels: Any) -> float:
+    """A metric that says labels."""
+    raise LookupError(f"sekret {labels}")
+
+
+def worded(outputs: Any, labels: Any) -> Any:
+    """A metric that gives no number, but a text with labels."""
+    return f"sekret {labels}"
+
+
+@pytest.mark.parametrize(
+    ("model", "metric", "error", "why"),
+    [
+        (nn.Linear(2, 2), leaking, ArgumentError, "metric 'own': expected a number, found LookupError raised"),
+        (nn.Linear(2, 2), worded, ArgumentError, "metric 'own': expected a number, found ValueError raised"),
+        (Refusing(), leaking, ModelRecordError, "the model raised ValueError on some record"),
+    ],
+)
+def test_an_error_at_evaluation_says_nothing_of_a_record(
+    model: nn.Module, metric: Any, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why) as caught:
+        evaluation.measured(flatten(model), model, RECORDS, {"own": metric})
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "sekret [" not in shown
+    assert "4321" not in shown
