@@ -7,6 +7,8 @@ Contents:
     figures         how numbers about privacy are written
     conducts        the conduct of each client: the protocol, or an experiment's attack
     run_folder      the files that a run leaves behind
+    tables          tables for people
+    drawing         loads matplotlib
     spent           the epsilons of a run, each with its adversary
     authority/      a private certificate authority, and enrolment by one-time token
     cli/            the command `precad`, a module for each kind of command

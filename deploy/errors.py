@@ -80,6 +80,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (IdentityError, INVALID_INPUT),
     (client_errors.ArgumentError, INVALID_INPUT),
     (client_errors.RecordMixingLayerError, INVALID_INPUT),
+    (client_errors.DropoutLayerError, INVALID_INPUT),
     (client_errors.UnsteadyModelError, INVALID_INPUT),
     (server_errors.ServerError, REFUSED),
     (client_errors.TaskRefusedError, REFUSED),
@@ -93,6 +94,11 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (DpError, REFUSED),
 )
 """Most specific first."""
+
+
+def flag_of(name: str) -> str:
+    """Return the command line's flag of a parameter, as errors name it."""
+    return f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
 
 
 def is_known(error: Exception) -> bool:

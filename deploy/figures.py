@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any
 
 from precad.dp.accountants.pld import Label
-
-
-def to_json(report: dict[str, Any]) -> str:
-    """Return one line, without NaN or infinity."""
-    return json.dumps(report, allow_nan=False)
 
 
 def plain(epsilon: float) -> float | str:

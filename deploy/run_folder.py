@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +42,9 @@ class RunFolder:
         """Create a new folder. Raises ConfigError when it exists and holds anything: a run never overwrites another."""
         try:
             root.mkdir(parents=True, exist_ok=True)
-            is_empty = not any(root.iterdir())
         except OSError as error:
             raise ConfigError(f"--output: expected a folder to write to, found {root}: {error.strerror}") from None
-        if not is_empty:
-            raise ConfigError(f"--output: expected a new or empty folder, found files in {root}")
+        require_new(root)
         folder = cls(root.absolute())
         folder.logs.mkdir()
         return folder
@@ -116,3 +116,24 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the summary, for people and programs. Where it is, the run is over."""
         write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def require_new(root: Path) -> None:
+    """Raise ConfigError unless the folder is empty or not there."""
+    try:
+        is_empty = not any(root.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"--output: expected a folder to write to, found {root}: {error.strerror}") from None
+    if not is_empty:
+        raise ConfigError(f"--output: expected a new or empty folder, found files in {root}")
+
+
+def default_output(name: str) -> Path:
+    """Return runs/<name>-<time>, a folder that does not exist yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    candidates = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    with suppress(StopIteration):
+        return next(path for path in candidates if not path.exists())
+    raise ConfigError("--output: expected a free name under runs/, found none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import ConfigFile, GateName, Json, ModeName, exit_codes, people
+from precad.deploy.cli.common import ConfigFile, GateName, Json, ModeName, exit_codes, people, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.protos.tls.identity import Role
 
@@ -36,7 +35,7 @@ def audit_validation(
             vectors, clip=clip, frac_bits=frac_bits, n_rows=rows, seed_count=seed_count, gate=gate, mode=mode
         )
         if as_json:
-            sys.stdout.write(json.dumps(report) + "\n")
+            write_json(report)
         else:
             for i, verdict in enumerate(report["verdicts"]):
                 sys.stdout.write(f"{i}\t{verdict}\n")
@@ -81,7 +80,7 @@ def audit_log(
 
         report = check_log(state_dir, against=against, known=known)
         if as_json:
-            sys.stdout.write(json.dumps(report) + "\n")
+            write_json(report)
         else:
             for name, value in report.items():
                 people.print(f"{name.replace('_', ' '):<18}{value}", highlight=False, markup=False, soft_wrap=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -72,6 +73,11 @@ class PicturesName(StrEnum):
 
 def say(line: str) -> None:
     people.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def write_json(report: Mapping[str, Any], *, allow_nan: bool = True) -> None:
+    """Print one line for programs on standard output. Raises ValueError for NaN or infinity, if not allowed."""
+    sys.stdout.write(json.dumps(report, allow_nan=allow_nan) + "\n")
 
 
 @contextmanager

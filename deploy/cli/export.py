@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import AggregatorLetter, Json, exit_codes, say
+from precad.deploy.cli.common import AggregatorLetter, Json, exit_codes, say, write_json
 from precad.deploy.errors import ConfigError
 
 
@@ -62,7 +61,6 @@ def export(
         _require_torch()
         from precad.deploy.exporting import export as exporting
         from precad.deploy.exporting.formats import Format
-        from precad.deploy.figures import to_json
 
         source_found = exporting.source_of(source, config, None if role is None else role.value)
         report = exporting.export(
@@ -73,7 +71,7 @@ def export(
             date=date,
         )
         if as_json:
-            sys.stdout.write(to_json(report) + "\n")
+            write_json(report, allow_nan=False)
             return
         say(f"{report['out']}: {', '.join(report['files'])}; signed by {' and '.join(report['signed_by'])}")
         _say_statement(report)
@@ -92,12 +90,11 @@ def verify_export(
     with exit_codes():
         _require_torch()
         from precad.deploy.exporting import signing, verify
-        from precad.deploy.figures import to_json
 
         wanted = {SignedBy.A: signing.SIGNERS[:1], SignedBy.B: signing.SIGNERS[1:], SignedBy.BOTH: signing.SIGNERS}
         report = verify.verify_export(folder, authority=authority, against=against, wanted=wanted[signed_by])
         if as_json:
-            sys.stdout.write(to_json(report) + "\n")
+            write_json(report, allow_nan=False)
             return
         for role, found in report["signatures"].items():
             say(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
@@ -120,4 +117,7 @@ def _say_statement(report: dict[str, Any]) -> None:
     say(f"statement SHA-256 {report['statement_sha256']}")
     say(said["guarantee"])
     if said["format"] == "precad/export/1":
-        say("its epsilons are of the rounds that there were: they hold if no draw was discarded (docs/privacy.md)")
+        say(
+            "its epsilons are of the rounds that there were: they hold if no draw was discarded "
+            "(docs/explanation/privacy.md)"
+        )

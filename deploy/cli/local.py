@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say
+from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
@@ -38,21 +36,22 @@ def demo(
 
 def run(config: ConfigFile, output: Output = None, dashboard: Dashboard = False, as_json: Json = False) -> None:
     """Run a whole deployment on this machine: every role a process of its own."""
-    _run_local(lambda: configuration.read_toml(config), output, dashboard=dashboard, as_json=as_json)
+    _run_local(lambda: configuration.read_local(config), output, dashboard=dashboard, as_json=as_json)
 
 
 def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:
     with exit_codes():
         settings = raw()
-        from precad.deploy.localhost.summary import print_summary
         from precad.deploy.localhost.whole import complete, prepare, require_finite
 
         local = prepare(settings, output, people, dashboard=dashboard)
+        from precad.deploy.localhost.summary import print_summary
+
         summary = complete(local)
         print_summary(people, summary, local.deployment.task)
         _write_report(local.folder)
         if as_json:
-            sys.stdout.write(json.dumps(summary) + "\n")
+            write_json(summary)
         require_finite(summary)
 
 

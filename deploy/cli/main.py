@@ -13,8 +13,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from precad.deploy.cli import enrolment, guarantees, local, operations, roles, setup
+from precad.deploy.cli import enrolment, local, operations, roles, setup
+from precad.deploy.cli.account import account
 from precad.deploy.cli.audit import audit_app
+from precad.deploy.cli.certify import certify
 from precad.deploy.cli.export import export, verify_export
 from precad.deploy.cli.joined_commands import JoinedGroup
 from precad.deploy.cli.pki import pki_app
@@ -57,7 +59,7 @@ def precad(
 
 for command in (
     *(local.demo, local.run, roles.client, operations.status, operations.watch),
-    *(setup.check, setup.initial_model, enrolment.enrol, guarantees.account, guarantees.certify, report),
+    *(setup.check, setup.initial_model, enrolment.enrol, account, certify, report),
     *(export, verify_export),
 ):
     app.command()(command)

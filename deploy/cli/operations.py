@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Json, exit_codes, people
+from precad.deploy.cli.common import Json, exit_codes, people, write_json
 from precad.deploy.errors import UNREACHABLE, InterruptedRunError, RunFailedError
 
 Target = Annotated[
@@ -38,7 +37,7 @@ def status(
         statuses, faults = asyncio.run(operations.statuses_at(operations.place_of(target), token))
         if as_json:
             shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
-            sys.stdout.write(json.dumps({"servers": shown, "unreachable": faults}) + "\n")
+            write_json({"servers": shown, "unreachable": faults})
         elif statuses:
             people.print(operations.status_table(statuses), highlight=False)
         unready = [f"{name} is not ready" for name, found in statuses.items() if ready and not found.is_ready]

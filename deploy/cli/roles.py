@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import signal
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Protocol, TypeVar
 
-import structlog
 import typer
 
 from precad.deploy import errors
@@ -21,7 +18,6 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.localhost.processes import watch_lifeline
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Role
-from precad.servers.telemetry import logs
 
 serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=True)
 
@@ -66,11 +62,21 @@ def client(
     ids: Annotated[
         list[str], typer.Option("--id", metavar="ID", help="Client to host; repeat for several virtual ones.")
     ],
+    app: Annotated[
+        str | None,
+        typer.Option("--app", metavar="MODULE:NAME", help="Records, model and loss of your own: a precad.App."),
+    ] = None,
 ) -> None:
     """Run one client, or several virtual ones."""
     with exit_codes():
         deployment = configuration.load(config)
         own = configuration.section(deployment.client, "client")
+        if app is not None:
+            from precad.clients.own_code import look_in
+            from precad.deploy.configuration.apps import client_of_app
+
+            look_in(config.parent)
+            own = client_of_app(deployment.task, own, app)
         unknown = [name for name in ids if name not in deployment.task.clients]
         if unknown or len(set(ids)) != len(ids):
             raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
@@ -109,46 +115,35 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = N
 
     on_terminate: what SIGTERM does instead.
     """
+    from precad.deploy.cli.process_logs import configure
+
     watch_lifeline()
-    _configure_logging()
+    configure()
     with suppress(ValueError, OSError):  # a sandbox that forbids the call sets the limit itself (deploy/hosts/systemd)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold shares and keys
 
     async def main() -> None:
         service = make()
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, service.stop)
-        loop.add_signal_handler(
-            signal.SIGTERM, service.stop if on_terminate is None else partial(on_terminate, service)
-        )
+        on_sigterm = service.stop if on_terminate is None else partial(on_terminate, service)
+        await _until_over(service, {signal.SIGINT: service.stop, signal.SIGTERM: on_sigterm})
+
+    try:
+        asyncio.run(main())
+    finally:  # from here on a signal ends the process, without a traceback of the interpreter's own end
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+
+
+async def _until_over(service: Service, handlers: Mapping[signal.Signals, Callable[[], None]]) -> None:
+    """Run the service to its end. Signals call their handlers until then, and are ignored while the loop is closed."""
+    loop = asyncio.get_running_loop()
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
         await service.run()
-
-    asyncio.run(main())
-
-
-def _configure_logging() -> None:
-    structlog.configure(
-        processors=[
-            logs.Throttle(),
-            structlog.contextvars.merge_contextvars,
-            logs.add_context,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=lambda *_: _Log(sys.stderr),
-    )
-
-
-class _Log(structlog.PrintLogger):
-    """Loses lines, not rounds, when standard error cannot be written: the disk that holds it may be full."""
-
-    def msg(self, message: str) -> None:
-        """One line."""
-        with suppress(OSError):
-            super().msg(message)
-
-    log = debug = info = warn = warning = msg
-    fatal = failure = err = error = critical = exception = msg
+    finally:
+        for number in handlers:
+            # Closing the loop closes the pipe that a handled signal is written to before it lets go of the signal.
+            # One that came in between would have the interpreter complain on standard error.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import ConfigFile, Json, exit_codes, say
+from precad.deploy.cli.common import ConfigFile, Json, exit_codes, say, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError
 
@@ -21,7 +19,7 @@ def check(config: ConfigFile, as_json: Json = False) -> None:
 
         report = checking.check(configuration.load(config))
         if as_json:
-            sys.stdout.write(json.dumps(report) + "\n")
+            write_json(report)
         else:
             for line in checking.lines(report):
                 say(line)
@@ -37,8 +35,10 @@ def initial_model(
         import numpy as np
 
         from precad.clients.models.networks import initial_vector
+        from precad.clients.own_code import look_in
         from precad.protos.messages import convert
 
+        look_in(config.parent)
         parameters = initial_vector(task)
         if parameters.size != task.dim:
             raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")

@@ -20,8 +20,10 @@ class OutputError(Exception):
 
 
 class _Descriptor(io.FileIO):
-    """Its own error for what it does not take, so that no other file's is taken for it; a closed pipe's is left to
-    click, which ends a command in silence then."""
+    """Raise an error of its own for a failed write, so that no other file's error is taken for it.
+
+    A closed pipe's error is left to click, which then ends a command in silence.
+    """
 
     def write(self, data: Any, /) -> int:
         try:
@@ -34,7 +36,7 @@ class _Descriptor(io.FileIO):
 
 @contextmanager
 def checked() -> Iterator[None]:
-    """Around a command that ends with SystemExit: then everything has left, or the code is 1."""
+    """Surround a command that ends with SystemExit: then everything has left, or the code is 1."""
     if sys.stdout is None:  # closed by whoever started us, a service manager for instance
         yield
         return

@@ -3,6 +3,7 @@
 Modules:
 
     sections       one TOML file, validated as a whole
+    apps           a run or a client configured by an app of the user's own
     check          what can be known of a configuration before anything starts
     check_records  the records that a client would train on
     demo           the configuration behind `precad demo`

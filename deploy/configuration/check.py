@@ -38,7 +38,9 @@ def check(deployment: Deployment) -> dict[str, Any]:
     task = deployment.task
     report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex()}
     if task.accept_weak_wire_form:
-        report["wire_form"] = f"{task.mode}: a server that deviates reads coordinates (docs/threat-model.md)"
+        report["wire_form"] = (
+            f"{task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
+        )
     if deployment.aggregator.a is not None:
         report["aggregator_a"] = _aggregator(task, deployment.aggregator.a, Role.AGGREGATOR_A, Role.AGGREGATOR_B)
     if deployment.aggregator.b is not None:

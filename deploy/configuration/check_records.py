@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from precad.clients.config import ClientConfig
 from precad.clients.errors import MissingDataError
-from precad.clients.process import load_records
+from precad.clients.models.fingerprint import model_digest
+from precad.clients.process import Loaded, load_split_of
+from precad.clients.records import example_of
+from precad.clients.records.own.described import CLIENT
 from precad.protos.task.task import Task
 
 
@@ -18,10 +23,35 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
 
     Raises: DataError, ArgumentError, ModelInputError as the client itself.
     """
+    if config.records is not None:
+        if not config.dealt and CLIENT not in config.records and len(clients) > 1:
+            load_split_of(task, config, clients)  # which refuses: each of them has its own
+        return {client: _own(task, client, load_split_of(task, config, [client])) for client in clients}
     try:
-        found = load_records(task, config.model_copy(update={"download": False}), clients)
+        found = load_split_of(task, config.model_copy(update={"download": False}), clients)
     except MissingDataError:
         if not config.download:
             raise
         return dict.fromkeys(clients, f"{config.dataset} is not here: downloaded at the start")
-    return {client: f"{len(own)} of {config.dataset}, declares {task.clients[client]}" for client, own in found.items()}
+    digest = _digest_to_agree_on(task, found)
+    own = found.of_client.items()
+    return {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}{digest}" for c, records in own}
+
+
+def _digest_to_agree_on(task: Task, found: Loaded) -> str:
+    """Say which digest a model of the user's own has here, where the task names none; else nothing."""
+    if ":" not in task.model or task.model_digest is not None:
+        return ""
+    return f"; task.model_digest = {model_digest(found.model, example_of(found.split.train))!r} is not set"
+
+
+def _own(task: Task, client: str, found: Loaded) -> str:
+    """Say how many records there are, of what shape and classes, and what a round would draw. No more of them."""
+    own, test = found.of_client[client], found.split.test
+    classes = "numbers" if own.labels.dtype == np.float32 else f"{found.split.n_logits} classes"
+    if task.class_names:
+        classes += f" ({', '.join(task.class_names)})"
+    aside = f", {len(test)} more kept for testing" if len(test) else ""
+    digest = _digest_to_agree_on(task, found)
+    drawn = f"a round draws {task.record_rate * len(own):.4g} on average"
+    return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"

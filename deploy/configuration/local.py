@@ -1,41 +1,96 @@
 """Complete the configuration of a whole deployment on one machine. Where the user's file says nothing, the runner
-supplies dimension, numbers of records, addresses, certificates and paths."""
+supplies dimension, numbers of records, addresses, certificates and paths.
+
+PyTorch and the data sets are imported where they are needed, so that `draft` says at once what is wrong with a file.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from precad.clients.config import ClientConfig
-from precad.clients.errors import ArgumentError, ModelInputError, RecordMixingLayerError, UnknownNameError
-from precad.clients.gradients.layers import require_layer_sizes
-from precad.clients.gradients.probe import refuse_record_mixing
-from precad.clients.gradients.record_range import require_range
-from precad.clients.models import networks
-from precad.clients.records import DataSource, Split
-from precad.deploy.conducts import conducts_of
+from precad.clients.errors import (
+    ArgumentError,
+    DropoutLayerError,
+    ModelInputError,
+    RecordMixingLayerError,
+    UnknownNameError,
+)
+from precad.clients.own_code import look_in
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
+from precad.mpc.gates import usual_gate
+from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.task import Task
 
+if TYPE_CHECKING:
+    import torch
+
+    from precad.clients.models.losses import Loss
+    from precad.clients.records import DataSource, Split
+
+HOLDOUT = 0.2
+"""The share of own records that a local run keeps for testing, where the configuration says nothing."""
 DEFAULT_MODEL: str = Task.model_fields["model"].default
+
+
+def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
+    """Validate what needs neither the model nor the records. Raises ConfigError.
+
+    Return the configuration with a dimension and numbers of records that are made up where the file has none. Return
+    None if those are at fault, which `resolve` finds out with the true ones.
+    """
+    faults: list[list[str]] = []
+    for dimension in (1, 10_000):  # what is wrong with any dimension is wrong with the true one
+        resolved = _merge(_supplied(folder), raw)
+        task = resolved["task"]
+        supply_own_records(resolved["client"])
+        task.setdefault("dim", dimension)
+        if isinstance(ids := task.get("clients"), list):
+            _require_ids(ids)
+            task["clients"] = dict.fromkeys(ids, 1)
+        _supply_addresses(resolved, folder)
+        try:
+            return parse(resolved, base=folder.root)
+        except ConfigError as error:
+            faults.append(str(error).splitlines())
+    if certain := [fault for fault in faults[0] if fault in faults[1]]:
+        raise ConfigError("\n".join(certain))
+    return None
 
 
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment, Split]:
     """Return the user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers
-    of records, addresses, paths; and the data set. Raises ConfigError, DataError."""
+    of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError."""
     resolved = _merge(_supplied(folder), raw)
+    supply_own_records(resolved["client"])
     task = resolved["task"]
-    supply_model_dimension(task)
-    source = _source(resolved["client"], folder.root)
-    split = load_split(source, task.get("model", DEFAULT_MODEL))
-    if isinstance(ids := task.get("clients"), list):
-        task["clients"] = declared_records(ids, source, split)
+    task.setdefault("gate", usual_gate())
+    source, ids = _source(resolved["client"], task, folder.root), task.get("clients")
+    split = complete_task(task, source, ids if isinstance(ids, list) else None)
+    supply_model_digest(task, split)
+    _supply_addresses(resolved, folder)
+    deployment = parse(resolved, base=folder.root)
+    real = declared_records(list(deployment.task.clients), source, split)
+    for client_id, declared in deployment.task.clients.items():
+        if declared != real[client_id]:
+            raise ConfigError(
+                f"task.clients.{client_id}: expected the {real[client_id]} records that it has, found {declared}"
+            )
+    if deployment.client:
+        from precad.deploy.conducts import conducts_of
+
+        require_enrolled_attackers(deployment.client, deployment.task)
+        conducts_of(deployment.task.clients, deployment.client)  # refused here, before anything starts
+    return resolved, deployment, split
+
+
+def _supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
+    """Write addresses, and what follows from nobody starting a process again, where the user wrote none."""
     if not resolved["network"]:
         resolved["network"] = _free_addresses()
     for section_of_server, name in _SERVERS:
@@ -48,21 +103,6 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
         if "operations_listen" in server:
             server.setdefault("operations_token", folder.operations_token.name)
     resolved["client"].setdefault("reconnect_timeout_s", 0.0)
-    deployment = parse(resolved, base=folder.root)
-    real = declared_records(list(deployment.task.clients), source, split)
-    for client_id, declared in deployment.task.clients.items():
-        if declared != real[client_id]:
-            raise ConfigError(
-                f"task.clients.{client_id}: expected the {real[client_id]} records that it has, found {declared}"
-            )
-    if deployment.client:
-        for client_id in deployment.client.attacks:
-            if client_id not in deployment.task.clients:
-                raise ConfigError(
-                    f"client.attacks.{client_id}: expected one of the task's clients, found {client_id!r}"
-                )
-        conducts_of(deployment.task.clients, deployment.client)  # refused here, before anything starts
-    return resolved, deployment, split
 
 
 _SERVERS = (
@@ -120,11 +160,35 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
     return merged
 
 
+def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | None) -> Split:
+    """Write into a `[task]` section what follows from its model and data set, and return the data set.
+
+    That is the dimension and what own records have in common. With ids it is also how many records a client declares.
+    Without (None), the section declares the numbers itself. Raises ConfigError, DataError.
+    """
+    supply_model_dimension(task)
+    split = load_split(source, task)
+    supply_record_fields(task, split)
+    if ids is not None:
+        task["clients"] = declared_records(ids, source, split)
+    return split
+
+
+def require_enrolled_attackers(client: ClientConfig, task: Task) -> None:
+    """Raise ConfigError unless every client with an attack is one of the task's."""
+    for name in client.attacks:
+        if name not in task.clients:
+            raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
+
+
 def supply_model_dimension(task: dict[str, Any]) -> None:
     """Write `dim` into a `[task]` section. Raises ConfigError where it says another one than its model has, or clips
     what the model has not."""
+    from precad.clients.gradients.layers import require_layer_sizes
+    from precad.clients.models import networks
+
     name, clipping = task.get("model", DEFAULT_MODEL), task.get("update_clipping")
-    model = _model(name)
+    model = _model(task)
     if clipping == "per-layer":
         try:
             require_layer_sizes(model, "task.update_clipping")
@@ -137,40 +201,119 @@ def supply_model_dimension(task: dict[str, Any]) -> None:
         raise ConfigError(f"task.dim: expected {dimension}, the dimension of {name!r}{beside}, found {task['dim']!r}")
 
 
-def _model(name: object) -> torch.nn.Module:
-    """Raises ConfigError."""
+def supply_model_digest(task: dict[str, Any], split: Split) -> None:
+    """Write into a `[task]` section which model of the user's own it means. Raises ConfigError where it says another
+    one than is here."""
+    from precad.clients.models.fingerprint import model_digest
+    from precad.clients.records import example_of
+
+    if ":" not in task.get("model", DEFAULT_MODEL):
+        return
+    found = model_digest(_model(task), example_of(split.train))
+    if task.setdefault("model_digest", found) != found:
+        raise ConfigError(
+            f"task.model_digest: expected {found}, of {task['model']!r} here, found {task['model_digest']!r}"
+        )
+
+
+def _model(task: Mapping[str, Any]) -> torch.nn.Module:
+    """Return the model of a `[task]` section. Raises ConfigError."""
+    from precad.clients.models import networks
+
+    name, arguments = task.get("model", DEFAULT_MODEL), task.get("model_arguments", {})
     try:
         if not isinstance(name, str):
             raise UnknownNameError("model", str(name), known=sorted(networks.ARCHITECTURES))
-        return networks.build(name)
+        if not isinstance(arguments, Mapping):
+            raise ConfigError(f"task.model_arguments: expected a section, found {arguments!r:.60}")
+        return networks.build(name, arguments=arguments)
     except UnknownNameError:
         known = ", ".join(sorted(networks.ARCHITECTURES))
         raise ConfigError(f"task.model: expected one of {known}, or package.module:factory, found {name!r}") from None
     except ArgumentError as error:
-        raise ConfigError(f"task.model: {error}") from None
+        field = "" if str(error).startswith("task.") else "task.model: "
+        raise ConfigError(f"{field}{error}") from None
 
 
-def _source(client: Mapping[str, Any], base: Path) -> DataSource:
+def supply_own_records(client: dict[str, Any]) -> None:
+    """Write into a `[client]` section with records of its own what a local run says of them: one source is dealt.
+
+    From here on, modules of the user's own are looked for in the section's folder too.
+    """
+    if _is_own(client):
+        from precad.clients.records.own.described import CLIENT
+
+        client.setdefault("folder", str(Path.cwd()))
+        client.setdefault("dealt", CLIENT not in str(client["records"]))
+        client.setdefault("holdout", HOLDOUT)
+    if "folder" in client:
+        look_in(Path(str(client["folder"])))
+
+
+def supply_record_fields(task: dict[str, Any], split: Split) -> None:
+    """Write into a `[task]` section what the clients of one source have in common, where it says nothing."""
+    if split.is_own:
+        task.setdefault("record_shape", list(split.train.shape))
+        if split.class_names:
+            task.setdefault("class_names", list(split.class_names))
+
+
+def _is_own(client: Mapping[str, Any]) -> bool:
+    return client.get("records") is not None
+
+
+def _source(client: Mapping[str, Any], task: Mapping[str, Any], base: Path) -> DataSource:
     """Return the data source that `[client]` names. A section with faults gives the default: its faults are reported
-    with all others, when the whole file is validated."""
+    with all others, when the whole file is validated. Raises ConfigError for own records, which have no default."""
+    from precad.clients.records import DataSource
+
     try:
-        return DataSource.of(parse_section(ClientConfig, client, "client", base=base))
+        config = parse_section(ClientConfig, client, "client", base=base)
+        return local_source(config, task)
     except ConfigError:
+        if _is_own(client):
+            raise
         return DataSource()
 
 
-def load_split(source: DataSource, model: str) -> Split:
-    """Return the data set, once it is sure that the model takes its records. Raises ConfigError, DataError."""
-    split = source.load(side=networks.image_side(model))
+def local_source(config: ClientConfig, task: Mapping[str, Any]) -> DataSource:
+    """Return the data source of a local run, in which records may name their classes. Raises ConfigError."""
+    from precad.clients.records.own import source_of
+
+    fields = parse_section(RecordFields, dict(task), "task", base=Path())
+    clients = task.get("clients")
+    ids = [name for name in clients if isinstance(name, str)] if isinstance(clients, list | Mapping) else []
+    return source_of(config, fields, ids, infers_classes=True, numbers=_loss(task).wants_numbers)
+
+
+def _loss(task: Mapping[str, Any]) -> Loss:
+    """Return the loss of a `[task]` section. Raises ConfigError."""
+    from precad.clients.models.losses import CROSS_ENTROPY, loss_of
+
     try:
-        built = networks.build(model)
+        return loss_of(task.get("loss", CROSS_ENTROPY.name))
+    except ArgumentError as error:
+        raise ConfigError(f"task.loss: {error}") from None
+
+
+def load_split(source: DataSource, task: Mapping[str, Any]) -> Split:
+    """Return the data set, once it is sure that the model of a `[task]` section takes its records, and the loss its
+    labels. Raises ConfigError, DataError."""
+    from precad.clients.gradients.probe import refuse_record_mixing
+    from precad.clients.gradients.record_range import require_range
+    from precad.clients.models import networks
+
+    split = source.load(side=networks.image_side(str(task.get("model", DEFAULT_MODEL))))
+    try:
+        built, loss = _model(task), _loss(task)
         refuse_record_mixing(built)
-        some = split.train
-        networks.require_fit(built, some.shape, is_text=some.is_text, n_logits=split.n_logits)
-        halves = {"training half": some, "test half": split.test}
-        require_range(built, {f"client.dataset {source.dataset}, {name}": half for name, half in halves.items()})
-    except (ModelInputError, RecordMixingLayerError) as error:
-        raise ConfigError(f"task.model: {error} (client.dataset = {source.dataset!r})") from None
+        split = networks.fitted(built, split, loss)
+        halves = {"training half": split.train, "test half": split.test}
+        require_range(built, {f"{source.name}, {name}": half for name, half in halves.items()}, loss)
+    except (ModelInputError, RecordMixingLayerError, DropoutLayerError) as error:
+        raise ConfigError(f"task.model: {error} ({source.name})") from None
+    if not len(split.test):
+        raise ConfigError("client.holdout: expected a share that keeps a record to measure the accuracy, found less")
     return split
 
 
@@ -180,12 +323,17 @@ def _tls(name: str) -> dict[str, str]:
 
 def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[str, int]:
     """Return how many records each client will declare: the size of its part of the data set. Raises ConfigError."""
-    if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
-        raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
+    _require_ids(ids)
     try:
         return source.sizes(split, ids)
     except ArgumentError as error:
         raise ConfigError(f"client.partition: {error}") from None
+
+
+def _require_ids(ids: list[Any]) -> None:
+    """Raise ConfigError unless they are distinct strings, at least one."""
+    if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
+        raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
 
 
 def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:

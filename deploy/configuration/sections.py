@@ -121,6 +121,21 @@ def read_toml(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_local(path: Path) -> dict[str, Any]:
+    """Return the contents of a local run's file. Raises ConfigError.
+
+    Where it names modules or records of the user's own, they are looked for in its folder, which is then added.
+    """
+    raw = read_toml(path)
+    task, client = raw.get("task"), raw.get("client", {})
+    if isinstance(task, Mapping) and isinstance(client, Mapping):
+        names = (str(task.get("model", "")), str(client.get("records", "")))
+        if any(":" in name for name in names):
+            raw["client"] = {"folder": str(path.parent.absolute()), **client}
+            raw["client"]["folder"] = str(path.parent.absolute() / raw["client"]["folder"])
+    return raw
+
+
 def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:
     """Return the validated configuration; relative paths are taken from `base`. Raises ConfigError with every fault."""
     try:

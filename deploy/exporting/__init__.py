@@ -10,6 +10,6 @@
     verify     `precad verify-export`: what whoever got a model can check of it, with nothing but the
                authority's certificate
 
-Reading order: `finished`, `statement`, `evidence`, `formats`, `signing`, `export`, `verify`. docs/export.md has the
-format.
+Reading order: `finished`, `statement`, `evidence`, `formats`, `signing`, `export`, `verify`. docs/guides/export.md has
+the format.
 """

@@ -94,7 +94,7 @@ def export(
     _require_date(date)
     formats.require_writable(task.model, kinds)
     finished = [read_finished(state_dir, task, tls.identity.role) for state_dir, tls in source.servers]
-    module = formats.module_of(task.model, finished[0].parameters)
+    module = formats.module_of(task.model, finished[0].parameters, task.model_arguments)
     names = [name for name, _ in module.named_parameters()]
     evidence = evidence_for(task, certificate) if certificate else None
     certified = _certificate(source, evidence)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,6 +26,7 @@ from precad.clients.records.records import example
 from precad.clients.records.tweets import VOCABULARY
 from precad.deploy.errors import ConfigError, ExportRefusedError
 from precad.protos.messages import convert
+from precad.protos.task.learning import Argument
 
 STATE_DICT: Final = "model.pt"
 TOLERANCE: Final = 1e-4
@@ -50,10 +51,12 @@ class Written(NamedTuple):
     run: Callable[[Path, Tensor], NDArray[Any]]
 
 
-def module_of(architecture: str, parameters: NDArray[np.float32]) -> nn.Module:
+def module_of(
+    architecture: str, parameters: NDArray[np.float32], arguments: Mapping[str, Argument] = networks.NO_ARGUMENTS
+) -> nn.Module:
     """Return the trained module, in evaluation mode. Raises ConfigError."""
     try:
-        module = networks.build(architecture).eval()
+        module = networks.build(architecture, arguments=arguments).eval()
         nn.utils.vector_to_parameters(torch.tensor(parameters), module.parameters())
     except (ClientError, RuntimeError) as error:
         raise ConfigError(f"task.model: expected a model of {parameters.size} parameters to build: {error}") from None

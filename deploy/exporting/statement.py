@@ -211,7 +211,7 @@ def parse(content: bytes, kind: type[P], where: str) -> P:
         field = ".".join(str(part) for part in first["loc"]) or "text"
         raise ExportRefusedError(f"{where}: {field}: {first['msg']}") from None
     if canonical(found) != content:
-        raise ExportRefusedError(f"{where}: expected canonical JSON (docs/export.md), found another form of it")
+        raise ExportRefusedError(f"{where}: expected canonical JSON (docs/guides/export.md), found another form of it")
     return found
 
 
@@ -267,7 +267,7 @@ def statement_of(
             certificate=certificate_part(certificate) if isinstance(certificate, Certificate) else None,
             why_none="" if isinstance(certificate, Certificate) else certificate,
         ),
-        guarantee=in_words(words, certificate, with_notes=task.algorithm != "precad"),
+        guarantee=in_words(words, certificate, with_notes=not task.rules.is_default),
         date=date,
     )
 

@@ -2,11 +2,11 @@
 
 Modules:
 
-    accounting     `precad account`
-    certifying     certificates from confidences, or from run folders
-    certify_flags  `precad certify`
-    certificates   `precad certify`
-    planning       `precad certify --plan`
-    run_evidence   what run folders say for a certificate
-    plots          what `--plot` draws
+    accounting         `precad account`
+    certifying         certificates from confidences, or from run folders
+    certificates       `precad certify`
+    certificates_shown its report, printed
+    planning           `precad certify --plan`
+    run_evidence       what run folders say for a certificate
+    plots              what `--plot` draws
 """

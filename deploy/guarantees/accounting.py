@@ -10,14 +10,14 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, flag_of
 from precad.deploy.figures import at_least, plain, shown
+from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, smallest_noise_multiplier
 from precad.dp.accountants.pld import (
     Event,
@@ -29,11 +29,11 @@ from precad.dp.accountants.pld import (
     View,
     round_event,
 )
-from precad.dp.accountants.precad_client import client_noise_multiplier
+from precad.dp.accountants.precad_client import client_noise_multiplier, participation_quantile
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
-from precad.dp.published.precad_record import participation_quantile
+from precad.protos.task.algorithms import names_default
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
 _POINTS = 48  # of a curve by round
@@ -190,7 +190,7 @@ def _before_each_step(plan: TrainingPlan) -> set[int]:
 
 
 def account_of_flags(
-    given: dict[str, Any],
+    given: Mapping[str, Any],
     task: Mapping[str, Any] | None,
     *,
     target_epsilon: float | None = None,
@@ -200,14 +200,14 @@ def account_of_flags(
 
     Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws.
     """
-    flags = {name: value for name, value in given.items() if value is not None}
+    flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
     if task is not None:
         flags = _of_task(task) | flags
     if "sigma" not in flags and target_epsilon is not None:
         flags["sigma"] = None
     missing = [name for name in ("sigma", "q", "p", "rounds", "delta") if name not in flags]
     if missing:
-        raise ConfigError("\n".join(f"{_FLAGS[name]}: expected a value, found none" for name in missing))
+        raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
     try:
         if flags["sigma"] is None:
             unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
@@ -227,16 +227,13 @@ def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
         section = config.get(name, {})
         if not isinstance(section, Mapping):
             raise ConfigError(f"{name}: expected a section, found {section!r:.60}")
-        if (algorithm := section.get("algorithm", "precad")) not in ("precad", "deployed"):
+        if not names_default(section):
             raise ConfigError(
-                f"{name}.algorithm: expected precad, whose rounds are accounted here, found {algorithm!r}; "
-                "docs/privacy.md says what a round of it costs, and its runs and ledgers count that"
+                f"{name}.algorithm: expected precad, whose rounds are accounted here, found {section['algorithm']!r}; "
+                "docs/explanation/privacy.md says what a round of it costs, and its runs and ledgers count that"
             )
         sections[name] = section
     return sections["task"]
-
-
-_FLAGS = {"sigma": "--sigma", "q": "-q", "p": "-p", "rounds": "--rounds", "delta": "--delta"}
 
 
 def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,11 +303,8 @@ def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[s
 def print_account(console: Console, report: dict[str, Any]) -> None:
     """Print both views, every accountant, strongest label first."""
     words = {View.ONE_SERVER.value: "one server corrupted", View.CLIENTS_ONLY.value: "only clients corrupted"}
-    table = Table(title=f"epsilon at delta = {report['delta']:g}, add/remove one record", title_justify="left")
-    table.add_column("accountant")
-    table.add_column("what it is")
-    for view in words.values():
-        table.add_column(view, justify="right")
+    title, said = f"epsilon at delta = {report['delta']:g}, add/remove one record", ("accountant", "what it is")
+    table = titled(title, *said, *words.values(), words=said)
     first, second = (report[view]["accountants"] for view in words)
     for label in Label:
         for name in first | second:

@@ -15,11 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import at_least, plain, shown, within
+from precad.deploy.figures import plain
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
 from precad.dp.certificates.attack_inefficacy import (
     attackers_needed,
@@ -73,6 +70,11 @@ class Request:
 def methods_of(name: str) -> tuple[Method, ...]:
     """Return one method, or `all` of them."""
     return tuple(Method) if name == "all" else (Method(name),)
+
+
+def request_of(threat: str, method: str, **rest: Any) -> Request:
+    """Return the request with a threat and methods by name. Raises ConfigError."""
+    return Request(threat=Threat(threat), methods=methods_of(method), **rest)
 
 
 def certify_samples(
@@ -309,108 +311,6 @@ def require_confidences(confidences: Any, labels: Any, where: str) -> None:
             raise ConfigError(f"{where}: expected a sum of at most 1 in row {i}, found {sum(row)}")
         if not isinstance(labels[i], int) or isinstance(labels[i], bool) or not 0 <= labels[i] < len(row):
             raise ConfigError(f"{where}: expected label {i} in 0 .. {len(row) - 1}, found {labels[i]}")
-
-
-def print_certificates(console: Console, report: dict[str, Any]) -> None:
-    """Print certified accuracy by number of attackers, one column per method; estimates in columns of their own."""
-    if run := report.get("run"):
-        _print_run(console, run)
-    columns = {
-        f"{name}\n({_words(report['labels'][name])})": curve for name, curve in report["certified_accuracy"].items()
-    }
-    if estimate := report.get("estimate"):
-        columns |= {
-            f"{name}\n({_words(estimate['label'])})": curve for name, curve in estimate["certified_accuracy"].items()
-        }
-    table = Table(title=f"accuracy certified against k attackers that {report['threat']}", title_justify="left")
-    table.add_column("k", justify="right")
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for k in range(max(map(len, columns.values()))):
-        table.add_row(str(k), *(f"{curve[k]:.3f}" if k < len(curve) else "0.000" for curve in columns.values()))
-    console.print(table)
-    if estimate:
-        console.print(f"approximation: {estimate['of']}, not a guarantee", highlight=False)
-    if found := report.get("plan"):
-        _print_plan(console, found)
-    if cost := report.get("attack_cost"):
-        if estimate and cost["known_to_be_in"] == [0, 1]:
-            console.print("expected confidence in the true class: VACUOUS, the runs do not bound it", highlight=False)
-            cost = estimate["attack_cost"] | {"labels": dict.fromkeys(cost["labels"], estimate["label"])}
-        _print_attack_cost(console, cost, report["threat"])
-    for method, tolerated in report["tolerated"].items():
-        if not any(tolerated):
-            console.print(f"{method}: VACUOUS, no prediction survives even one attacker", highlight=False)
-
-
-def _words(label: str) -> str:
-    return label.replace("_", " ")
-
-
-def _print_run(console: Console, run: dict[str, Any]) -> None:
-    n = len(run["folders"])
-    lines = [
-        f"{n} run{'s' if n > 1 else ''} of {run['task']}: q = {run['q']:g}, at most {run['rounds']} draws, discarded "
-        f"or not, noise over the clip of one client {run['noise_multiplier_of_one_client']:.4g}",
-        f"confidences are means of {n} training{'s' if n > 1 else ''}, each {within(run['radius'])}; nothing can "
-        f"follow from fewer than {run['runs_needed']}",
-    ]
-    if not run["sampling_claimed"]:
-        lines.append("a budget may end the training, and when depends on who is drawn: q = 1 is accounted")
-    if attacks := run["attacks_in_the_training"]:
-        lines.append(f"attackers are counted beside those in the training: {', '.join(sorted(attacks))}")
-    privacy = run["privacy_of_all_models"]
-    if n > 1:
-        of_server = privacy["one_server"]
-        lines.append(
-            f"all {n} models together, one server corrupted, draws discarded or not: epsilon "
-            f"{shown(of_server['epsilon_if_draws_are_discarded'], Label.BOUND)}; if no draw is discarded, a client in "
-            f"{privacy['rounds_of_a_client']} rounds of all runs: {shown(of_server['epsilon'], Label.BOUND)}; at delta "
-            f"= {privacy['delta']:g}"
-        )
-    for line in lines:
-        console.print(line, highlight=False)
-
-
-def _print_plan(console: Console, found: dict[str, Any]) -> None:
-    FA, FB = found["lead"]
-    plan = Table(title=f"least sigma for a prediction of {FA:.3f} against {FB:.3f}", title_justify="left")
-    for column in ("attackers", "sigma at least", "epsilon of one unit"):
-        plan.add_column(column, justify="right")
-    for row in found["frontier"]:
-        sigma = row["least_sigma"]
-        cells = (
-            ("none does", "-") if sigma is None else (at_least(sigma), shown(row["epsilon_of_one_unit"], Label.BOUND))
-        )
-        plan.add_row(str(row["attackers"]), *cells)
-    console.print(plan)
-
-
-def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> None:
-    """Print the interval of J for some k, one column per method."""
-    table = Table(
-        title=f"expected confidence in the true class, {cost['J']:.3f}, after k attackers that {threat}",
-        title_justify="left",
-    )
-    table.add_column("k", justify="right")
-    for name in cost["bounds"]:
-        table.add_column(f"{name}\n({_words(cost['labels'][name])})", justify="right")
-    last = len(next(iter(cost["bounds"].values()))) - 1
-    for k in (k for k in (0, 1, 2, 4, 8, 12, 16, 20) if k <= last):
-        cells = (found[k] for found in cost["bounds"].values())
-        table.add_row(str(k), *(f"{_down(low)} .. {_up(high)}" for low, high in cells))
-    console.print(table)
-    for name, k in cost["halved_by"].items():
-        needed = f"more than {last} attackers" if k is None else f"at least {k} attacker{'s' if k > 1 else ''}"
-        console.print(f"{name} ({_words(cost['labels'][name])}): to halve it takes {needed}", highlight=False)
-
-
-def _down(value: float) -> str:
-    return f"{math.floor(value * 1000) / 1000:.3f}"
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 1000) / 1000:.3f}"
 
 
 def _is_number(value: object) -> bool:

@@ -2,36 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from precad.deploy.figures import at_least, plain
-from precad.dp.accountants.pld import Label
-from precad.dp.certificates.planner import CentralTask, Plan, PrecadTask, Task, Wish, frontier, search
+from precad.deploy.errors import ConfigError
+from precad.deploy.figures import at_least, plain, shown
+from precad.deploy.guarantees.accounting import TrainingPlan
+from precad.deploy.tables import titled
+from precad.dp.accountants.pld import Label, PldAccountant, View
+from precad.dp.certificates.planner import (
+    CentralTask,
+    Plan,
+    PrecadTask,
+    Task,
+    Wish,
+    frontier,
+    least_sigma_for_epsilon,
+    search,
+)
+from precad.dp.certificates.prediction import Threat
+from precad.protos.task.task import Task as ConfiguredTask
 
 FRONTIER: Final = (1, 2, 4, 8, 16, 32)
 """Attackers whose best plan the frontier shows, beside the wished number."""
 _SHOWN: Final = 8
 
 
+def plan_given(wish: Mapping[str, Any], task: ConfiguredTask | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the report on a wish in the task of a run, or in one of these parameters. Raises ConfigError."""
+    try:
+        found = task_of_run(task) if isinstance(task, ConfiguredTask) else _task_of(**task)
+        return plan_wish(Wish(**{**wish, "threat": Threat(wish["threat"])}), found)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _task_of(*, clients: int, records: int | None = None, **rest: Any) -> Task:
+    """Return the task: PRECAD's, if records are spoken of, else central DP over users."""
+    if records is None:
+        return CentralTask(n_users=clients, **rest)
+    return PrecadTask(n_clients=clients, n_records=records, **rest)
+
+
+def task_of_run(task: ConfiguredTask) -> PrecadTask:
+    """Return the task to plan with. Raises ConfigError for another algorithm's."""
+    if not task.rules.is_default:
+        raise ConfigError(f"--run: expected runs of precad with --attackers, found {task.algorithm}")
+    return PrecadTask(
+        q=task.client_rate,
+        p=task.record_rate,
+        rounds=task.rounds,
+        n_clients=len(task.clients),
+        n_records=sum(task.clients.values()),
+        record_clip=task.record_clip,
+        client_clip=task.client_clip,
+        delta=task.delta,
+        lost_rounds=task.lost_rounds,
+        batches_ahead=task.batches_ahead,
+    )
+
+
 def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
     """Return every alternative with the least sigma that reaches the wish, best first, and the best by number of
     attackers.
 
-    `reached` says whether one leaves a signal, that is, has noise over signal of at most the wish's limit.
+    `reached` says whether one leaves a signal, that is, has noise over signal of at most the wish's limit. `privacy`
+    is that of the best plan, in the rounds that the wish is about and in the most that a client can be in.
     """
-    plans = [_plain(found, wish, task) for found in search(wish, task)]
+    found_plans = search(wish, task)
+    plans = [_plain(found, wish, task) for found in found_plans]
     ks = sorted({*FRONTIER, wish.attackers})
     best = frontier(ks, wish, task)
     return {
         "wish": asdict(wish),
-        "task": {"kind": _KINDS[type(task)], **_fields(task)},
+        "task": {"kind": _KINDS[type(task)], **asdict(task)},
         "label": Label.BOUND.value,
         "reached": bool(plans) and plans[0]["reaches"],
         "best": plans[0] if plans else None,
+        "privacy": _privacy(found_plans[0], wish, task) if plans and isinstance(task, PrecadTask) else None,
         "plans": plans,
         "frontier": [
             {"attackers": k, "plan": None if (found := best[k]) is None else _plain(found, wish, task)} for k in ks
@@ -42,13 +94,7 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
 _KINDS: Final[dict[type, str]] = {PrecadTask: "precad", CentralTask: "central"}
 
 
-def _fields(task: Task) -> dict[str, Any]:
-    assert isinstance(task, PrecadTask | CentralTask)  # the tasks that there are
-    return asdict(task)
-
-
 def _plain(plan: Plan, wish: Wish, task: Task) -> dict[str, Any]:
-    assert isinstance(task, PrecadTask | CentralTask)  # the tasks that there are
     return {
         "sigma": plan.sigma,
         "client_clip": plan.client_clip,
@@ -57,6 +103,31 @@ def _plain(plan: Plan, wish: Wish, task: Task) -> dict[str, Any]:
         "decided_by": plan.decided_by,
         "noise_to_signal": plain(plan.noise_to_signal),
         "reaches": plan.noise_to_signal <= wish.most_noise_to_signal,
+    }
+
+
+def _privacy(plan: Plan, wish: Wish, task: PrecadTask) -> dict[str, Any]:
+    """Return epsilon of one record against one server, without and with discarded draws, and the sigma for the wish if
+    draws are discarded."""
+    planned = TrainingPlan(
+        sigma=plan.sigma,
+        q=task.q,
+        p=task.p,
+        rounds=plan.rounds,
+        delta=task.delta,
+        lost_rounds=task.lost_rounds,
+        batches_ahead=task.batches_ahead,
+    )
+    account, one_round = PldAccountant(), planned.round_of(View.ONE_SERVER)
+    safe = least_sigma_for_epsilon(wish.epsilon, task.p, planned.most_rounds, task.delta)
+    return {
+        "rounds": planned.expected_participation,
+        "epsilon": plain(account.epsilon(one_round, planned.expected_participation, task.delta)),
+        "if_discarded": {
+            "rounds": planned.most_rounds,
+            "epsilon": plain(account.epsilon(one_round, planned.most_rounds, task.delta)),
+            "least_sigma": None if safe is None else max(safe, plan.sigma),
+        },
     }
 
 
@@ -83,25 +154,31 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     else:
         verdict = f"none does: at best noise is {_ratio(best['noise_to_signal'])} of the largest signal, over {limit:g}"
     console.print(verdict, highlight=False)
-    if best is not None and report["task"]["kind"] == _KINDS[PrecadTask]:
-        console.print(
-            f"epsilon: of one record against one server, its client in {best['epsilon_counts_rounds']} of "
-            f"{best['rounds']} rounds, expected if no draw is discarded; in more it is larger: `precad account`",
-            highlight=False,
-        )
-    table = Table(title="the frontier: the best plan by number of attackers", title_justify="left")
-    for column in ("attackers", "sigma", "C", "T", "noise over signal", "reach"):
-        table.add_column(column, justify="right")
+    if (privacy := report["privacy"]) is not None:
+        _print_privacy(console, privacy, best["rounds"], wish["epsilon"])
+    title = "the frontier: the best plan by number of attackers"
+    table = titled(title, "attackers", "sigma", "C", "T", "noise over signal", "reach")
     for row in report["frontier"]:
         cells = ("none does", "", "", "", "") if row["plan"] is None else _cells(row["plan"])
         table.add_row(str(row["attackers"]), *cells)
     console.print(table)
 
 
+def _print_privacy(console: Console, privacy: dict[str, Any], rounds: int, wished: float) -> None:
+    """Print the rounds that the wished epsilon is about, and both figures of the best plan."""
+    safe = privacy["if_discarded"]
+    sigma = "none does" if safe["least_sigma"] is None else f"sigma >= {at_least(safe['least_sigma'])}"
+    for line in (
+        f"epsilon of one record against one server, its client in {privacy['rounds']} of {rounds} rounds, expected if "
+        f"no draw is discarded: {shown(privacy['epsilon'], Label.BOUND)}; the wish is about these",
+        f"draws discarded or not, in up to {safe['rounds']} rounds: {shown(safe['epsilon'], Label.BOUND)}; for "
+        f"epsilon <= {wished:g} in these: {sigma}",
+    ):
+        console.print(line, highlight=False)
+
+
 def _table(title: str, plans: list[dict[str, Any]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in ("sigma at least", "C", "T", "noise over signal", "reach", "decided by"):
-        table.add_column(column, justify="right")
+    table = titled(title, "sigma at least", "C", "T", "noise over signal", "reach", "decided by")
     for plan in plans:
         table.add_row(*_cells(plan), plan["decided_by"])
     return table

@@ -6,12 +6,12 @@ The legend says of every line whether it is a proved bound, and of every other t
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import rounded_up
 from precad.dp.accountants.pld import Label, View
@@ -218,7 +218,7 @@ def _draw_choices(axis: Any, report: Mapping[str, Any]) -> None:
     """Draw least sigma by C, one line for each T; by T alone where there is no C to choose. Hollow: out of reach."""
     wish, plans = report["wish"], report["plans"]
     axis.set_title(f"Least σ for {wish['attackers']} attackers\neach choice of T and C", fontsize=10)
-    axis.set_ylabel("σ, noise of one server over R" if report["task"]["kind"] == "precad" else "σ, noise over S")
+    axis.set_ylabel("σ, noise of one server over R" if "record_clip" in report["task"] else "σ, noise over S")
     if not plans:
         axis.text(0.5, 0.5, "none does", ha="center", transform=axis.transAxes)
         return
@@ -326,11 +326,7 @@ def _number(value: float | str) -> float:
 
 def _pyplot() -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises ConfigError."""
-    try:
-        importlib.import_module("matplotlib").use("agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise ConfigError("--plot needs matplotlib: pip install 'precad[bench]'") from None
+    return load_pyplot(ConfigError("--plot needs matplotlib: pip install 'precad[bench]'"))
 
 
 def _save(pyplot: Any, figure: Any, path: Path) -> None:

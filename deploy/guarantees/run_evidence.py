@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from precad.clients.errors import ClientError
 from precad.clients.models import networks
-from precad.clients.records import DataSource
+from precad.clients.models.losses import loss_of
+from precad.clients.own_code import look_in
+from precad.clients.records.own import source_of
 from precad.clients.training import evaluation
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
@@ -32,7 +34,7 @@ from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.certificates.monte_carlo import monte_carlo_privacy
 from precad.dp.certificates.prediction import Training
 from precad.dp.ledger import Level
-from precad.dp.task_privacy import task_cost, task_privacy
+from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger
@@ -83,14 +85,17 @@ def read_runs(paths: list[Path]) -> RunEvidence:
             raise ConfigError(f"--run: expected different runs, found model {digest[:12]} {n} times")
     task, client = first.task, first.client
     assert client is not None  # _read saw it
-    split = DataSource.of(client).load(side=networks.image_side(task.model))
+    source = source_of(client, task, list(task.clients), numbers=loss_of(task.loss).wants_numbers)
+    split = networks.fitted(
+        networks.of_task(task), source.load(side=networks.image_side(task.model)), loss_of(task.loss)
+    )
     test = split.test
-    total, digests = np.zeros((len(test), split.n_logits)), []
+    each, digests = [], []
     for run in runs:
         parameters = _parameters(run, task)
         digests.append(convert.sha256(convert.model_to_bytes(parameters)).hex())
-        total += evaluation.confidences(parameters, task.model, test)
-    mean: NDArray[np.float64] = total / len(runs)
+        each.append(evaluation.confidences(parameters, networks.of_task(task), test))
+    mean: NDArray[np.float64] = sum(each, np.zeros_like(each[0])) / len(runs)
     mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)  # never above one by rounding
     return RunEvidence(
         confidences=mean.tolist(),
@@ -126,13 +131,10 @@ def _most_draws(task: Task) -> int:
 
 def _may_end_early(task: Task) -> bool:
     """Return whether a client in every round would spend a budget before the last one."""
-    budgets = {
-        View.ONE_SERVER: task.epsilon_budget_one_server,
-        View.CLIENTS_ONLY: task.epsilon_budget_clients_only,
-    }
+    privacy, most = task_privacy(task), _most_draws(task)
     return any(
-        budget is not None and not task_privacy(task).epsilon(view, _most_draws(task), task.delta) <= budget
-        for view, budget in budgets.items()
+        isinstance(view, View) and not privacy.epsilon(view, most, task.delta) <= budget
+        for view, budget in budgets_of(task).items()
     )
 
 
@@ -141,8 +143,9 @@ def _read(path: Path) -> _Run:
     deployment = configuration.load(folder.config)
     if deployment.client is None:
         raise ConfigError(f"--run: expected a [client] section in {folder.config}, found none")
+    look_in(deployment.client.folder)
     try:
-        networks.build(deployment.task.model)
+        networks.of_task(deployment.task)
     except ClientError as error:
         raise ConfigError(f"--run: expected a model that can be built in {path}: {error}") from None
     try:
@@ -165,7 +168,7 @@ def _charged(folder: RunFolder, task: Task) -> Counter[str]:
 
 
 def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:
-    model = networks.build(task.model)
+    model = networks.of_task(task)
     try:
         model.load_state_dict(torch.load(run.folder.model, weights_only=True))
     except Exception as error:
@@ -186,6 +189,7 @@ def _difference(ours: Deployment, theirs: Deployment) -> str | None:
 
 _OF_THE_LAW: Final = (
     *("dataset", "classes", "partition", "partition_seed", "shards_per_client", "dirichlet_alpha"),
+    *("records", "label", "holdout", "holdout_seed", "dealt"),
     "attacks",
 )
 """Fields of `[client]` that say who holds which records, and what is sent of them. The others say where and when."""

@@ -23,8 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
 CRYPTEN = "crypten==0.4.1"
-CLUSTER = "scale"
-"""The extra that is not locked: whoever has a Ray cluster has its version of Ray."""
+NOT_LOCKED = ("scale", "huggingface")
+"""Extras that are not locked. A Ray cluster has its own version of Ray. The library datasets needs pandas, which the
+override in pyproject.toml leaves out."""
 
 CPU_BUILD = """\
 torch=={version}+cpu \\
@@ -43,7 +44,7 @@ def resolve() -> str:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", crypten.name),
-                *(f"--extra={extra}" for extra in extras if extra != CLUSTER),
+                *(f"--extra={extra}" for extra in extras if extra not in NOT_LOCKED),
                 *(
                     "--universal",
                     "--python-version",

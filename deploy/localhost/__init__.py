@@ -2,9 +2,11 @@
 
 Modules:
 
-    deployment  dealer, aggregators and clients as processes
-    processes   processes that cannot outlive their parent
-    whole       from a configuration to the summary, below a running event loop too
-    watch       what the runner shows while the processes work
-    summary     the summary of a run, for people
+    deployment   dealer, aggregators and clients as processes
+    processes    processes that cannot outlive their parent
+    forks        processes that are forked: the runner's side
+    fork_server  the process that loads every role's code once and forks the others
+    whole        from a configuration to the summary, below a running event loop too
+    watch        what the runner shows while the processes work
+    summary      the summary of a run, for people
 """

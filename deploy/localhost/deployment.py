@@ -12,11 +12,12 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -25,15 +26,20 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from precad.clients.models import networks
+from precad.clients.models.learning import Learning
+from precad.clients.models.metrics import has_accuracy
 from precad.clients.training import evaluation
 from precad.deploy.authority import pki
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.figures import plain
+from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
+from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.watch import LiveTable, warning_of
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
+from precad.dp.accountants import pld
 from precad.dp.task_privacy import task_cost
 from precad.mpc.gates import require_gate
 from precad.mpc.local.engines import require_engine
@@ -53,6 +59,8 @@ START_TIMEOUT_S = 120.0
 POLL_S = 0.2
 DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
+_INTERRUPTED = "interrupted; every process was stopped"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +85,19 @@ class LocalRun:
     """One run. `run` returns its summary."""
 
     def __init__(
-        self, raw: Mapping[str, Any], output: Path, console: Console, *, accuracy_every_round: bool = True
+        self,
+        raw: Mapping[str, Any],
+        output: Path,
+        console: Console,
+        *,
+        accuracy_every_round: bool = True,
+        forks: Forks | None = None,
     ) -> None:
         """Validate everything, then write the folder. Raises ConfigError, GateUnavailableError,
         EngineUnavailableError, PkiError.
 
         `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
-        is evaluated.
+        is evaluated. `forks` starts the processes; without it, each is an interpreter of its own.
         """
         self._started = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -107,9 +121,11 @@ class LocalRun:
         self.folder.write_config(resolved)
         self._open_operations()
         self._test = split.test
-        self._children = Children(self.folder.logs)
+        self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)
         self._progress = Progress()
         self._cost = task_cost(task)
+        assert self.deployment.client is not None  # resolve() supplied it
+        self._learning = Learning.of_task(task, self.deployment.client.metrics)
 
     def _open_operations(self) -> None:
         """Make the token of the operations ports, where the run has any, and say where they are."""
@@ -149,7 +165,7 @@ class LocalRun:
         for number in signals:
             loop.add_signal_handler(number, self._interrupted.set)
         task = self.deployment.task
-        algorithm = "" if task.algorithm == "precad" else f"{task.algorithm}, "
+        algorithm = "" if task.rules.is_default else f"{task.algorithm}, "
         title = f"{task.name}: {algorithm}two aggregators, a dealer, {len(task.clients)} clients"
         try:
             with LiveTable(self._console, title=title) as table:
@@ -171,14 +187,19 @@ class LocalRun:
                 self._loop.call_soon_threadsafe(self._interrupted.set)
 
     async def _watch_until_done(self, table: LiveTable, interrupted: asyncio.Event) -> None:
-        servers = self._start_servers()
-        watching = asyncio.create_task(self._watch(table))
         stopping = asyncio.create_task(interrupted.wait())
+        await self._unless_stopped(partial(self._children.prepare, CLIENTS), stopping)
+        await self._unless_stopped(self._start_clients, stopping)
+        await self._unless_stopped(partial(self._children.prepare, SERVERS), stopping)
+        servers = await self._unless_stopped(self._start_servers, stopping)
+        if why := self._children.refusal:
+            table.warn(f"each process loads its code by itself, which takes longer: {why}")
+        watching = asyncio.create_task(self._watch(table))
         guarding = asyncio.create_task(self._guard(servers, table))
         try:
             done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
-                raise InterruptedRunError("interrupted; every process was stopped")
+                raise InterruptedRunError(_INTERRUPTED)
             if watching in done and watching.exception() is not None:
                 await asyncio.wait((guarding,), timeout=DIAGNOSIS_S)  # who died says more than what we missed
             if guarding.done():
@@ -188,6 +209,16 @@ class LocalRun:
             for task in (watching, stopping, guarding):
                 task.cancel()
             await asyncio.gather(watching, stopping, guarding, return_exceptions=True)
+
+    async def _unless_stopped(self, work: Callable[[], T], stopping: asyncio.Task[Any]) -> T:
+        """Do what may wait for code to be loaded. Raises InterruptedRunError."""
+        working = asyncio.create_task(asyncio.to_thread(work))
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            await asyncio.to_thread(self._children.hurry)
+            await asyncio.gather(working, return_exceptions=True)  # or it starts processes that nobody stops
+            raise InterruptedRunError(_INTERRUPTED)
+        return working.result()
 
     def _start_servers(self) -> list[Child]:
         """Start the processes without whom there is no run. Each waits for the others."""
@@ -199,9 +230,14 @@ class LocalRun:
         ]
 
     def _start_clients(self) -> None:
-        """Start the clients after the servers, so that no round is over before we watch."""
+        """Start the clients, which try to reach the servers until those listen.
+
+        No round is over before we watch: the first one needs every client, and we try as often as each of them.
+        """
         ids, size = list(self.deployment.task.clients), self.deployment.localhost.clients_per_process
         for start in range(0, len(ids), size):
+            if self._interrupted.is_set():
+                return
             group = ids[start : start + size]
             name = group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1]}"
             flags = [part for client in group for part in ("--id", client)]
@@ -260,21 +296,21 @@ class LocalRun:
     async def _join_records(
         self, inboxes: list[asyncio.Queue[Observation | None]], up: list[asyncio.Event], table: LiveTable
     ) -> None:
+        await asyncio.to_thread(pld.warm_up)  # while the servers start, not when the first round is over
         for event in up:
             await event.wait()
-        self._start_clients()
         while True:
             a, b = await inboxes[0].get(), await inboxes[1].get()
             if a is None or b is None:
                 if a is not b:
                     raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
                 return
-            accuracy = None
+            quality: dict[str, Any] = {"accuracy": None}
             if a.parameters is not None:
                 self._progress.final = a.parameters
                 if self._accuracy_every_round:
-                    accuracy = await asyncio.to_thread(self._accuracy, a.parameters)
-            metrics = round_metrics(a.record, b.record, accuracy=accuracy)
+                    quality = await asyncio.to_thread(self._quality, a.parameters)
+            metrics = round_metrics(a.record, b.record, accuracy=quality.pop("accuracy")) | quality
             metrics |= await asyncio.to_thread(epsilon_of_a_client, self._cost, a.record.round)
             self._progress.metrics.append(metrics)
             self.folder.append_metrics(metrics)
@@ -325,9 +361,15 @@ class LocalRun:
     def _parameters(self, data: bytes) -> NDArray[np.float32] | None:
         return convert.model_from_bytes(data, self.deployment.task.dim) if data else None
 
-    def _accuracy(self, parameters: NDArray[np.float32]) -> float:
-        task = self.deployment.task
-        return evaluation.accuracy(parameters[: task.n_parameters], task.model, self._test)
+    def _quality(self, parameters: NDArray[np.float32]) -> dict[str, Any]:
+        """Return the accuracy, None where labels are no classes, and the metrics that were asked for, if any."""
+        model, found = parameters[: self.deployment.task.n_parameters], self._learning.build(0)
+        is_right = has_accuracy(self._learning.loss, self._test.labels)
+        others = evaluation.measured(model, found, self._test, self._learning.metrics)
+        return {
+            "accuracy": evaluation.accuracy(model, found, self._test) if is_right else None,
+            **({"metrics": others} if others else {}),
+        }
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -336,13 +378,17 @@ class LocalRun:
         task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
         if final is None or not metrics:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=REFUSED)
-        torch.save(networks.trained(task.model, final[: task.n_parameters]).state_dict(), self.folder.model)
+        model = networks.trained(self._learning.build(0), final[: task.n_parameters])
+        torch.save(model.state_dict(), self.folder.model)
+        quality = self._quality(final)
+        if quality["accuracy"] is not None:
+            quality["accuracy"] = round(quality["accuracy"], 4)
         summary: dict[str, Any] = {
             "rounds": len(metrics),
             "clients": len(task.clients),
             "processes": len(self._children.all),
-            "model_is_finite": evaluation.is_finite(final[: task.n_parameters], task.model, self._test),
-            "accuracy": round(self._accuracy(final), 4),
+            "model_is_finite": evaluation.is_finite(final[: task.n_parameters], model, self._test),
+            **quality,
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
             "delta": task.delta,
@@ -391,12 +437,3 @@ def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, acc
         "accuracy": accuracy,
         "model_digest": a.model_digest.hex(),
     }
-
-
-def default_output(name: str) -> Path:
-    """Return runs/<name>-<time>, a folder that does not exist yet."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    candidates = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
-    with suppress(StopIteration):
-        return next(path for path in candidates if not path.exists())
-    raise ConfigError("--output: expected a free name under runs/, found none")

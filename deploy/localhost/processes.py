@@ -18,7 +18,10 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+COMMAND_LINE = "precad.deploy.cli.main"
+"""The module that is the command `precad`."""
 LIFELINE_VARIABLE = "PRECAD_LIFELINE_FD"
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 """Environment of every child, and so of what it starts: no interpreter puts the current folder first."""
@@ -30,12 +33,23 @@ def isolated_python() -> list[str]:
     return [sys.executable, "-P"]
 
 
+class Process(Protocol):
+    """A process that was started, by the part of `subprocess.Popen` that is used here."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     """One started process."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
 
     @property
@@ -49,30 +63,60 @@ class Child:
         return lines[-1] if lines else "(nothing in its log)"
 
 
+class Lifeline:
+    """A pipe that tells children when this process is gone. Only this process can write to it."""
+
+    def __init__(self) -> None:
+        self.read_end, self._write_end = os.pipe()
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a child that watches the pipe, whose `read_end` it inherits."""
+        return {**os.environ, **_our_code(), LIFELINE_VARIABLE: str(self.read_end), **_ONE_THREAD_EACH}
+
+    def close(self) -> None:
+        """Cut it: whoever watches exits."""
+        os.close(self._write_end)
+        os.close(self.read_end)
+
+
 class Children:
     """The processes of one run."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._lifeline_read, self._lifeline_write = os.pipe()
+        self._lifeline = Lifeline()
         self.all: list[Child] = []
+
+    def log_of(self, name: str) -> Path:
+        """Return the file that a child of that name writes to."""
+        return self._logs / f"{name}.log"
+
+    def prepare(self, stage: str) -> None:
+        """Wait until children of that stage (`precad.deploy.localhost.fork_server`) start at once."""
+
+    def hurry(self) -> None:
+        """Let whoever waits for a child's start go on."""
+
+    @property
+    def refusal(self) -> str:
+        """Why processes were started in a slower way than asked for; empty where they were not."""
+        return ""
 
     def start(self, name: str, *arguments: str) -> Child:
         """Start `precad ARGUMENTS` as a process of its own."""
-        return self.start_program(name, *isolated_python(), "-m", "precad.deploy.cli.main", *arguments)
+        return self.start_program(name, *isolated_python(), "-m", COMMAND_LINE, *arguments)
 
     def start_program(self, name: str, *command: str) -> Child:
         """Start `command` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
-        log = self._logs / f"{name}.log"
-        environment = {**os.environ, **_our_code(), LIFELINE_VARIABLE: str(self._lifeline_read), **_ONE_THREAD_EACH}
+        log = self.log_of(name)
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=(self._lifeline_read,),
+                env=self._lifeline.environment(),
+                pass_fds=(self._lifeline.read_end,),
                 start_new_session=True,
             )
         child = Child(name, process, log)
@@ -95,8 +139,7 @@ class Children:
     def close(self) -> None:
         """Stop everybody and cut the lifeline."""
         self.stop()
-        os.close(self._lifeline_write)
-        os.close(self._lifeline_read)
+        self._lifeline.close()
 
 
 _ONE_THREAD_EACH = dict.fromkeys(

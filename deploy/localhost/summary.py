@@ -26,7 +26,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    if task.algorithm != "precad":
+    if not task.rules.is_default:
         table.add_row("algorithm", task.algorithm)
     table.add_row("model", f"{task.model}, {task.n_parameters} parameters, test accuracy {summary['accuracy']:.3f}")
     if "learnt_bound" in summary:
@@ -37,7 +37,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
     table.add_row("privacy", _privacy(summary, task))
     table.add_row("", _counts(summary))
-    for note in dict.fromkeys(privacy.rests_on[view] for view in View if task.algorithm != "precad"):
+    for note in dict.fromkeys(privacy.rests_on[view] for view in View if not task.rules.is_default):
         table.add_row("", f"rests on: {note}")
     table.add_row("not covered", NOT_COVERED)
     table.add_row(

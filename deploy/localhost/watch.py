@@ -93,7 +93,7 @@ COLUMNS = (
 
 def warning_of(task: Task) -> str | None:
     """Return the warning that comes before a task that protects nobody, None for any other."""
-    if task.algorithm != "non-private":
+    if task.rules.is_private:
         return None
     return (
         "WARNING: task.algorithm is non-private. No noise is added by anybody, epsilon is infinite, and nothing is "

@@ -7,19 +7,28 @@ and in any other thread, the run gets a thread and a loop of its own.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from precad.deploy.configuration.local import with_operations
+from precad.deploy.configuration.local import draft, with_operations
+from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import UnfulfilledError
-from precad.deploy.localhost.deployment import LocalRun, default_output
+from precad.deploy.localhost.forks import Forks
+from precad.deploy.run_folder import RunFolder, default_output, require_new
+from precad.mpc.gates import require_gate, usual_gate
+
+if TYPE_CHECKING:
+    from precad.deploy.localhost.deployment import LocalRun
+FIRST_ROUND_S, FIRST_ROUND_S_EACH = 9.8, 0.36
+"""Seconds to the first round on two cores, and those that each process adds (`precad bench startup`)."""
 
 
 def prepare(raw: Mapping[str, Any], folder: Path | None, console: Console, *, dashboard: bool = False) -> LocalRun:
@@ -27,7 +36,36 @@ def prepare(raw: Mapping[str, Any], folder: Path | None, console: Console, *, da
     if folder is None:
         task = raw.get("task")
         folder = default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task")
-    return LocalRun(with_operations(raw) if dashboard else raw, folder, console)
+    wished = with_operations(raw) if dashboard else raw
+    found = draft(wished, RunFolder(folder.absolute()))
+    gate = usual_gate() if found is None or "gate" not in raw["task"] else found.task.gate
+    require_gate(gate)
+    require_new(folder)
+    if found is not None:
+        for line in _announced(found, gate):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    forks = Forks(gate)  # loads the children's code while we load ours
+    try:
+        from precad.deploy.localhost.deployment import LocalRun
+
+        return LocalRun(wished, folder, console, forks=forks)
+    except BaseException:
+        forks.close()
+        raise
+
+
+def _announced(deployment: Deployment, gate: str) -> list[str]:
+    """Return what is started, how long it takes, and which gate it takes for want of another."""
+    n_clients = len(deployment.task.clients)
+    n_processes = 3 + math.ceil(n_clients / deployment.localhost.clients_per_process)
+    seconds = FIRST_ROUND_S + n_processes * FIRST_ROUND_S_EACH
+    lines = [
+        f"starting a dealer, two aggregators and {n_clients} clients in {n_processes} processes: "
+        f"about {seconds:.0f} s to the first round"
+    ]
+    if gate != deployment.task.gate:
+        lines.append(f"gate: {gate}, as CrypTen is not installed; `task.gate` chooses one for good")
+    return lines
 
 
 def complete(local: LocalRun) -> dict[str, Any]:

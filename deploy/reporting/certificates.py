@@ -7,6 +7,7 @@ simulation count as independent trainings, as the folders of one configuration d
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from precad.clients.training import evaluation
 from precad.deploy.errors import ConfigError
 from precad.deploy.guarantees.certificates import Request, certify_runs
 from precad.deploy.guarantees.run_evidence import read_runs, training_of
-from precad.deploy.reporting.runs import Run, Trained
+from precad.deploy.reporting.runs import Run, Trained, names_own
 from precad.dp.certificates.prediction import Method, Training
 from precad.dp.ledger import Level
 from precad.dp.task_privacy import task_privacy
@@ -47,7 +48,17 @@ class Certificate:
     @property
     def tolerated(self) -> int:
         """Return the most attackers that any prediction is proved to withstand. 0: the certificate is vacuous."""
-        return max((k for k, share in enumerate(self.proved) if share > 0), default=0)
+        return _most(self.proved)
+
+    @property
+    def words(self) -> str:
+        """Say in one line what stands in place of the plot of a vacuous certificate."""
+        trainings = "1 training proves" if self.n_trainings == 1 else f"{self.n_trainings} trainings prove"
+        return (
+            f"The certificate is VACUOUS and has no plot: {trainings} nothing. If the models' confidences were "
+            f"the expected ones, some predictions would withstand {_most(self.estimated)} attackers: an estimate, "
+            "no guarantee."
+        )
 
 
 def certificate_of(run: Run) -> Certificate | str:
@@ -78,8 +89,16 @@ def certified(
 
 
 def with_certificate_note(run: Run, found: Certificate | str) -> Run:
-    """Return the run; with a note of why there is no certificate."""
-    return replace(run, notes=(*run.notes, f"No certificate: {found}.")) if isinstance(found, str) else run
+    """Return the run; with a note where there is no certificate, or one that proves nothing."""
+    if isinstance(found, Certificate) and found.tolerated > 0:
+        return run
+    note = f"No certificate: {found}." if isinstance(found, str) else found.words
+    return replace(run, notes=(*run.notes, note))
+
+
+def _most(curve: Sequence[float]) -> int:
+    """Return the most attackers that any prediction withstands."""
+    return max((k for k, share in enumerate(curve) if share > 0), default=0)
 
 
 def _curve(report: dict[str, Any]) -> tuple[float, ...]:
@@ -88,14 +107,14 @@ def _curve(report: dict[str, Any]) -> tuple[float, ...]:
 
 def uncertified(run: Run) -> str | None:
     """Return why nothing can be certified of such a run; None if something can."""
-    if run.algorithm != "precad" and not run.is_validated:
+    if not run.has_two_servers:
         return f"certificates are of PRECAD's training, this is {run.algorithm}"
     if Level.CLIENT not in task_privacy(run.task).every_round:
         return f"certificates are of trainings whose servers add noise, this is {run.task.algorithm}"
     if not run.is_validated:
         return "nothing bounds what an attacker uploads where norms are not checked"
-    if run.names_other_code:
-        return "its configuration names code of its own, which a report does not run"
+    if (what := names_own(run)) is not None:
+        return f"its configuration names {what}"
     if run.reacting_attack is not None:
         return f"attackers of kind {run.reacting_attack} act upon what others send, further attackers among them"
     return None
@@ -112,11 +131,11 @@ def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
         except ConfigError as error:
             raise ConfigError(f"{run.folder}: {str(error).removeprefix('--run: ')}") from None
         return np.array(evidence.confidences), evidence.labels
-    total = np.zeros((len(test), split.n_logits))
+    each = []
     for trained in run.trainings:
         parameters = _parameters(run.folder / f"seed-{trained.seed}.npz", trained, run.task.dim)
-        total += evaluation.confidences(parameters[: run.task.n_parameters], run.task.model, test)
-    mean = total / len(run.trainings)
+        each.append(evaluation.confidences(parameters[: run.task.n_parameters], networks.of_task(run.task), test))
+    mean = sum(each, np.zeros_like(each[0])) / len(run.trainings)
     return mean / np.maximum(mean.sum(axis=1, keepdims=True), 1.0), test.labels.tolist()
 
 

@@ -108,51 +108,43 @@ def charts_of(runs: Sequence[Run], certificates: Sequence[Certificate | str]) ->
 
 
 def _accuracy(runs: Sequence[Run]) -> Chart:
-    return Chart(
-        key="accuracy",
-        title="Test accuracy",
-        kind=Kind.LINES,
-        note=_noted("Measured on the test records, which no client has.", runs, seeds="mean, lowest and highest"),
-        x_label="rounds done",
-        y_label="accuracy",
-        format=Format.SHARE,
-        series=_over_seeds(runs, lambda done: done.accuracy, "accuracy"),
-        y_max=1.0,
-    )
+    note = _noted("Measured on the test records, which no client has.", runs, seeds="mean, lowest and highest")
+    series = _over_seeds(runs, lambda done: done.accuracy, "accuracy")
+    return _by_round("accuracy", "Test accuracy", note, "accuracy", Format.SHARE, series)
 
 
 def _attack_success(runs: Sequence[Run]) -> Chart:
-    return Chart(
-        key="attack",
-        title="Attack success, an estimate",
-        kind=Kind.LINES,
-        note=_noted(
-            "How often the model does what the simulated attackers aim at. An estimate of this one attack, not a "
-            "guarantee: a cleverer one may do better.",
-            runs,
-            seeds="mean, lowest and highest",
-        ),
-        x_label="rounds done",
-        y_label="attack success",
-        format=Format.SHARE,
-        series=_over_seeds(runs, lambda done: done.attack_success, "attack success"),
-        y_max=1.0,
+    note = _noted(
+        "How often the model does what the simulated attackers aim at. An estimate of this one attack, not a "
+        "guarantee: a cleverer one may do better.",
+        runs,
+        seeds="mean, lowest and highest",
     )
+    series = _over_seeds(runs, lambda done: done.attack_success, "attack success")
+    return _by_round("attack", "Attack success, an estimate", note, "attack success", Format.SHARE, series)
 
 
 def _seconds_by_round(runs: Sequence[Run]) -> Chart | None:
     """Draw seconds by round if a run is a simulation, which has no phases. Deployments stand beside it."""
     if not any(run.is_simulation for run in runs):
         return None
+    note = _noted("Without evaluation. A simulation has no network, and is no measure of one.", runs, seeds="mean")
+    series = _over_seeds(runs, lambda done: done.seconds, "seconds", has_band=False)
+    return _by_round("seconds", "Seconds by round", note, "seconds", Format.SECONDS, series)
+
+
+def _by_round(key: str, title: str, note: str, y_label: str, kind: Format, series: tuple[Series, ...]) -> Chart:
+    """Chart lines by round; the axis of a share ends at one."""
     return Chart(
-        key="seconds",
-        title="Seconds by round",
+        key=key,
+        title=title,
         kind=Kind.LINES,
-        note=_noted("Without evaluation. A simulation has no network, and is no measure of one.", runs, seeds="mean"),
+        note=note,
         x_label="rounds done",
-        y_label="seconds",
-        format=Format.SECONDS,
-        series=_over_seeds(runs, lambda done: done.seconds, "seconds", has_band=False),
+        y_label=y_label,
+        format=kind,
+        series=series,
+        y_max=1.0 if kind is Format.SHARE else None,
     )
 
 
@@ -185,32 +177,25 @@ _DASHES: Final[Mapping[str, Dash]] = {AGAINST[View.ONE_SERVER]: Dash.SOLID, AGAI
 def _epsilon(runs: Sequence[Run]) -> Chart:
     """Chart every statement that has a curve."""
     drawn = [(i, run, s) for i, run in enumerate(runs) for s in run.statements if s.by_round]
-    return Chart(
-        key="epsilon",
-        title="Privacy spent",
-        kind=Kind.LINES,
-        note=_noted(
-            f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client "
-            "where it says so), of the rounds so far, for the client that was in most, if no draw is discarded. An "
-            "infinite ε is not drawn.",
-            runs,
-            seeds="the largest",
-        ),
-        x_label="rounds done",
-        y_label="ε, at most",
-        format=Format.EPSILON,
-        series=tuple(
-            Series(
-                name=_named(run, _who(statement), runs),
-                run=run.label,
-                what=_who(statement),
-                colour=i if len(runs) > 1 else number,
-                dash=_DASHES.get(statement.against, Dash.SOLID) if statement.unit is Unit.RECORD else Dash.DASH_DOTTED,
-                points=_thinned([(x, y if math.isfinite(y) else None) for x, y in statement.by_round]),
-            )
-            for number, (i, run, statement) in enumerate(drawn)
-        ),
+    note = _noted(
+        f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client "
+        "where it says so), of the rounds so far, for the client that was in most, if no draw is discarded. An "
+        "infinite ε is not drawn.",
+        runs,
+        seeds="the largest",
     )
+    series = tuple(
+        Series(
+            name=_named(run, _who(statement), runs),
+            run=run.label,
+            what=_who(statement),
+            colour=i if len(runs) > 1 else number,
+            dash=_DASHES.get(statement.against, Dash.SOLID) if statement.unit is Unit.RECORD else Dash.DASH_DOTTED,
+            points=_thinned([(x, y if math.isfinite(y) else None) for x, y in statement.by_round]),
+        )
+        for number, (i, run, statement) in enumerate(drawn)
+    )
+    return _by_round("epsilon", "Privacy spent", note, "ε, at most", Format.EPSILON, series)
 
 
 def _who(statement: Statement) -> str:
@@ -289,12 +274,14 @@ def _count(done: Round, fate: str) -> int:
 
 
 def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]) -> Chart:
+    """Chart the certificates that prove something. A note of the run says why another has no line."""
     made = []
-    whole = [found for found in certificates if isinstance(found, Certificate)]
-    longest = max([LEAST_ATTACKERS + 1, *(len(curve) for found in whole for curve in (found.proved, found.estimated))])
-    for i, (run, found) in enumerate(zip(runs, certificates, strict=True)):
-        if isinstance(found, str):
-            continue
+    drawn = [(i, c) for i, c in enumerate(certificates) if isinstance(c, Certificate) and c.tolerated > 0]
+    longest = max(
+        [LEAST_ATTACKERS + 1, *(len(curve) for _, found in drawn for curve in (found.proved, found.estimated))]
+    )
+    for i, found in drawn:
+        run = runs[i]
         models = "1 model" if found.n_trainings == 1 else f"{found.n_trainings} models"
         curves = (
             ("proved", "proved", Dash.SOLID, found.proved),
@@ -310,7 +297,7 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]
         title="Certified accuracy under poisoning",
         kind=Kind.STEPS,
         note="Right predictions of the expected model that k further malicious clients, who join, cannot change, "
-        "whatever they send. Solid: proved; at zero it is VACUOUS. Dotted: as if the models' confidences were the "
+        "whatever they send. Solid: proved. Dotted: as if the models' confidences were the "
         "expected ones, an estimate.",
         x_label="k attackers",
         y_label="certified accuracy",

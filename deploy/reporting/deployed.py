@@ -92,6 +92,7 @@ def read_deployed(path: Path) -> Run:
         task=deployment.task,
         client=_client(deployment, path),
         is_simulation=False,
+        has_two_servers=True,
         is_validated=True,
         names_other_code=is_import_path(deployment.task.model),
         trainings=(_training(summary, lines),),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.charts import Chart, Dash, Kind, Series
 from precad.deploy.reporting.numbers import shown
@@ -24,11 +24,7 @@ _STYLES: Final = {Dash.SOLID: "-", Dash.DASHED: "--", Dash.DOTTED: ":", Dash.DAS
 
 def require_matplotlib() -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises ConfigError."""
-    try:
-        importlib.import_module("matplotlib").use("agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise ConfigError("--figures needs matplotlib: pip install 'precad[bench]'") from None
+    return load_pyplot(ConfigError("--figures needs matplotlib: pip install 'precad[bench]'"))
 
 
 def png_files(charts: Sequence[Chart]) -> dict[str, bytes]:

@@ -65,8 +65,9 @@ def _reader_of_simulations(path: Path) -> RunReader:
 
 def _require_comparable(first: Run, other: Run) -> None:
     """Require that accuracy is on one data set and epsilon at one delta, or axes would mix what cannot be compared."""
+    data = "client.dataset" if first.client.records is None else "client.records"
     for name, ours, theirs in (
-        ("client.dataset", first.client.dataset, other.client.dataset),
+        (data, first.client.data_name, other.client.data_name),
         ("task.delta", first.task.delta, other.task.delta),
     ):
         if ours != theirs:

@@ -34,7 +34,7 @@ class Guarantee:
 
 def sentence(run: Run, certificate: Certificate | str) -> str:
     """Return all of it, shortly."""
-    text = in_words(run.statements, certificate, with_notes=run.is_simulation or run.task.algorithm != "precad")
+    text = in_words(run.statements, certificate, with_notes=run.is_simulation or not run.task.rules.is_default)
     if not run.is_simulation:
         return text
     which = "any one of these trainings" if len(run.trainings) > 1 else "this training"
@@ -101,7 +101,7 @@ def _certified(certificate: Certificate) -> str:
 def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
     """Return the guarantees, row by row."""
     rows = [_of_statement(run, statement) for statement in run.statements]
-    if run.is_validated or run.algorithm == "precad":
+    if run.has_two_servers:
         rows.append(_of_norms(run))
     rows.append(_of_poisoning(certificate))
     rows.append(

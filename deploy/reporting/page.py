@@ -59,7 +59,7 @@ def _of_run(run: Run, certificate: Certificate | str) -> dict[str, Any]:
     return {
         "label": run.label,
         "about": f"{run.algorithm}{seeds}, {what}: {run.task.model} with {run.task.n_parameters:,} parameters on "
-        f"{run.client.dataset}, {len(run.task.clients):,} clients",
+        f"{run.client.data_name}, {len(run.task.clients):,} clients",
         "sentence": _capital(sentence(run, certificate)),
         "guarantees": guarantees_of(run, certificate),
         "notes": run.notes,

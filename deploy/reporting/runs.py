@@ -98,8 +98,10 @@ class Run:
     client: ClientConfig
     is_simulation: bool
     """Whether its randomness came from seeds."""
+    has_two_servers: bool
+    """Whether two servers hold shares of its updates, as in PRECAD."""
     is_validated: bool
-    """Whether two servers check the norm of every upload."""
+    """Whether they check the norm of every upload."""
     names_other_code: bool
     """Whether the configuration names a class or a model by import path. A report imports none: the folder may be
     anybody's."""
@@ -113,6 +115,13 @@ class Run:
     """Field to value, for people; no paths, no secrets."""
     notes: tuple[str, ...] = ()
     """Facts that could not be stated, and why."""
+
+
+def names_own(run: Run) -> str | None:
+    """Return what of a user's own a run's configuration names, which a report leaves alone; None: nothing."""
+    if run.names_other_code:
+        return "code of its own, which a report does not run"
+    return None if run.client.records is None else "records of its own, which a report does not read"
 
 
 class RunReader(Protocol):

@@ -25,7 +25,7 @@ _SYMBOLS: Final = {
 _OF_A_SERVER: Final = ("engine", "memory_budget_mb", "max_upload_in_memory_mb")
 _PATHS: Final = (
     *("certificates", "key_passphrase_file", "authority", "aggregator_a_certificate", "aggregator_b_certificate"),
-    "state_dir",
+    *("state_dir", "folder", "records"),
 )
 _WITHHELD: Final = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 """Names of parameters of a user's own class whose values are not shown."""
@@ -61,7 +61,7 @@ def shown_task(task: Task) -> dict[str, str]:
 
 def shown_client(client: ClientConfig) -> dict[str, str]:
     """Show a client's section without its paths; its attackers are counted."""
-    values = client.model_dump(exclude={*_PATHS, "attacks"})
+    values = client.model_dump(exclude={*_PATHS, "attacks"}) | {"dataset": client.data_name}
     attacks = {name: kind for name, kind in client.attacks.items() if kind != "none"}
     if len(attacks) <= _NAMED:
         told = ", ".join(f"{name}: {kind}" for name, kind in attacks.items())

@@ -1,20 +1,22 @@
 """Remove from an image's environment the packages that its processes do not need. deploy/hosts/docker/Dockerfile runs
 it.
 
-    python prune.py ROOT ... [--without NAME ...]
+    python prune.py ROOT ... [--without NAME ...] [--without-folders FOLDER ...]
 
 ROOT is a distribution, with extras if wished (`precad[crypten-runtime]`). The requirements of ROOT stay, with all that
 they require in turn. The names after --without go, and so does what nobody else requires. All else is uninstalled, pip
-last.
+last. Folders of the first ROOT are deleted, such as `precad/lab`.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -53,12 +55,23 @@ def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
 
+def remove_folders(distribution: str, folders: Iterable[str]) -> None:
+    """Delete folders of an installed distribution, named from site-packages on. Exit where one is not there."""
+    for folder in folders:
+        path = Path(str(metadata.distribution(distribution).locate_file(folder)))
+        if not path.is_dir():
+            sys.exit(f"--without-folders: expected a folder that {distribution} installed, found none: {path}")
+        shutil.rmtree(path)
+
+
 def main() -> None:
     """Uninstall the rest."""
     parser = argparse.ArgumentParser(description="Uninstalls all but what ROOT needs.")
     parser.add_argument("roots", nargs="+", metavar="ROOT")
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--without-folders", nargs="*", default=[], metavar="FOLDER")
     arguments = parser.parse_args()
+    remove_folders(Requirement(arguments.roots[0]).name, arguments.without_folders)
     kept = needed(arguments.roots, without=arguments.without)
     installed = {canonicalize_name(found.name) for found in metadata.distributions()}
     rest = [*sorted(installed - kept - {"pip"}), "pip"]

@@ -183,6 +183,10 @@ EXIT_CODES = {
         "clients.LayerRowsError",
     ],
     2: [
+        "clients.DropoutLayerError",
+        "clients.ModelDigestError",
+        "clients.OwnRecordsError",
+        "clients.TargetError",
         "deploy.ConfigError",
         "servers.SetupError",
         "deploy.PkiError",

@@ -351,7 +351,25 @@ def test_a_wish_of_records_and_one_of_users(confidences):
     assert "reached by sigma >=" in shown
     rounds = found["best"]["rounds"]  # of which a client is in a tenth, rounded up
     assert found["best"]["epsilon_counts_rounds"] == 1
-    assert f"of one record against one server, its client in 1 of {rounds} rounds" in shown
+    assert f"of one record against one server, its client in 1 of {rounds} rounds, expected if no draw is" in shown
+
+
+def test_a_wish_has_the_safe_figure_beside_the_expected_one():
+    """Both epsilons of the best plan are those of `precad account`; at the sigma for discarded draws the wish holds."""
+    of_records = [*WISH, "-p", ".1", "--records", "5000", "--record-clip", "1", "--client-clip", "2"]
+    found = json.loads(precad(*of_records, "--lead", ".95", ".05", "--json").stdout)
+    best, privacy = found["best"], found["privacy"]
+    training = ["account", "-q", ".1", "-p", ".1", "--rounds", best["rounds"], "--delta", "1e-5", "--json"]
+
+    at_plan = json.loads(precad(*training, "--sigma", best["sigma"]).stdout)["one_server"]
+    assert (privacy["rounds"], privacy["epsilon"]) == (1, at_plan["bound"])
+    safe = privacy["if_discarded"]
+    assert (safe["rounds"], safe["epsilon"]) == (at_plan["if_discarded"]["rounds"], at_plan["if_discarded"]["epsilon"])
+    assert safe["epsilon"] > privacy["epsilon"]
+    at_safe = json.loads(precad(*training, "--sigma", safe["least_sigma"]).stdout)["one_server"]
+    assert at_safe["if_discarded"]["epsilon"] <= 2 * (1 + 2e-3)  # two discretisations
+    shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stderr.split())
+    assert f"draws discarded or not, in up to {safe['rounds']} rounds: <= " in shown
 
 
 def test_a_wish_that_nothing_reaches_is_called_that():

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
-from precad.deploy.guarantees import plots
+from precad.deploy.guarantees import accounting, plots
 from precad.dp.certificates.planner import LEAST_MULTIPLIER
 from tests.harness.legends import require_clear_of_curves
 
@@ -43,6 +43,7 @@ def figures(monkeypatch):
         require_clear_of_curves(figure)
 
     monkeypatch.setattr(plots, "_save", look_and_save)
+    monkeypatch.setattr(accounting, "_POINTS", 12)  # a curve of 48 points costs four times as much
     return kept
 
 

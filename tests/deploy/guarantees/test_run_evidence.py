@@ -212,6 +212,13 @@ def test_every_field_of_a_client_is_known_to_change_the_law_or_not():
     """A field that comes to `[client]` must be put on one side or the other."""
     where_and_when = {"certificates", "key_passphrase_file", "authority"}
     where_and_when |= {"aggregator_a_certificate", "aggregator_b_certificate", "download", "memory_mb", "device"}
-    where_and_when |= {"connect_timeout_s", "reconnect_timeout_s", "state_dir", "uploads_per_model"}
+    where_and_when |= {
+        "connect_timeout_s",
+        "reconnect_timeout_s",
+        "state_dir",
+        "uploads_per_model",
+        "metrics",
+        "folder",
+    }
     assert set(ClientConfig.model_fields) == where_and_when | set(_OF_THE_LAW)
     assert not where_and_when & set(_OF_THE_LAW)

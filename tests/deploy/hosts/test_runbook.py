@@ -1,4 +1,4 @@
-"""docs/runbook.md says what is there: its commands, the files that it names, and the words that programs say."""
+"""docs/guides/runbook.md says what is there: its commands, the files that it names, and the words that programs say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from precad.deploy import errors
 from tests.harness.command_line import CommandRefusedError, require_accepted
 from tests.harness.organisations import ROOT
 
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "guides" / "runbook.md").read_text()
 
 
 def shell_lines() -> Iterator[str]:
@@ -83,13 +83,18 @@ def test_the_words_of_refusals_are_those_that_programs_say() -> None:
 def test_files_and_headings_that_are_referred_to_exist() -> None:
     """Links of the operators' documents, and the sections that other files send them to."""
     headings = set(re.findall(r"^## (.+)$", RUNBOOK, re.MULTILINE))
-    for document in ("docs/runbook.md", "docs/threat-model.md", "SECURITY.md"):
+    for document in ("docs/guides/runbook.md", "docs/explanation/threat-model.md", "SECURITY.md"):
         text = (ROOT / document).read_text()
         for target in re.findall(r"]\(([\w./-]+)\)", text):
             assert (ROOT / document).parent.joinpath(target).exists(), (document, target)
-    for path in (path for folder in ("samples", "docker", "kubernetes", "systemd") for path in files(folder)):
-        for heading in re.findall(r"docs/runbook\.md, \"([^\"]+)\"", path.read_text().replace("\n# ", " ")):
-            assert heading in headings, (path, heading)
+    referred_to = [
+        (path, heading)
+        for folder in ("samples", "docker", "kubernetes", "systemd")
+        for path in files(folder)
+        for heading in re.findall(r"docs/guides/runbook\.md, \"([^\"]+)\"", path.read_text().replace("\n# ", " "))
+    ]
+    assert referred_to
+    assert [(path, heading) for path, heading in referred_to if heading not in headings] == []
 
 
 def files(folder: str) -> list[Path]:

@@ -20,7 +20,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import rounded_up
-from precad.deploy.guarantees.certify_flags import _task_of_run
+from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.guarantees.run_evidence import training_of
 from precad.deploy.localhost.watch import warning_of
 from precad.deploy.reporting.deployed import read_deployed
@@ -106,7 +106,7 @@ def test_a_certificate_takes_the_noise_that_servers_add() -> None:
         with pytest.raises(ConfigError, match=f"whose servers add noise, found one of {name}"):
             training_of(small_task(algorithm=name, noise_multiplier=0.0 if name == "non-private" else 1.0))
     with pytest.raises(ConfigError, match="expected runs of precad with --attackers, found user-dp-fedavg"):
-        _task_of_run(task)
+        task_of_run(task)
 
 
 def expected_epsilons(task: Any, participation: int) -> list[float]:

@@ -309,7 +309,8 @@ async def test_over_tls_the_role_of_the_configuration_is_asked_for(tmp_path: Pat
     port = {"operations_listen": address, "operations_token": token, "operations_tls": True}
     config = plain.model_copy(update=port)
     telemetry = Telemetry(Role.DEALER)
-    async with operations_port(config, telemetry, lambda: of_dealer(telemetry, task="t", n_connected=0, n_waiting=0)):
+    telemetry.task_id = "t"
+    async with operations_port(config, telemetry, lambda: of_dealer(telemetry, n_connected=0, n_waiting=0)):
         source = operations._source_of_server(Role.DEALER, config, None)
         assert (await operations.fetch(source)).task == "t"
         with pytest.raises(RunFailedError, match="certificate"):

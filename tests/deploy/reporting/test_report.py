@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from precad.deploy.configuration.local import resolve
 from precad.deploy.localhost.deployment import round_metrics
 from precad.deploy.reporting.certificates import Certificate
 from precad.deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind, charts_of
+from precad.deploy.reporting.figures import png_files
 from precad.deploy.reporting.folders import read_folders
 from precad.deploy.reporting.guarantees import sentence
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
@@ -257,7 +259,7 @@ def test_the_plots_are_the_rounds(run: Path) -> None:
     links = dict(zip(page.charts["bytes"]["categories"], page.series("bytes")["bytes"], strict=True))
     assert links["clients to A"] == (0, 2000)
     assert links["A to B"] == (2, 512)
-    assert page.tags["figure"] == len(page.charts) == 6
+    assert page.tags["figure"] == len(page.charts) == 5
 
 
 def test_the_sentence_says_what_is_proved_against_whom(run: Path) -> None:
@@ -294,16 +296,44 @@ def test_an_infinite_epsilon_is_said_and_not_drawn(run: Path) -> None:
     assert "Infinity" not in page.raw["data"]
 
 
-def test_the_certificate_is_that_of_precad_certify(run: Path) -> None:
-    """The proved curve and the estimate, as the other command computes them from the same folder."""
+def test_a_vacuous_certificate_is_a_line_and_no_plot(run: Path) -> None:
+    """Both one run's proof and what would hold are those that `precad certify` computes from the same folder."""
     done = precad("certify", "--run", run, "--method", "exact", "--at-most", 32, "--json")
     found = json.loads(done.stdout)
-    proved, estimated = report(run).series("certificate").values()
-    for points, curve in ((proved, found), (estimated, found["estimate"])):
-        expected = curve["certified_accuracy"]["exact"]
-        assert [y for _, y in points][: len(expected)] == expected
-        assert all(y == 0 for _, y in points[len(expected) :])
-    assert max(y or 0 for _, y in estimated) > 0
+    curve = found["estimate"]["certified_accuracy"]["exact"]
+    most = max(k for k, share in enumerate(curve) if share > 0)
+    page = report(run)
+
+    assert max(found["tolerated"]["exact"]) == 0 < most
+    assert "certificate" not in page.charts
+    assert (
+        "The certificate is VACUOUS and has no plot: 1 training proves nothing. If the models' confidences were the "
+        f"expected ones, some predictions would withstand {most} attackers: an estimate, no guarantee."
+    ) in page.text
+
+
+def test_certificates_are_drawn_where_they_prove_something(run: Path) -> None:
+    """Two runs beside each other: the vacuous one has no line."""
+    (found,) = read_folders([run])
+    some = Certificate(
+        proved=(0.9, 0.5, 0.0),
+        estimated=(0.9, 0.8, 0.2, 0.0),
+        n_trainings=40,
+        trainings_needed=27,
+        confidence=0.99,
+        n_samples=360,
+    )
+    none = replace(some, proved=(0.9, 0.0))
+    (chart,) = (chart for chart in charts_of([found, found], [none, some]) if chart.key == "certificate")
+
+    assert [(series.colour, series.points[:4]) for series in chart.series] == [
+        (1, ((0, 0.9), (1, 0.5), (2, 0.0), (3, 0.0))),
+        (1, ((0, 0.9), (1, 0.8), (2, 0.2), (3, 0.0))),
+    ]
+    assert "certificate" not in {chart.key for chart in charts_of([found], [none])}
+    pytest.importorskip("matplotlib")
+    assert chart.kind is Kind.STEPS
+    assert png_files([chart])["certificate.png"].startswith(b"\x89PNG")
 
 
 def test_a_certificate_that_proves_something_says_how_much(run: Path) -> None:
@@ -397,6 +427,10 @@ def test_no_path_of_a_client_is_shown(run: Path, tmp_path: Path) -> None:
     told = shown_configuration(deployment.model_copy(update={"client": client}))
     assert "client.dataset" in told
     assert not {f"client.{name}" for name in fields} & set(told)
+    assert not [value for value in told.values() if str(tmp_path) in value]
+    own = client.model_copy(update={"records": f"csv:{tmp_path}/patients.csv", "label": "diagnosis"})
+    told = shown_configuration(deployment.model_copy(update={"client": own}))
+    assert (told["client.dataset"], told["client.label"]) == ("csv:patients.csv", "diagnosis")
     assert not [value for value in told.values() if str(tmp_path) in value]
 
 
@@ -536,7 +570,7 @@ def test_every_chart_is_a_png_too(run: Path, simulations: tuple[Path, Path], tmp
     where, charts = tmp_path / "all" / "figures", report(run, *simulations).charts
     done = precad("report", run, *simulations, "--output", tmp_path / "page.html", "--figures", where)
     assert done.exit_code == 0, done.output
-    assert {chart["kind"] for chart in charts.values()} == {Kind.LINES, Kind.STEPS, Kind.BARS}
+    assert {chart["kind"] for chart in charts.values()} == {Kind.LINES, Kind.BARS}
     for name in charts:
         header = (where / f"{name}.png").read_bytes()[:24]
         assert header.startswith(b"\x89PNG")

@@ -1,0 +1,46 @@
+"""`precad account`: what a training costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.deploy.cli.declared import declared
+from precad.deploy.cli.shown import Shown
+from precad.deploy.configuration import sections as configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountFlags(Shown):
+    """Epsilon of a training in both views, by every accountant."""
+
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="Take what is not given from its task.")] = (
+        None
+    )
+    sigma: Annotated[float | None, typer.Option(help="Each server's noise over the record clip.")] = None
+    q: Annotated[float | None, typer.Option("-q", "--client-rate", help="Rate of clients in a round.")] = None
+    p: Annotated[float | None, typer.Option("-p", "--record-rate", help="Rate of a client's records.")] = None
+    rounds: Annotated[int | None, typer.Option(help="T.")] = None
+    delta: Annotated[float | None, typer.Option(help="Of every statement.")] = None
+    participation: Annotated[int | None, typer.Option(help="Rounds that the client took part in, if known.")] = None
+    record_clip: Annotated[float | None, typer.Option(help="R. With --dim, rounding is counted.")] = None
+    client_clip: Annotated[float | None, typer.Option(help="C. With R, a whole client is accounted too.")] = None
+    dim: Annotated[int | None, typer.Option(help="d, coordinates of an update.")] = None
+    frac_bits: Annotated[int | None, typer.Option(help="f, fractional bits of the encoding.")] = None
+    calibrate: Annotated[float | None, typer.Option(metavar="EPSILON", help="Least sigma, most rounds for it.")] = None
+
+
+@declared(AccountFlags)
+def account(flags: AccountFlags) -> None:
+    """Print what the training costs. A flag goes before the configuration's task."""
+    from precad.deploy.guarantees import accounting, plots
+
+    flags.require_plot()
+    task = None if flags.config is None else accounting.task_of(configuration.read_toml(flags.config))
+    report = accounting.account_of_flags(
+        vars(flags), task, target_epsilon=flags.calibrate, is_by_round=flags.plot is not None
+    )
+    flags.show(report, accounting.print_account, plots.plot_account)

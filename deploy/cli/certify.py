@@ -1,0 +1,187 @@
+"""`precad certify`: its flags, which of them belong together, and what each of them stands for.
+
+Evidence comes from a file of confidences, with the training's parameters as flags, or from run folders, which hold
+them. A wish (`--plan --attackers K --epsilon E`) needs a task and a lead, from either, or both as flags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from precad.deploy.cli.declared import declared
+from precad.deploy.cli.shown import Shown
+from precad.deploy.errors import ConfigError, flag_of
+
+if TYPE_CHECKING:
+    from precad.deploy.guarantees.certificates import Request
+    from precad.protos.task.task import Task
+
+_OF_RECORDS: Final = ("p", "records", "record_clip", "client_clip")
+
+
+class ThreatName(StrEnum):
+    """The attackers' relation to the training: they join it, or replace members."""
+
+    ADD = "add"
+    REPLACE = "replace"
+
+
+class MethodName(StrEnum):
+    """Ways to bound the number of attackers."""
+
+    PUBLISHED = "published"
+    PLD = "pld"
+    EXACT = "exact"
+    ALL = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifyFlags(Shown):
+    """How many poisoning attackers predictions withstand, and which training would withstand more."""
+
+    confidences: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Lists `confidences` and `labels`.")] = (
+        None
+    )
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--run", metavar="DIR", help="Run folder; repeat for runs of one configuration."),
+    ] = None
+    q: Annotated[float | None, typer.Option("-q", "--client-rate", help="Rate of attacking units in a round.")] = None
+    sigma: Annotated[float | None, typer.Option(help="Noise over the clip of one attacking unit.")] = None
+    rounds: Annotated[int | None, typer.Option(help="T; the planner takes it as the most.")] = None
+    delta: Annotated[
+        float | None, typer.Option(help="Of the published method and of the planner; 1e-5, or the run's.")
+    ] = None
+    threat: Annotated[ThreatName, typer.Option(help="Attackers join, or replace benign units.")] = ThreatName.ADD
+    method: Annotated[MethodName, typer.Option(help="How the number of attackers is bounded.")] = MethodName.ALL
+    at_most: Annotated[int, typer.Option(help="Where the search for more attackers stops.", min=1)] = 128
+    trainings: Annotated[int | None, typer.Option(help="That the confidences are means of; none: exact.")] = None
+    psi: Annotated[float, typer.Option(help="Probability that the trainings mislead.")] = 0.01
+    with_attack_cost: Annotated[
+        bool, typer.Option("--attack-cost", help="Bounds on the expected confidence in the true class, by attackers.")
+    ] = False
+    is_planning: Annotated[
+        bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers; or for a wish.")
+    ] = False
+    attackers: Annotated[int | None, typer.Option(help="With --plan, wished: attackers tolerated.", min=1)] = None
+    epsilon: Annotated[float | None, typer.Option(help="With --plan, wished: the largest epsilon.")] = None
+    lead: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="FA FB", help="Of the prediction planned for.")
+    ] = None
+    clients: Annotated[int | None, typer.Option(help="n, to plan with.")] = None
+    p: Annotated[float | None, typer.Option("-p", "--record-rate", help="To plan with; none: users.")] = None
+    records: Annotated[int | None, typer.Option(help="Of all clients together, to plan with.")] = None
+    record_clip: Annotated[float | None, typer.Option(help="R, to plan with.")] = None
+    client_clip: Annotated[float | None, typer.Option(help="C, the largest to plan with.")] = None
+    most_noise: Annotated[float, typer.Option(help="Noise over signal beyond which a wish is out of reach.")] = 1.0
+
+    @property
+    def is_wishing(self) -> bool:
+        """Return whether a wish is to be planned. Raises ConfigError for one without --plan."""
+        is_wish = self.attackers is not None or self.epsilon is not None
+        if is_wish and not self.is_planning:
+            raise ConfigError("--attackers, --epsilon: expected --plan with them, found none")
+        return is_wish
+
+    def certify(self) -> dict[str, Any]:
+        """Return the report on the evidence. Raises ConfigError."""
+        from precad.deploy.guarantees.certificates import read_confidences
+        from precad.deploy.guarantees.certifying import DEFAULT_DELTA, certify_folders, certify_given
+
+        if (self.confidences is None) == (not self.runs):
+            which = "both" if self.runs else "none"
+            raise ConfigError(f"--confidences, --run: expected one of the two, found {which}")
+        if self.runs:
+            self._refuse("q", "sigma", "rounds", "trainings", beside="--run", why="the run folder says it")
+            return certify_folders(self.runs, self._request)
+        assert self.confidences is not None  # one of the two
+        given = self._require("q", "sigma", "rounds")
+        found, labels = read_confidences(self.confidences)
+        return certify_given(found, labels, self._request(DEFAULT_DELTA), trainings=self.trainings, **given)
+
+    def plan(self) -> dict[str, Any]:
+        """Return the report on the wish. Raises ConfigError."""
+        from precad.deploy.guarantees.planning import plan_given
+
+        wished = self._require("attackers", "epsilon")
+        self._refuse("sigma", beside="--attackers", why="it is what is looked for")
+        self._refuse("trainings", beside="--attackers", why="a plan takes confidences as they are")
+        if self.confidences is not None and self.runs:
+            raise ConfigError("--confidences, --run: expected one of the two, found both")
+        (FA, FB), task = self._lead_and_task()
+        wish = {**wished, "FA": FA, "FB": FB, "threat": self.threat, "most_noise_to_signal": self.most_noise}
+        return plan_given(wish, self._task() if task is None else task)
+
+    def _lead_and_task(self) -> tuple[tuple[float, float], Task | None]:
+        """Return the lead, as given or as the evidence has it, and a run's task. Raises ConfigError without a lead."""
+        from precad.deploy.guarantees.certificates import lead_of_confidences, read_confidences
+
+        lead, task = self.lead, None
+        if self.runs:
+            self._refuse("q", "rounds", "clients", *_OF_RECORDS, beside="--run", why="the run folder says it")
+            from precad.deploy.guarantees.run_evidence import read_runs
+
+            evidence = read_runs(self.runs)
+            lead = lead or lead_of_confidences(evidence.confidences, evidence.labels)
+            task = evidence.task
+        elif self.confidences is not None:
+            lead = lead or lead_of_confidences(*read_confidences(self.confidences))
+        if lead is None:
+            raise ConfigError("--lead: expected FA and FB, or --confidences or --run to take them from, found none")
+        return lead, task
+
+    def _request(self, delta: float) -> Request:
+        from precad.deploy.guarantees.certificates import request_of
+
+        return request_of(
+            self.threat,
+            self.method,
+            delta=delta if self.delta is None else self.delta,
+            at_most=self.at_most,
+            psi=self.psi,
+            is_planning=self.is_planning,
+            with_attack_cost=self.with_attack_cost or self.plot is not None,
+        )
+
+    def _task(self) -> dict[str, Any]:
+        """Return the task's parameters: with those of records, if any of them is given. Raises ConfigError."""
+        from precad.deploy.guarantees.certifying import DEFAULT_DELTA
+
+        given = self._require("q", "rounds", "clients")
+        given["delta"] = DEFAULT_DELTA if self.delta is None else self.delta
+        speaks_of_records = any(getattr(self, name) is not None for name in _OF_RECORDS)
+        return given | (self._require(*_OF_RECORDS) if speaks_of_records else {})
+
+    def _require(self, *names: str) -> dict[str, Any]:
+        """Return these flags' values, by name. Raises ConfigError naming all that are missing."""
+        missing = [name for name in names if getattr(self, name) is None]
+        if missing:
+            raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
+        return {name: getattr(self, name) for name in names}
+
+    def _refuse(self, *names: str, beside: str, why: str) -> None:
+        """Raises ConfigError naming those of these flags that were given."""
+        lines = [
+            f"{flag_of(name)}: expected none with {beside} ({why}), found {getattr(self, name)}"
+            for name in names
+            if getattr(self, name) is not None
+        ]
+        if lines:
+            raise ConfigError("\n".join(lines))
+
+
+@declared(CertifyFlags)
+def certify(flags: CertifyFlags) -> None:
+    """Print the report on the evidence, or on the wish."""
+    from precad.deploy.guarantees import certificates_shown, planning, plots
+
+    flags.require_plot()
+    if flags.is_wishing:
+        flags.show(flags.plan(), planning.print_wish, plots.plot_wish)
+    else:
+        flags.show(flags.certify(), certificates_shown.print_certificates, plots.plot_certificates)

@@ -1,0 +1,68 @@
+"""Configure a run or a client by an app: a module's object that names model, records, loss and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from precad.clients.app import App
+from precad.clients.config import ClientConfig
+from precad.clients.models.extension import imported
+from precad.deploy.errors import ConfigError
+from precad.protos.task.task import Task
+
+
+def with_app(raw: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return the configuration of a local run with an app, `module:name`, in the place of model, loss and records.
+
+    Raises ConfigError where the configuration has others; ExtensionError.
+    """
+    app = app_at(path)
+    sections = dict(raw)
+    for section, own in (("task", _of_task(app, path)), ("client", _of_client(app, path))):
+        given = sections.get(section, {})
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{section}: expected a section, found {given!r:.60}")
+        for name, value in own.items():
+            if given.get(name, value) != value:
+                raise ConfigError(f"{section}.{name}: expected {value!r}, of the app {path}, found {given[name]!r}")
+        sections[section] = {**given, **own}
+    sections["client"].setdefault("holdout", 0.0)
+    return sections
+
+
+def client_of_app(task: Task, config: ClientConfig, path: str) -> ClientConfig:
+    """Return the configuration of a deployed client that takes its records from an app.
+
+    Raises ConfigError unless the task means the app's model and loss; ExtensionError.
+    """
+    app = app_at(path)
+    for name, value in _of_task(app, path).items():
+        if getattr(task, name) != value:
+            raise ConfigError(f"task.{name}: expected {value!r}, of the app {path}, found {getattr(task, name)!r}")
+    if config.records is not None:
+        raise ConfigError(f"client.records: expected none beside the app {path}, found {config.data_name!r}")
+    of_app = _of_client(app, path)
+    return config.model_copy(update={**of_app, "metrics": []})
+
+
+def app_at(path: str) -> App:
+    """Import an app. Raises ExtensionError, ConfigError."""
+    if ":" not in path:
+        raise ConfigError(f"app: expected module:name, found {path!r}")
+    found = imported("app", path)
+    if not isinstance(found, App):
+        raise ConfigError(f"app: expected a precad.App at {path}, found a {type(found).__name__}")
+    return found
+
+
+def _of_task(app: App, path: str) -> dict[str, Any]:
+    """Return what an app says of the task. Its model, and a loss that is a function, are named by the app's path."""
+    return {
+        "model": app.model if isinstance(app.model, str) else path,
+        "loss": app.loss if isinstance(app.loss, str) else path,
+    }
+
+
+def _of_client(app: App, path: str) -> dict[str, Any]:
+    return {"records": path, **({} if app.label is None else {"label": app.label}), "metrics": [path]}

@@ -1,0 +1,83 @@
+"""How a role's process ends: what signals do before, while and after its event loop is closed.
+
+Failure means a server that prints the interpreter's complaints when it is stopped as it ends. It also means one that a
+signal at that moment kills before its files are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from asyncio.selector_events import BaseSelectorEventLoop
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from precad.deploy.cli.roles import serve
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Restore the handlers that a role's process sets for good."""
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    structlog.reset_defaults()
+    for number, handler in zip(SIGNALS, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+class Stopped:
+    """A service that ends when it is told to."""
+
+    def __init__(self, *raised: signal.Signals) -> None:
+        self._raised, self._stop = raised, asyncio.Event()
+        self.told: list[str] = []
+
+    def stop(self) -> None:
+        self.told.append("stop")
+        self._stop.set()
+
+    def drain(self) -> None:
+        self.told.append("drain")
+
+    async def run(self) -> None:
+        for number in self._raised:
+            signal.raise_signal(number)
+            await asyncio.sleep(0)
+        if self._raised:
+            await self._stop.wait()
+
+
+def test_signals_are_told_to_the_service_while_it_runs() -> None:
+    services: list[Stopped] = []
+
+    def make() -> Stopped:
+        services.append(Stopped(signal.SIGTERM, signal.SIGINT))
+        return services[0]
+
+    serve(make, on_terminate=Stopped.drain)
+
+    assert services[0].told == ["drain", "stop"]
+    assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_DFL, signal.SIG_DFL]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_the_loop_is_closed_is_silent(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It comes when the loop's pipe is closed and its handlers are not yet removed."""
+    close, raised = BaseSelectorEventLoop._close_self_pipe, []
+
+    def close_and_be_stopped(loop: BaseSelectorEventLoop) -> None:
+        close(loop)
+        signal.raise_signal(number)
+        raised.append(number)
+
+    monkeypatch.setattr(BaseSelectorEventLoop, "_close_self_pipe", close_and_be_stopped)
+    serve(Stopped)
+
+    assert raised == [number]
+    assert capfd.readouterr().err == ""

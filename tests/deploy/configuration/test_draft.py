@@ -1,0 +1,83 @@
+"""Faults of a configuration are named before PyTorch is imported, and nothing that may be right is refused."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.deploy.configuration.demo import demo_config
+from precad.deploy.configuration.local import draft, resolve
+from precad.deploy.errors import ConfigError
+from precad.deploy.run_folder import RunFolder
+
+FOLDER = RunFolder(Path("/nowhere/run"))
+FAULTY = """
+import sys
+from precad.deploy.cli.main import main
+sys.argv[1:] = ["run", sys.argv[1]]
+try:
+    main()
+except SystemExit as end:
+    print(end.code, [name for name in ("torch", "scipy", "sklearn", "structlog") if name in sys.modules])
+"""
+
+
+def config(**task: Any) -> dict[str, Any]:
+    raw = demo_config(n_clients=4)
+    raw["task"] |= task
+    return raw
+
+
+def test_every_fault_is_named_at_once_with_the_numbers_of_the_file() -> None:
+    with pytest.raises(ConfigError) as refused:
+        draft(config(rounds=0, delta=2.0) | {"colour": {}}, FOLDER)
+    assert str(refused.value).splitlines() == [
+        "task.rounds: expected greater than or equal to 1, found 0",
+        "task.delta: expected less than 1, found 2.0",
+        "colour: expected no such key, found {}",
+    ]
+
+
+def test_a_draft_is_the_task_but_for_what_is_found_out_later() -> None:
+    """The dimension and the numbers of records; the caller's mapping stays as it is."""
+    raw = config()
+    before = copy.deepcopy(raw)
+    found = draft(raw, FOLDER)
+    assert raw == before
+    assert found is not None
+    _, true, _ = resolve(raw, FOLDER)
+    same = {"exclude": {"dim", "clients", "gate"}}
+    assert found.task.model_dump(**same) == true.task.model_dump(**same)
+    assert list(found.task.clients) == list(true.task.clients)
+
+
+@pytest.mark.parametrize(
+    ("task", "is_certain"),
+    [
+        ({"algorithm": "distributed-dp", "noise_multiplier": 1.0, "client_clip": 12.0}, False),
+        ({"algorithm": "distributed-dp", "noise_multiplier": 1.0, "client_clip": 1.0}, False),
+        ({"noise_multiplier": 1e-5}, True),
+        ({"mode": "shares"}, True),
+        ({"min_clients": 5}, True),
+    ],
+)
+def test_a_fault_that_depends_on_the_dimension_is_left_for_later(task: dict[str, Any], is_certain: bool) -> None:
+    """Its message holds a number that is wrong for any other dimension than the true one."""
+    if is_certain:
+        with pytest.raises(ConfigError, match="task: "):
+            draft(config(**task), FOLDER)
+    else:
+        draft(config(**task), FOLDER)
+
+
+def test_a_faulty_file_is_refused_without_pytorch(tmp_path: Path) -> None:
+    path = tmp_path / "faulty.toml"
+    path.write_text('[task]\nname = "faulty"\nclients = ["a", "b"]\nrounds = 0\n')
+    done = subprocess.run([sys.executable, "-c", FAULTY, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n"
+    assert "precad: task.rounds: expected greater than or equal to 1, found 0" in done.stderr

@@ -1,0 +1,194 @@
+"""Own records in a configuration: dealt in a local run, each client's own in a deployment, told by `precad check`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from typer.testing import CliRunner
+
+import precad
+from precad.clients import own_code
+from precad.clients.config import ClientConfig
+from precad.clients.errors import DataError, ModelInputError
+from precad.clients.models import networks
+from precad.clients.models.fingerprint import model_digest
+from precad.clients.process import load_records
+from precad.clients.records import Records
+from precad.deploy.cli import main as cli
+from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.sections import Deployment, load, parse, read_local
+from precad.deploy.errors import ConfigError
+from precad.deploy.run_folder import RunFolder
+from precad.protos.tls.identity import Role
+from tests.harness.hospital import hospital, patients, write_csv
+from tests.harness.organisations import CLIENTS, Organisations
+
+
+@pytest.fixture(autouse=True)
+def _own_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this test's modules are looked for is forgotten after it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(own_code, "_BESIDE", [])
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the configuration, while the current folder is another one."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder = tmp_path / "hospital"
+    folder.mkdir()
+    return folder
+
+
+def rows(*parts: Records) -> list[tuple[bytes, int]]:
+    """Records as a sorted list, to compare as multisets."""
+    return sorted((x.tobytes(), int(y)) for part in parts for x, y in zip(part.features, part.labels, strict=True))
+
+
+def resolved(config: Path) -> tuple[dict, Deployment, object]:
+    return resolve(read_local(config), RunFolder(config.parent / "run"))
+
+
+def test_a_local_run_deals_one_source_over_its_clients(elsewhere: Path) -> None:
+    """Every process of it finds its part: together all that the runner does not keep for testing, each once."""
+    raw, deployment, split = resolved(hospital(elsewhere, "own_dealt"))
+    task, client = deployment.task, deployment.client
+    assert (task.class_names, task.record_shape) == (["ill", "well"], [4])
+    assert len(split.train) + len(split.test) == 400
+    assert 40 <= len(split.test) <= 120
+    parts = {name: load_records(task, client, [name])[name] for name in task.clients}
+    assert {name: len(part) for name, part in parts.items()} == task.clients
+    assert rows(*parts.values()) == rows(split.train)
+    again = parse(raw, base=elsewhere / "run")  # what the run folder holds
+    assert again.task.digest() == task.digest()
+    assert rows(load_records(again.task, again.client, ["a"])["a"]) == rows(parts["a"])
+
+
+def test_each_client_may_have_its_own_file_in_a_local_run(elsewhere: Path) -> None:
+    """As each organisation has its own in a deployment, with the same records to train on."""
+    config = hospital(elsewhere, "own_files", records="csv:{client}.csv")
+    for i, name in enumerate("abcd"):
+        write_csv(elsewhere / f"{name}.csv", patients(30 + i, seed=i))
+    _, deployment, split = resolved(config)
+    found = load_records(deployment.task, deployment.client, list("abcd"))
+    assert {name: len(part) for name, part in found.items()} == deployment.task.clients
+    assert rows(*found.values()) == rows(split.train)
+    for name in "abcd":
+        alone = ClientConfig(
+            certificates=Path(), authority=Path(), records=f"csv:{elsewhere / name}.csv", label="diagnosis", holdout=0.2
+        )
+        own = load_records(deployment.task, alone, [name])[name]
+        assert_array_equal(own.features, found[name].features)
+        assert_array_equal(own.labels, found[name].labels)
+
+
+def test_a_training_on_own_records_in_this_process(elsewhere: Path) -> None:
+    """Train on the file and folder of `precad run`, hostile folders in it: far better than a coin after six rounds."""
+    found = precad.simulate(hospital(elsewhere, "own_simulated"), folder=elsewhere.parent / "out")
+    assert found.seeds[0].accuracy > 0.85
+
+
+def test_several_clients_of_one_process_need_a_source_each(elsewhere: Path) -> None:
+    _, deployment, _ = resolved(hospital(elsewhere, "own_several"))
+    shared = deployment.client.model_copy(update={"dealt": False})
+    with pytest.raises(
+        DataError, match=r"client\.records: expected \{client\} in it, as 2 clients have records of the"
+    ):
+        load_records(deployment.task, shared, ["a", "b"])
+
+
+def test_organisations_must_agree_on_classes(elsewhere: Path) -> None:
+    """Without names in the task, a client does not number classes by itself; other names do not fit the model."""
+    config = hospital(elsewhere, "own_agreed")
+    _, deployment, _ = resolved(config)
+    alone = deployment.client.model_copy(update={"dealt": False})
+    unnamed = deployment.task.model_copy(update={"class_names": []})
+    with pytest.raises(DataError, match=r"task\.class_names: expected the names of the classes"):
+        load_records(unnamed, alone, ["a"])
+    three = deployment.task.model_copy(update={"class_names": ["ill", "well", "dead"]})
+    with pytest.raises(ModelInputError, match="expected 3 logits, one for each class, got 2"):
+        load_records(three, alone, ["a"])
+
+
+def test_a_deployment_that_is_read_knows_its_folder(tmp_path: Path) -> None:
+    """Paths and modules are looked for beside the configuration."""
+    made = organisations(tmp_path, 'records = "csv:patients.csv"\nlabel = "diagnosis"')
+    assert load(made.config(Role.CLIENT)).client.folder == made.folder(Role.CLIENT)
+
+
+def organisations(folder: Path, sections: str) -> Organisations:
+    made = Organisations.create(folder)
+    replaced = {
+        'dataset = "digits"': sections,
+        'model = "mlp"': 'model = "own_checked:net"\nclass_names = ["well", "ill"]',
+    }
+    made.write_configs(replaced={**replaced, "dim = 4810": "dim = 67"})
+    return made
+
+
+def test_precad_check_says_what_a_client_has(tmp_path: Path) -> None:
+    """Count, shape, classes, what is kept aside, and what a round draws on average; and makes nothing."""
+    made = organisations(tmp_path, 'records = "csv:{client}.csv"\nlabel = "diagnosis"\nholdout = 0.25')
+    here = made.folder(Role.CLIENT)
+    (here / "own_checked.py").write_text(
+        "from torch import nn\ndef net():\n    return nn.Sequential(nn.Linear(2, 13), nn.Linear(13, 2))\n"
+    )
+    for i, name in enumerate(CLIENTS):
+        lines = [f"{j},{j % 7},{'ill' if j % 3 else 'well'}" for j in range(40 + i)]
+        (here / f"{name}.csv").write_text("\n".join(["x,y,diagnosis", *lines]) + "\n")
+    result = CliRunner().invoke(cli.app, ["check", str(made.config(Role.CLIENT)), "--json"])
+    assert result.exit_code == 0, result.output
+    task, said = load(made.config(Role.CLIENT)).task, json.loads(result.stdout)["clients"]["records"]
+    digest = model_digest(networks.build("own_checked:net"), torch.zeros(2))
+    for name in CLIENTS:
+        n = int(said[name].split()[0])
+        n_test = 40 + CLIENTS.index(name) - n
+        assert 1 <= n_test <= 20
+        assert said[name] == (
+            f"{n} of shape (2,) in 2 classes (well, ill), {n_test} more kept for testing; "
+            f"declares {task.clients[name]}; a round draws {n * task.record_rate:g} on average; "
+            f"task.model_digest = '{digest}' is not set"
+        )
+    assert not (here / "state").exists()
+    made.config(Role.CLIENT).write_text(made.config(Role.CLIENT).read_text().replace("csv:{client}", "csv:hospital-1"))
+    result = CliRunner().invoke(cli.app, ["check", str(made.config(Role.CLIENT))])
+    assert (result.exit_code, "expected {client} in it, as 3 clients" in result.output) == (2, True), result.output
+    made.config(Role.CLIENT).write_text(made.config(Role.CLIENT).read_text().replace("csv:hospital-1", "csv:{client}"))
+    (here / f"{CLIENTS[0]}.csv").write_text("x,y,diagnosis\n1,2,ill\n3,sekret,well\n")
+    result = CliRunner().invoke(cli.app, ["check", str(made.config(Role.CLIENT))])
+    assert result.exit_code == 2
+    assert f"{here / CLIENTS[0]}.csv, row 3, column 'y': expected a number" in result.output
+    assert "sekret" not in result.output
+
+
+def test_a_section_that_no_source_fits_is_named(elsewhere: Path) -> None:
+    """Faults of own records are told first: there is no other data set to check the rest with."""
+    raw = read_local(hospital(elsewhere, "own_faulty"))
+    raw["client"]["holdout"] = 1.5
+    with pytest.raises(ConfigError, match=r"client\.holdout: expected less than 1, found 1\.5"):
+        resolve(raw, RunFolder(elsewhere / "run"))
+    raw = read_local(elsewhere / "task.toml")
+    raw["task"]["columns"]["age"]["std"] = 0
+    with pytest.raises(ConfigError, match=r"task\.columns\.0\.std: expected greater than 0, found 0"):
+        resolve(raw, RunFolder(elsewhere / "run"))
+
+
+def test_the_test_share_does_not_depend_on_who_else_is_there(elsewhere: Path) -> None:
+    """One patient more, in front of all others: everybody else stays where they are."""
+    config = hospital(elsewhere, "own_shares")
+    before = resolved(config)[2]
+    write_csv(elsewhere / "patients.csv", ["77,141.5,f,ill", *patients(400)])
+    after = resolved(config)[2]
+    changed = {name: len(rows(getattr(after, name))) - len(rows(getattr(before, name))) for name in ("train", "test")}
+    assert sorted(changed.values()) == [0, 1]
+    assert set(rows(before.train)) <= set(rows(after.train))
+    assert set(rows(before.test)) <= set(rows(after.test))
+    assert np.isfinite(after.train.features).all()
