@@ -1,4 +1,4 @@
-"""The code of docs/extending.md, as it stands there: written to files and run by the command."""
+"""The code of docs/guides/extending.md, as it stands there: written to files and run by the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(?:python|toml)\n# ([\w.]+)\n(.*?)^```", re.MULTILINE |
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every named block of the page, in a file of that name."""
     folder = tmp_path_factory.mktemp("newcomer")
-    for name, content in BLOCK.findall((ROOT / "docs" / "extending.md").read_text()):
+    for name, content in BLOCK.findall((ROOT / "docs" / "guides" / "extending.md").read_text()):
         (folder / name).write_text(content)
     return folder
 
