@@ -38,7 +38,7 @@ demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight cli
 TEST_PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED)  ## Run the tests (under 10 minutes on 2 cores)
+test: $(INSTALLED)  ## Run the tests (a quarter of an hour on 2 cores)
 	$(PYTEST)
 
 unit vectors integration faults docs: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)
@@ -64,13 +64,14 @@ $(PEERS)/.installed: lab/bench/peers.txt requirements-cpu.lock requirements-cuda
 	      -r requirements-cuda.lock; fi
 	@touch $@
 
-lint: $(INSTALLED)  ## Check style and types
+lint: $(INSTALLED)  ## Check style, types and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.prose --quiet
 	$(BIN)/mypy
 
-prose: $(INSTALLED)  ## Say which docstrings and documents are hard to read
-	$(BIN)/python -m tests.prose --summary
+prose: $(INSTALLED)  ## Say which sentences of docstrings and documents are long
+	$(BIN)/python -m tests.prose
 
 format: $(INSTALLED)  ## Format the code
 	$(BIN)/ruff check --fix .

@@ -1,8 +1,8 @@
 """Real vectors as ring elements: f fractional bits, rounding toward zero.
 
 With rounding toward zero, |X_i| <= 2^f |x_i| holds exactly, and an honest norm never grows by encoding. A vector
-clipped to C is accepted at the exact integer threshold floor(C^2 2^{2f}), with no slack (`privacy.md` section 6). The
-printed protocol's C + 1e-5 would have to be accounted as the client's sensitivity.
+clipped to C is accepted at the exact integer threshold floor(C^2 2^{2f}), with no slack: docs/explanation/privacy.md.
+The printed protocol's C + 1e-5 would have to be accounted as the client's sensitivity.
 """
 
 from __future__ import annotations

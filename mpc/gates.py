@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from precad.mpc.crypten.crypten_gate import CryptenGate, require_crypten
+from precad.mpc.errors import GateUnavailableError
 from precad.mpc.gate.native_gate import CarryGate
 from precad.mpc.gate.top_bits import Gate
 
@@ -21,6 +22,15 @@ def require_gate(name: str) -> None:
     """Raises GateUnavailableError when something that the gate needs is not installed. Loads nothing."""
     if name == CryptenGate.name:
         require_crypten()
+
+
+def usual_gate() -> str:
+    """Return the gate of a run that names none: the default, or `native` where CrypTen is not installed."""
+    try:
+        require_crypten()
+    except GateUnavailableError:
+        return CarryGate.name
+    return CryptenGate.name
 
 
 def make_gate(name: str) -> Gate:

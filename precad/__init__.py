@@ -1,8 +1,8 @@
 """PRECAD: federated learning that is private and robust, over two servers that need not be trusted alone.
 
-The front door. `simulate` trains in this process, and `run` over real processes on this machine. `account` and
-`certify` say what a training proves, and `verify_export` checks a model that somebody hands over. docs/library.md
-shows each of them.
+The front door. `simulate` trains in this process, and `run` over real processes on this machine; an `App` brings
+records, model and loss of your own. `account` and `certify` say what a training proves, and `verify_export` checks a
+model that somebody hands over. docs/tutorial/library.md shows each of them.
 
 Importing `precad` loads none of its parts: a name here loads what it needs when it is used.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from precad.clients.app import App
     from precad.deploy.errors import (
         ConfigError,
         ExportRefusedError,
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
         RunFailedError,
         UnfulfilledError,
     )
-    from precad.front_door import account, certify, run, simulate, verify_export
+    from precad.front_door import account, certify, fix, run, simulate, verify_export
     from precad.results import Account, Certificates, RunResult, SimulationResult, VerifiedExport
+    from precad.tasks import Task
 
     __version__: str
 
 __all__ = [
     "Account",
+    "App",
     "Certificates",
     "ConfigError",
     "ExportRefusedError",
@@ -33,19 +36,23 @@ __all__ = [
     "RunFailedError",
     "RunResult",
     "SimulationResult",
+    "Task",
     "UnfulfilledError",
     "VerifiedExport",
     "__version__",
     "account",
     "certify",
+    "fix",
     "run",
     "simulate",
     "verify_export",
 ]
 
 _HOMES: Final = {
-    "precad.front_door": ("account", "certify", "run", "simulate", "verify_export"),
+    "precad.clients.app": ("App",),
+    "precad.front_door": ("account", "certify", "fix", "run", "simulate", "verify_export"),
     "precad.results": ("Account", "Certificates", "RunResult", "SimulationResult", "VerifiedExport"),
+    "precad.tasks": ("Task",),
     "precad.deploy.errors": (
         "ConfigError",
         "ExportRefusedError",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from precad.clients.app import App
     from precad.deploy.guarantees.certificates import Request
 
 Folder: TypeAlias = str | os.PathLike[str]
@@ -45,11 +46,14 @@ def contents(config: Config) -> dict[str, Any]:
 
     import tomli_w
 
-    from precad.deploy.configuration.sections import read_toml
+    from precad.deploy.configuration.sections import read_local
     from precad.deploy.errors import ConfigError
+    from precad.tasks import Task
 
     if isinstance(config, str | os.PathLike):
-        return read_toml(Path(config))
+        return read_local(Path(config))
+    if isinstance(config, Task):
+        config = {"task": config}
     if not isinstance(config, Mapping):
         raise ConfigError(f"config: expected a path or a mapping, found {config!r:.60}")
     if not config:
@@ -58,6 +62,28 @@ def contents(config: Config) -> dict[str, Any]:
         return tomllib.loads(tomli_w.dumps(config))
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"config: expected names with values that TOML has, found another: {error}") from None
+
+
+def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
+    """Return a configuration whose task has so many clients. Raises ConfigError."""
+    from precad.deploy.errors import ConfigError
+
+    require_count("clients", n_clients)
+    task = raw.get("task", {})
+    if not isinstance(task, Mapping) or "clients" in task:
+        found = task["clients"] if isinstance(task, Mapping) else task
+        raise ConfigError(f"task.clients: expected none beside clients, found {found!r:.60}")
+    ids = [f"client-{i:0{len(str(n_clients - 1))}}" for i in range(n_clients)]
+    return {**raw, "task": {**task, "clients": ids}}
+
+
+def apps_of(clients: Any) -> Sequence[App] | Mapping[str, App]:
+    """Return the apps of at least two clients. Raises ConfigError."""
+    from precad.deploy.errors import ConfigError
+
+    if not isinstance(clients, Mapping | list | tuple) or len(clients) < 2:
+        raise ConfigError(f"clients: expected two apps at least, a list or by client, found {type(clients).__name__}")
+    return clients
 
 
 def console(is_shown: bool) -> Console:

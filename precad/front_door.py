@@ -7,7 +7,7 @@ models and attacks are ValueErrors too. A configuration is a TOML file's path, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -17,7 +17,9 @@ from precad.arguments import Config, Folder
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import nn
 
+    from precad.clients.app import App
     from precad.results import Account, Certificates, RunResult, SimulationResult, VerifiedExport
 
 
@@ -25,6 +27,7 @@ def simulate(
     config: Config,
     /,
     *,
+    clients: Sequence[App] | Mapping[str, App] | None = None,
     seeds: int | Iterable[int] = 1,
     rounds: int | None = None,
     folder: Folder | None = None,
@@ -35,13 +38,15 @@ def simulate(
     """Train in this process, once for each seed, and return what came out.
 
     The same seed gives the same model, bit for bit, on one machine and number of PyTorch threads. Seeds protect nobody:
-    what a result guarantees is said of the algorithm with the operating system's randomness. (docs/simulation.md)
+    what a result guarantees is said of the algorithm with the operating system's randomness.
+    (docs/guides/simulation.md)
 
-        config    sections `[task]`, `[client]` and `[simulation]`; sections of servers are read over
+        config    sections `[task]`, `[client]` and `[simulation]`, or a `precad.Task`; those of servers are read over
+        clients   an app for each client, with records, model and loss of your own, in place of those of the file
         seeds     how many, from 0 on; or which
         rounds    in place of the task's
         folder    where files go; one of the same runs is gone on with. None: a new one, `runs/<task>-simulated-<time>`
-        workers   trainings at once, a process each
+        workers   trainings at once, a process each; 1 with `clients`
         ray       address of a Ray cluster that runs them
         progress  show a bar on standard error
 
@@ -60,8 +65,9 @@ def simulate(
         >>> [(one.seed, one.rounds, one.accuracy > 0.5) for one in found.seeds]
         [(0, 20, True), (1, 20, True)]
     """
-    from precad.deploy.localhost.deployment import default_output
+    from precad.deploy.run_folder import default_output
     from precad.lab.simulation import simulate as simulation
+    from precad.lab.simulation.apps import resolve_apps
     from precad.lab.simulation.workers import Workers
     from precad.results import SimulationResult
 
@@ -69,31 +75,47 @@ def simulate(
         arguments.require_count("workers", workers)
         if rounds is not None:
             arguments.require_count("rounds", rounds)
-        wanted = arguments.seeds_of(seeds)
-        plan = simulation.resolve(arguments.contents(config), rounds=rounds)
+        wanted, helpers = arguments.seeds_of(seeds), Workers.asked_for(workers, ray)
+        if clients is None:
+            plan = simulation.resolve(arguments.contents(config), rounds=rounds)
+        else:
+            arguments.require_none("clients", workers=helpers)
+            plan = resolve_apps(arguments.contents(config), arguments.apps_of(clients), rounds=rounds)
         output = default_output(f"{plan.task.name}-simulated") if folder is None else Path(folder)
+        build = None if plan.learning is None else plan.learning.build
         return SimulationResult.of(
-            simulation.run_plan(plan, output, wanted, arguments.console(progress), Workers.asked_for(workers, ray))
+            simulation.run_plan(plan, output, wanted, arguments.console(progress), helpers), build=build
         )
 
 
 def run(
-    config: Config, /, folder: Folder | None = None, *, dashboard: bool = False, progress: bool = False
+    config: Config,
+    /,
+    folder: Folder | None = None,
+    *,
+    app: str | None = None,
+    clients: int | None = None,
+    dashboard: bool = False,
+    progress: bool = False,
 ) -> RunResult:
     """Run a whole deployment on this machine over real processes, and return what came out.
 
     The dealer, both aggregators and the clients are processes of their own, over gRPC with mutual TLS. Randomness is
     the operating system's, so that two runs differ and the epsilons hold.
 
-        config     sections `[task]` and `[client]`; the runner supplies addresses, certificates and the dimension
+        config     sections `[task]` and `[client]`, or a `precad.Task`; the runner supplies addresses, certificates and
+                   the dimension
         folder     new or empty, for everything that the run leaves; None: a new one, `runs/<task>-<time>`
+        app        `module:name` of a `precad.App` beside the script, whose records are dealt over the clients
+        clients    how many, in place of the task's
         dashboard  give every server a dashboard. Its token is shown with `progress`, and is a file of the folder
         progress   show the rounds on standard error
 
     It works in scripts, in threads and in notebooks. Children import nothing from the current folder, except for a
-    model of your own. Ctrl-C stops every process: InterruptedRunError, in a notebook KeyboardInterrupt.
+    model, records and an app of your own, which servers never import. Ctrl-C stops every process:
+    InterruptedRunError, in a notebook KeyboardInterrupt.
 
-    Raises: ConfigError before a process starts. RunFailedError where a server or the dealer ends early.
+    Raises: ConfigError before a role's process starts. RunFailedError where a server or the dealer ends early.
     UnfulfilledError where the model is not finite, once all files are written.
 
         >>> found = precad.run({
@@ -107,19 +129,42 @@ def run(
         >>> found.rounds, found.accepted, found.rejected
         (2, 6, 0)
     """
+    from precad.deploy.configuration.apps import with_app
     from precad.deploy.localhost.whole import complete, prepare, require_finite
     from precad.results import RunResult
 
     with arguments.named():
+        raw = arguments.contents(config)
+        if clients is not None:
+            raw = arguments.with_clients(raw, clients)
         local = prepare(
-            arguments.contents(config),
+            raw if app is None else with_app(raw, app),
             None if folder is None else Path(folder),
             arguments.console(progress),
             dashboard=dashboard,
         )
         summary = complete(local)
     require_finite(summary)
-    return RunResult.of(summary, local.deployment.task.model)
+    task = local.deployment.task
+    return RunResult.of(summary, task.model, task.model_arguments)
+
+
+def fix(model: nn.Module) -> nn.Module:
+    """Return a copy of a model whose layers treat records separately, with all of its parameters.
+
+    Batch normalisation becomes a GroupNorm over the same channels. Dropout is switched off, as a record's gradient must
+    depend on that record alone. The copy is another model: train it from its start.
+
+    Raises: ValueError for a lazy layer whose sizes are not known yet.
+
+        >>> from torch import nn
+        >>> fixed = precad.fix(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))[1]
+        >>> type(fixed).__name__, fixed.num_groups
+        ('GroupNorm', 32)
+    """
+    from precad.clients.models.fixing import fix as fixed
+
+    return fixed(model)
 
 
 def account(
@@ -150,7 +195,7 @@ def account(
         dim, frac_bits  d and f: with R, the rounding to fixed point is counted
 
     Raises: ConfigError naming what is missing or outside its range.
-    Source: docs/privacy.md.
+    Source: docs/explanation/privacy.md.
 
         >>> cost = precad.account(sigma=1.0, q=0.1, p=0.05, rounds=500, delta=1e-5)
         >>> cost.participation, cost.one_server.epsilon <= cost.one_server.epsilon_if_discarded
@@ -229,7 +274,7 @@ def certify(
         at_most      where the search for more attackers stops
 
     Raises: ConfigError naming the argument; errors of the client for runs whose model or data cannot be loaded.
-    Source: docs/certificates.md.
+    Source: docs/explanation/certificates.md.
 
         >>> found = precad.certify([[0.95, 0.05], [0.3, 0.7]], [0, 1], q=1.0, sigma=4.0, rounds=1, method="exact")
         >>> found.tolerated["exact"], found.labels["exact"].value
@@ -266,7 +311,7 @@ def verify_export(
         signed_by  whose signatures must be there, in either folder
 
     Raises: ExportRefusedError at the first thing amiss; ConfigError for an authority or a folder that is none.
-    Source: docs/export.md.
+    Source: docs/guides/export.md.
 
         >>> found = precad.verify_export("model", authority="runs/first/pki/ca.pem")
         >>> sorted(found.signatures), found.files["model.pt"]

@@ -7,8 +7,8 @@ the string "inf" there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -156,8 +156,8 @@ class SeedResult:
     ended: str
     """Why it is over, for people."""
     model_is_finite: bool
-    accuracy: float
-    """On the test records, in [0, 1]."""
+    accuracy: float | None
+    """On the test records, in [0, 1]; None where labels are no classes. `summary["metrics"]` has other metrics."""
     attack_success: float | None
     """The attackers' accuracy on what they aim at; None where they aim at nothing."""
     rejected_clients: tuple[str, ...]
@@ -167,9 +167,11 @@ class SeedResult:
     model: str
     """Name of the architecture."""
     summary: Mapping[str, Any]
+    build: Callable[[int], nn.Module] = field(repr=False)
+    """Makes the model from a seed."""
 
     @classmethod
-    def of(cls, found: Mapping[str, Any], folder: Path, model: str) -> Self:
+    def of(cls, found: Mapping[str, Any], folder: Path, model: str, build: Callable[[int], nn.Module]) -> Self:
         """Read one seed's summary."""
         return cls(
             **{name: found[name] for name in ("seed", "rounds", "ended", "model_is_finite", "accuracy")},
@@ -179,6 +181,7 @@ class SeedResult:
             folder=folder,
             model=model,
             summary=found,
+            build=build,
         )
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -197,8 +200,8 @@ class SeedResult:
         """Return the trained PyTorch model."""
         from precad.clients.models import networks
 
-        found = self.parameters()
-        return networks.trained(self.model, found[: networks.parameter_count(networks.build(self.model))])
+        found, model = self.parameters(), self.build(0)
+        return networks.trained(model, found[: networks.parameter_count(model)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +215,12 @@ class SimulationResult:
     summary: Mapping[str, Any]
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> Self:
-        """Read the summary of `precad simulate --json`."""
+    def of(cls, summary: Mapping[str, Any], *, build: Callable[[int], nn.Module] | None = None) -> Self:
+        """Read the summary of `precad simulate --json`. build: makes the model; None: its name does."""
         folder, model = Path(summary["output"]).absolute(), summary["model"]
+        make = _by_name(model, summary.get("model_arguments", {})) if build is None else build
         return cls(
-            seeds=tuple(SeedResult.of(found, folder, model) for found in summary["seeds"]),
+            seeds=tuple(SeedResult.of(found, folder, model, make) for found in summary["seeds"]),
             algorithm=summary["algorithm"],
             folder=folder,
             summary=summary,
@@ -236,8 +240,8 @@ class RunResult:
     rounds: int
     ended: str
     """Why it is over, for people."""
-    accuracy: float
-    """On the test records, in [0, 1]."""
+    accuracy: float | None
+    """On the test records, in [0, 1]; None where labels are no classes. `summary["metrics"]` has other metrics."""
     accepted: int
     """Uploads."""
     rejected: int
@@ -254,9 +258,10 @@ class RunResult:
     model: str
     """Name of the architecture."""
     summary: Mapping[str, Any]
+    model_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any], model: str) -> Self:
+    def of(cls, summary: Mapping[str, Any], model: str, arguments: Mapping[str, Any]) -> Self:
         """Read the summary of `precad run --json`."""
         same = ("rounds", "ended", "accuracy", "accepted", "rejected", "missing", "delta", "seconds_total")
         return cls(
@@ -267,6 +272,7 @@ class RunResult:
             folder=Path(summary["output"]),
             model=model,
             summary=summary,
+            model_arguments=arguments,
         )
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -279,7 +285,7 @@ class RunResult:
 
         from precad.clients.models import networks
 
-        model = networks.build(self.model)
+        model = networks.build(self.model, arguments=self.model_arguments)
         model.load_state_dict(torch.load(self.folder / "model.pt", weights_only=True))
         return model
 
@@ -323,6 +329,17 @@ class VerifiedExport:
             statement=report["statement"],
             report=report,
         )
+
+
+def _by_name(model: str, arguments: Mapping[str, Any]) -> Callable[[int], nn.Module]:
+    """Return what makes a model of that name from a seed."""
+
+    def build(seed: int) -> nn.Module:
+        from precad.clients.models import networks
+
+        return networks.build(model, seed=seed, arguments=arguments)
+
+    return build
 
 
 def _accountants(found: Mapping[str, Any]) -> dict[str, Epsilon]:

@@ -17,7 +17,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parent.parent
 LAYERS: Final[dict[str, str]] = {
     "unit": "one part by itself: no process, no socket, no training",
-    "vectors": "the cases of docs/protocol.md, by two implementations",
+    "vectors": "the cases of docs/reference/protocol.md, by two implementations",
     "integration": "several parts, real processes, or a long computation",
     "faults": "kills, full disks, bad networks, floods, simulated and real",
     "docs": "the layout, the texts and their examples",
@@ -42,7 +42,6 @@ ROWS: Final[dict[str, tuple[str, ...]]] = {
         "tests/mpc",
         "tests/protos/messages/test_convert",
         "tests/protos/task",
-        "tests/servers/door/test_transfers",
         "tests/servers/links/test_peer",
         "tests/servers/rounds",
         "tests/servers/store",
@@ -51,6 +50,7 @@ ROWS: Final[dict[str, tuple[str, ...]]] = {
         "tests/servers/test_private_files",
     ),
     "integration": (
+        "tests/clients/records/own/test_bad_records",
         "tests/mpc/crypten",
         "tests/mpc/gate/test_equality.py",
         "tests/mpc/gate/test_top_bits",

@@ -19,14 +19,21 @@ from precad.dp.accountants import (
     precad_client,
     renyi,
     renyi_accounting,
-    renyi_amplification,
     renyi_conversion,
-    side_by_side,
 )
-from precad.dp.certificates import attack_inefficacy, expected_loss, monte_carlo, prediction
-from precad.dp.noise import grid_sensitivity
-from precad.dp.published import precad_record
-from precad.dp.trimmed import ptr_privacy, trimmed_sum
+from precad.dp.certificates import attack_inefficacy, monte_carlo, prediction
+from precad.dp.published import gaussian as published_gaussian
+from precad.dp.published import (
+    grid_sensitivity,
+    precad_record,
+    propose_test_release,
+    renyi_amplification,
+    sampled_gaussian,
+    xie,
+)
+from precad.dp.published import precad_client as published_client
+from precad.dp.published import trimmed_sum as published_sum
+from precad.dp.trimmed import ptr_privacy
 
 
 def renamed(function: Callable[..., Any], **theirs: str) -> Callable[..., Any]:
@@ -65,21 +72,21 @@ CALLS: dict[str, Callable[..., Any]] = {
     # section 3
     "delta_from_mu": renamed(gaussian_dp.delta_from_mu, eps="epsilon"),
     "eps_from_mu": gaussian_dp.eps_from_mu,
-    "analytic_gaussian_eps": gaussian_dp.analytic_gaussian_eps,
-    "classical_gaussian_eps": gaussian_dp.classical_gaussian_eps,
-    "gdp_tradeoff": gaussian_dp.gdp_tradeoff,
+    "analytic_gaussian_eps": published_gaussian.analytic_gaussian_eps,
+    "classical_gaussian_eps": published_gaussian.classical_gaussian_eps,
+    "gdp_tradeoff": published_gaussian.gdp_tradeoff,
     "mu_from_eps_delta": renamed(gaussian_dp.mu_from_eps_delta, eps="epsilon"),
     "gdp_clt": gaussian_dp.gdp_clt,
     # section 4
     "gdp_mu_precad_server_corrupt": precad_record.gdp_mu_precad_server_corrupt,
     "gdp_mu_precad_clients_only": precad_record.gdp_mu_precad_clients_only,
     "gdp_mu_precad_clients_only_corrected": precad_record.gdp_mu_precad_clients_only_corrected,
-    "participation_quantile": precad_record.participation_quantile,
+    "participation_quantile": precad_client.participation_quantile,
     # section 5
     "client_noise_multiplier": precad_client.client_noise_multiplier,
-    "client_level_mu": precad_client.client_level_mu,
-    "precad_theorem2_bounds": with_threat(expected_loss.precad_theorem2_bounds, "K"),
-    "gdp_robust_bounds": expected_loss.gdp_robust_bounds,
+    "client_level_mu": published_client.client_level_mu,
+    "precad_theorem2_bounds": with_threat(published_client.precad_theorem2_bounds, "K"),
+    "gdp_robust_bounds": published_client.gdp_robust_bounds,
     "group_mixture_delta": group_mixture.group_mixture_delta,
     # section 6
     "fixed_point_record_sensitivity": grid_sensitivity.fixed_point_record_sensitivity,
@@ -87,7 +94,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "clipped_effective_sigma": grid_sensitivity.clipped_effective_sigma,
     # section 7
     "group_dp": with_threat(renamed(group_privacy.group_dp, eps="epsilon"), "k"),
-    "xie_condition_one": renamed(prediction.xie_condition_one, eps="epsilon"),
+    "xie_condition_one": renamed(xie.xie_condition_one, eps="epsilon"),
     "xie_certified_K": renamed(prediction.xie_certified_k, eps="epsilon"),
     "certified_integer": prediction.certified_integer,
     # section 8
@@ -110,20 +117,20 @@ CALLS: dict[str, Callable[..., Any]] = {
     "rdp_to_eps_mironov": renyi_conversion.rdp_to_eps_mironov,
     "rdp_to_eps_balle": renyi_conversion.rdp_to_eps_balle,
     "rdp_to_eps_optimal": renyi_conversion.rdp_to_eps_optimal,
-    "eps_sgm_rdp": renyi_accounting.eps_sgm_rdp,
+    "eps_sgm_rdp": sampled_gaussian.eps_sgm_rdp,
     # section 11
-    "pld_eps_sgm": side_by_side.pld_eps_sgm,
+    "pld_eps_sgm": sampled_gaussian.pld_eps_sgm,
     # section 12
     "ptr_threshold": ptr_privacy.ptr_threshold,
-    "tsum_safety_margin": trimmed_sum.tsum_safety_margin,
-    "tsum_local_sensitivity": trimmed_sum.tsum_local_sensitivity,
-    "ptr_direct_dp": ptr_privacy.ptr_direct_dp,
-    "ptr_direct_dp_refined": ptr_privacy.ptr_direct_dp_refined,
-    "ptr_rdp": ptr_privacy.ptr_rdp,
+    "tsum_safety_margin": published_sum.tsum_safety_margin,
+    "tsum_local_sensitivity": published_sum.tsum_local_sensitivity,
+    "ptr_direct_dp": propose_test_release.ptr_direct_dp,
+    "ptr_direct_dp_refined": propose_test_release.ptr_direct_dp_refined,
+    "ptr_rdp": propose_test_release.ptr_rdp,
     "subsampled_ptr_rdp_closed": ptr_privacy.subsampled_ptr_rdp_closed,
-    "subsampled_ptr_rdp_thm44": ptr_privacy.subsampled_ptr_rdp_thm44,
-    "subsampled_ptr_rdp_blackbox": ptr_privacy.subsampled_ptr_rdp_blackbox,
-    "ptr_thm44_valid": ptr_privacy.ptr_thm44_valid,
+    "subsampled_ptr_rdp_thm44": propose_test_release.subsampled_ptr_rdp_thm44,
+    "subsampled_ptr_rdp_blackbox": propose_test_release.subsampled_ptr_rdp_blackbox,
+    "ptr_thm44_valid": propose_test_release.ptr_thm44_valid,
     "eps_ptr_rounds": ptr_privacy.eps_ptr_rounds,
 }
 

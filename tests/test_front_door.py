@@ -19,6 +19,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,9 @@ from precad.clients.models import networks
 from precad.deploy.cli.main import app
 from precad.deploy.errors import InterruptedRunError
 from precad.deploy.exporting.export import export, source_of
+from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.fork_server import CLIENTS
+from precad.deploy.localhost.forks import Forks
 from precad.deploy.localhost.whole import complete, prepare
 from precad.dp.accountants.pld import Label, View
 from tests.deploy.exporting.test_export import LETTERS, ROLES, write_state
@@ -111,8 +116,8 @@ def printed_version() -> str:
 
 def through_the_door(texts: Mapping[str, str]) -> list[str]:
     """Files that import `precad` itself, one of its functions or results, or their modules."""
-    names = {"precad", *(f"precad.{name}" for name in (*precad.__all__, "front_door", "arguments", "results"))}
-    modules = ("precad.front_door.", "precad.arguments.", "precad.results.")
+    names = {"precad", *(f"precad.{name}" for name in (*precad.__all__, "front_door", "arguments", "results", "tasks"))}
+    modules = ("precad.front_door.", "precad.arguments.", "precad.results.", "precad.tasks.")
     found = {path: imported(text) for path, text in texts.items()}
     return [
         path for path, names_of in found.items() if names_of & names or any(n.startswith(modules) for n in names_of)
@@ -380,9 +385,33 @@ def test_a_run_below_an_event_loop_can_be_interrupted(tmp_path: Path) -> None:
 
     with pytest.raises(InterruptedRunError):
         asyncio.run(cell())
-    children = local._children.all
-    assert len(children) == 3
-    assert all(child.exit_code is not None for child in children)
+    assert all(child.exit_code is not None for child in local._children.all)
+
+
+def test_a_run_can_be_interrupted_while_a_process_starts(tmp_path: Path) -> None:
+    """Starting one may take as long as loading code. Here it takes for ever, as the fork server is stopped."""
+    forks = Forks("native")
+    os.kill(forks._process.pid, signal.SIGSTOP)
+    forks._stages.add(CLIENTS)
+    local = LocalRun(CONFIG, tmp_path / "run", Console(quiet=True), forks=forks)
+    raised: list[BaseException] = []
+
+    def script() -> None:
+        with pytest.raises(InterruptedRunError) as caught:
+            asyncio.run(local.run())
+        raised.append(caught.value)
+
+    running = threading.Thread(target=script, daemon=True)
+    running.start()
+    deadline = time.monotonic() + 20.0
+    while not forks._one_start.locked():
+        assert time.monotonic() < deadline, "the run starts no process"
+        time.sleep(0.02)
+    local.interrupt()
+    running.join(20)
+    forks._process.kill()  # a run that hangs must not outlive the test
+    assert [str(error) for error in raised] == ["interrupted; every process was stopped"]
+    assert [(child.name, child.exit_code is None) for child in local._children.all] == [("anna", False)]
 
 
 def test_a_run_gives_the_callers_signal_handlers_back(tmp_path: Path) -> None:
@@ -436,11 +465,11 @@ def test_run_works_from_a_script_in_a_hostile_folder(tmp_path: Path) -> None:
 # -- examples ----------------------------------------------------------------------------------------------------------
 
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGE, RUNS = (ROOT / "docs" / "library.md").read_text().split("## A deployment on this machine")
+PAGE, RUNS = (ROOT / "docs" / "tutorial" / "library.md").read_text().split("## A deployment on this machine")
 
 
 def test_the_pages_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run docs/library.md in its order, up to real processes."""
+    """Run docs/tutorial/library.md in its order, up to real processes."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     blocks = CODE.findall(PAGE)
@@ -467,7 +496,7 @@ def test_the_pages_code_runs_over_real_processes(tmp_path: Path, monkeypatch: py
     require_examples("verify_export")
 
 
-@pytest.mark.parametrize("name", ["account", "certify", "simulate"])
+@pytest.mark.parametrize("name", ["account", "certify", "fix", "simulate"])
 def test_the_example_of_a_function_is_true(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     require_examples(name)
@@ -521,7 +550,7 @@ def test_a_users_type_checker_sees_the_types(tmp_path: Path) -> None:
         "float",
         "typing.Mapping[str, typing.Sequence[int]]",
         "precad.results.Certificates",
-        "float",
+        "float | None",
         "pathlib.Path",
         "str",
         "str",

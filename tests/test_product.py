@@ -1,6 +1,7 @@
 """The product alone, as a production image holds it: no laboratory and no attacks.
 
 Failure means: an image that removes `lab` and `clients/attacks` does not start, or a server loads what it shall not.
+What an installed server holds is in `tests/deploy/hosts/test_wheel.py`.
 """
 
 from __future__ import annotations
@@ -69,24 +70,6 @@ def test_the_product_does_the_rest(product: Path, tmp_path: Path) -> None:
     accounted = run_in(product, "account", *setting, "--json")
     assert accounted.returncode == 0, accounted.stderr
     assert json.loads(accounted.stdout)["one_server"]["bound"] > 0
-
-
-@pytest.mark.parametrize("module", ["precad.servers.aggregator", "precad.servers.dealer"])
-def test_an_installed_server_s_modules(product: Path, module: str) -> None:
-    """A server that starts from the product holds six packages, and neither attacks nor the laboratory."""
-    code = f"import sys, {module}; print(*(m for m in sys.modules if m.split('.')[0] == 'precad'), sep='\\n')"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=product,
-        env=environment_of(product),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = done.stdout.split()
-
-    assert module in loaded
-    assert {name.split(".")[1] for name in loaded if "." in name} <= {"protos", "mpc", "dp", "servers"}
 
 
 @pytest.mark.slow

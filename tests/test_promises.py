@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HEADER = "| promise | adversary | test that attacks it |"
-DOCUMENTS = ("docs/threat-model.md", "docs/privacy.md", "docs/operations.md")
+DOCUMENTS = ("docs/explanation/threat-model.md", "docs/explanation/privacy.md", "docs/guides/operations.md")
 REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 

@@ -67,7 +67,7 @@ ROOMS = (
         "validation gates",
     ),
     Room("dp", "", "Differential privacy of a PRECAD round: noise, accounting and the record of what was spent."),
-    Room("dp/noise", "| .", "Exact noise on the integers, and what the grid does to sensitivities."),
+    Room("dp/noise", "| .", "Exact noise on the integers."),
     Room("dp/accountants", "| .", "Privacy accountants: the cost of a training, and how it is computed."),
     Room("dp/trimmed", "| . noise accountants", "Trimmed sums, and propose-test-release on them."),
     Room(
@@ -75,7 +75,11 @@ ROOMS = (
         "| . accountants",
         "Certificates that predictions and losses withstand attacks by clients.",
     ),
-    Room("dp/published", "| . accountants", "Formulas as printed in the papers, for comparison alone."),
+    Room(
+        "dp/published",
+        "| . accountants trimmed certificates",
+        "Formulas as printed in the papers, for comparison alone.",
+    ),
     Room(
         "dp^",
         "| . accountants",
@@ -101,10 +105,14 @@ ROOMS = (
     ),
     Room(
         "servers/operations",
-        "dp protos | . store telemetry door",
+        "dp protos | . store rounds telemetry",
         "The operations port of a server: what an operator may look at, and nothing that changes anything.",
     ),
-    Room("servers/task", "mpc dp protos | . links store rounds door", "One task from the servers' meeting to its end."),
+    Room(
+        "servers/task",
+        "mpc dp protos | . links store rounds telemetry door",
+        "One task from the servers' meeting to its end.",
+    ),
     Room(
         "servers^",
         "mpc dp protos | . database links store rounds telemetry door operations task",
@@ -122,6 +130,11 @@ ROOMS = (
         "Labelled records, where they come from, and how an experiment spreads them over clients.",
     ),
     Room(
+        "clients/records/own",
+        "protos | . records",
+        "Records of a client's own: files, data sets and functions, read, checked and kept aside.",
+    ),
+    Room(
         "clients/models",
         "protos | . records",
         "The models that clients train, and the flat vector that stands for one.",
@@ -129,7 +142,12 @@ ROOMS = (
     Room("clients/gradients", "| . records models", "Gradients of single records, clipped and summed."),
     Room("clients/training", "mpc dp protos | . records models gradients", "Algorithm 2 up to the clipped update."),
     Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),
-    Room("clients^", "mpc protos | . records models gradients training upload", "The client's process.", "process"),
+    Room(
+        "clients^",
+        "mpc protos | . records records/own models gradients training upload",
+        "The client's process.",
+        "process",
+    ),
     Room(
         "clients/attacks",
         "mpc protos | . records training",
@@ -216,7 +234,7 @@ ROOMS = (
         "lab/simulation^",
         "dp protos servers clients deploy | simulation/rules simulation/attackers simulation simulation/algorithms",
         "A whole training in one process, for as many seeds as asked for.",
-        "__init__ simulation simulate shown reported replay",
+        "__init__ simulation simulate apps shown reported replay",
     ),
     Room(
         "lab/bench",
@@ -475,14 +493,43 @@ def test_only_one_room_compiles() -> None:
     assert found == {"lab/bench/unsound.py"}
 
 
-@pytest.mark.parametrize("module", ["mpc.tuples.dealt", "mpc.validation", "servers.dealer", "deploy.cli.main"])
-def test_the_dealer_and_the_ring_core_start_without_torch(module: str) -> None:
-    """Importing them loads neither PyTorch nor CrypTen nor Numba nor scikit-learn."""
-    heavy = "('torch', 'crypten', 'numba', 'sklearn')"
-    code = f"import sys, precad.{module}; print([m for m in {heavy} if m in sys.modules])"
+SERVERS_DO_WITHOUT = ("torch", "crypten", "numba", "sklearn", "dp_accounting", "scipy.stats", "matplotlib", "sympy")
+STARTS = {
+    "mpc.tuples.dealt": ("torch", "crypten", "numba", "scipy"),
+    "mpc.validation": ("torch", "crypten", "numba", "scipy"),
+    "dp.ledger": ("dp_accounting", "scipy"),
+    "servers.dealer": (*SERVERS_DO_WITHOUT, "scipy", "mpmath"),
+    "servers.aggregator": SERVERS_DO_WITHOUT,
+    "deploy.cli.main": (*SERVERS_DO_WITHOUT, "scipy", "aiohttp", "jinja2"),
+    "deploy.configuration.check": (*SERVERS_DO_WITHOUT, "scipy"),
+    "deploy.localhost.whole": (*SERVERS_DO_WITHOUT, "scipy"),
+    "deploy.oversight.operations": (*SERVERS_DO_WITHOUT, "scipy"),
+    "clients.process": (*SERVERS_DO_WITHOUT[1:], "scipy.signal", "precad.clients.attacks", "precad.servers"),
+}
+"""Modules that no start waits for: a role's, or a command's before it knows that its configuration is sound."""
+
+
+@pytest.mark.parametrize("module", STARTS)
+def test_a_start_waits_for_nothing_that_it_does_not_need(module: str) -> None:
+    """Importing it loads none of these."""
+    code = f"import sys, precad.{module}; print([m for m in {STARTS[module]} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_client_that_probes_its_model_loads_no_compiler() -> None:
+    """PyTorch's compiler takes as long to import as everything else. An ordinary PyTorch mode would import it."""
+    code = (
+        "import sys, torch; from precad.clients.gradients.probe import probe\n"
+        "from precad.clients.models.losses import CROSS_ENTROPY\n"
+        "path, _ = probe(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).double(), "
+        "torch.rand(3, 1, 2, 2, dtype=torch.float64), torch.tensor(0), CROSS_ENTROPY)\n"
+        "print(path.value, [m for m in ('torch._dynamo', 'sympy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "one-pass []"
 
 
 def test_children_are_started_safely() -> None:
@@ -542,18 +589,21 @@ def test_lock_files_hold_versions_and_hashes_only() -> None:
     "document",
     [
         "README.md",
-        "docs/architecture.md",
-        "docs/experiments.md",
-        "docs/export.md",
-        "docs/extending.md",
-        "docs/operations.md",
-        "docs/performance.md",
-        "docs/protocol.md",
-        "docs/report.md",
-        "docs/runbook.md",
-        "docs/threat-model.md",
-        "docs/simulation.md",
-        *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "decisions").glob("0*.md")),
+        "docs/explanation/architecture.md",
+        "docs/results/experiments.md",
+        "docs/guides/export.md",
+        "docs/guides/extending.md",
+        "docs/guides/operations.md",
+        "docs/guides/own-records.md",
+        "docs/results/performance.md",
+        "docs/reference/protocol.md",
+        "docs/guides/report.md",
+        "docs/guides/runbook.md",
+        "docs/explanation/threat-model.md",
+        "docs/guides/simulation.md",
+        *sorted(
+            path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "explanation" / "decisions").glob("0*.md")
+        ),
     ],
 )
 def test_documents_name_files_that_exist(document: str) -> None:

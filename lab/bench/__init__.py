@@ -15,6 +15,7 @@ Contents:
     canonne           the baseline of the noise
     noise             the sampler, beside its peers
     scale             time, memory and bytes as the model and the round grow
+    startup           how long people wait before something happens
     threads           the check's local step on several cores
     plain_training    a whole round, beside the same training without PRECAD
     plain_federation  a whole round, beside the same training without PRECAD

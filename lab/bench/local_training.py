@@ -50,12 +50,9 @@ class Plan:
 
 def run(plan: Plan) -> dict[str, Any]:
     """Return the report: `{"rows": [...], "machine": {...}}`."""
-    facts, before = machine.facts(), torch.get_num_threads()
-    torch.set_num_threads(plan.threads)
-    try:
+    facts = machine.facts()
+    with machine.torch_threads(plan.threads):
         rows = [row for model in plan.models for n in plan.clients for row in _measure(plan, model, n)]
-    finally:
-        torch.set_num_threads(before)
     return {"rows": rows, "machine": facts}
 
 

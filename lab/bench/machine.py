@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import resource
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,19 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
     }
+
+
+@contextmanager
+def torch_threads(n: int) -> Iterator[None]:
+    """Have PyTorch compute on so many threads, and then on as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def take_own_core(party: Party) -> None:

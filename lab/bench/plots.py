@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precad.deploy.drawing import load_pyplot
 from precad.lab.bench.checks import FLOOR, UNSOUND
 from precad.lab.bench.errors import PlotUnavailableError
 from precad.mpc.gates import GATES
@@ -17,11 +17,7 @@ DPI = 130
 
 def require_matplotlib() -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises PlotUnavailableError."""
-    try:
-        importlib.import_module("matplotlib").use("agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise PlotUnavailableError("--plot needs matplotlib: pip install 'precad[bench]'") from None
+    return load_pyplot(PlotUnavailableError("--plot needs matplotlib: pip install 'precad[bench]'"))
 
 
 def plot_validation(report: Mapping[str, Any], path: Path) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from precad.clients.gradients.engine import RecordEngine
@@ -75,15 +74,12 @@ class TimedEngine(RecordEngine):
 def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Return the report: `{"rows": [...], "slope": .., "machine": {...}}`. slope: a of ms = c records^a along the
     drawn."""
-    facts, before = machine.facts(), torch.get_num_threads()
-    torch.set_num_threads(plan.threads)
-    try:
+    facts = machine.facts()
+    with machine.torch_threads(plan.threads):
         rows = []
         for size in _sizes(plan):
             say(f"{size.registered:,} registered clients, {size.client_rate * size.registered:g} in a round")
             rows.append(_measure(plan, size))
-    finally:
-        torch.set_num_threads(before)
     along = [row for row in rows if row["along"] == DRAWN]
     slope = log_log_slope([row["records"] for row in along], [row["ms_per_round"] for row in along])
     return {"rows": rows, "slope": slope, "machine": facts}

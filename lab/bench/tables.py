@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -25,80 +26,123 @@ def print_machine(console: Console, facts: Mapping[str, Any]) -> None:
 
 def print_validation(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per case; ratios are ours over theirs, so smaller is better."""
-    heads = ["implementation", "mode", "d", "clients", "ms/client", "q1..q3", "ns/coord"]
-    heads += ["link B/client", "rounds", "sound"]
-    table = _table(heads, [f"/ {name}" for name in COMPARED])
-    before = None
-    for row in sorted(report["rows"], key=lambda row: (row["d"], row["clients"])):
-        if before not in (None, (row["d"], row["clients"])):
-            table.add_section()
-        before = (row["d"], row["clients"])
-        ratios = row.get("ratio", {})
-        table.add_row(
-            row["implementation"],
-            row["mode"] or "",
-            f"{row['d']:,}",
-            str(row["clients"]),
-            f"{row['ms_per_client']:.3g}",
-            f"{row['ms_per_client_q1']:.3g}..{row['ms_per_client_q3']:.3g}",
-            f"{row['ns_per_coordinate']:.3g}",
-            f"{row['bytes_link']:,.0f}",
-            str(row["rounds"]),
-            {True: "yes", False: "no", None: ""}[row["sound"]],
-            *[f"{ratios[name]:.3g}" if name in ratios else "" for name in COMPARED],
-        )
+    table = _table([*_VALIDATION, *(f"/ {name}" for name in COMPARED)])
+    in_order = sorted(report["rows"], key=lambda row: (row["d"], row["clients"]))
+    for _, of_size in itertools.groupby(in_order, key=lambda row: (row["d"], row["clients"])):
+        table.add_section()
+        for row in of_size:
+            shown = {**row, "mode": row["mode"] or "", "sound": {True: "yes", False: "no", None: ""}[row["sound"]]}
+            ratios = row.get("ratio", {})
+            found = (f"{ratios[name]:.3g}" if name in ratios else "" for name in COMPARED)
+            table.add_row(*(cell.format_map(shown) for cell in _VALIDATION.values()), *found)
     _print(console, table)
     console.print(f"one empty exchange between the servers: {report['exchange_ms']:.3g} ms", highlight=False)
 
 
+_VALIDATION: Final = {
+    "implementation": "{implementation}",
+    "mode": "{mode}",
+    "d": "{d:,}",
+    "clients": "{clients}",
+    "ms/client": "{ms_per_client:.3g}",
+    "q1..q3": "{ms_per_client_q1:.3g}..{ms_per_client_q3:.3g}",
+    "ns/coord": "{ns_per_coordinate:.3g}",
+    "link B/client": "{bytes_link:,.0f}",
+    "rounds": "{rounds}",
+    "sound": "{sound}",
+}
+_NOISE: Final = {
+    "sampler": "{sampler}",
+    "exact": "{exact}",
+    "std": "{std:g}",
+    "coordinates": "{size:,}",
+    "ns/coord": "{ns_per_coordinate:.4g}",
+    "q1..q3": "{ns_per_coordinate_q1:.4g}..{ns_per_coordinate_q3:.4g}",
+    "ours is faster by": "{ratio:.3g}",
+}
+_THREADS: Final = {
+    "threads": "{threads}",
+    "d": "{d:,}",
+    "clients": "{clients}",
+    "ms": "{ms:.4g}",
+    "q1..q3": "{ms_q1:.4g}..{ms_q3:.4g}",
+    "ns/coord": "{ns_per_coordinate:.3g}",
+    "/ one thread": "{ratio:.3g}",
+}
+_SCALE: Final = {
+    "along": "{along}",
+    "d": "{d:,}",
+    "clients": "{clients:,}",
+    "validate s": "{validate_s:.4g}",
+    "aggregate s": "{aggregate_s:.4g}",
+    "peak MB/server": "{peak_mb:,.0f}",
+    "link B/client": "{bytes_link:,.0f}",
+    "sum B/server": "{bytes_link_aggregate:,.0f}",
+}
+_OVERHEAD: Final = {
+    "setting": "{setting}",
+    "gate": "{gate}",
+    "s/round": "{seconds_per_round:.3g}",
+    "q1..q3": "{seconds_per_round_q1:.3g}..{seconds_per_round_q3:.3g}",
+    "/ local DP": "{ratio[local-dp]:.3g}",
+    "phases, ms": "{phases}",
+}
+_TRAINING: Final = {
+    "implementation": "{implementation}",
+    "ms/round": "{ms_per_round:.4g}",
+    "q1..q3": "{ms_per_round_q1:.4g}..{ms_per_round_q3:.4g}",
+    "CPU ms/round": "{cpu_ms_per_round:.4g}",
+    "samples/s": "{samples_per_s:,.0f}",
+    "error / float64": "{error}",
+}
+_LOCAL_TRAINING: Final = {
+    "model": "{model}",
+    "kind": "{kind}",
+    "clients": "{clients}",
+    "way": "{implementation}{star}",
+    "ms/round": "{ms_per_round:.4g}",
+    "CPU ms/round": "{cpu_ms_per_round:.4g}",
+    "samples/s": "{samples_per_s:,.0f}",
+    "x loop": "{ratio[loop]:.3g}",
+    "error / f64": "{relative_error:.1e}",
+}
+_SIMULATION: Final = {
+    "along": "{along}",
+    "registered": "{registered:,}",
+    "drawn": "{drawn:.1f}",
+    "records": "{records:,.0f}",
+    "rounds/s": "{rounds_per_s:.3g}",
+    "ms/round": "{ms_per_round:.3g}",
+    "gradients": "{gradients_ms:.3g}",
+    "rest": "{rest_ms:.3g}",
+    "CPU ms": "{cpu_ms_per_round:.3g}",
+    "peak MB": "{peak_mb:,.0f}",
+}
+"""Columns, and what each shows of a row."""
+
+
 def print_noise(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per sampler."""
-    table = _table(["sampler", "exact", "std", "coordinates", "ns/coord", "q1..q3", "ours is faster by"])
-    for row in report["rows"]:
-        table.add_row(
-            row["sampler"],
-            "yes" if row["exact"] else "no",
-            f"{row['std']:g}",
-            f"{row['size']:,}",
-            f"{row['ns_per_coordinate']:.4g}",
-            f"{row['ns_per_coordinate_q1']:.4g}..{row['ns_per_coordinate_q3']:.4g}",
-            f"{row['ratio']:.3g}",
-        )
-    _print(console, table)
+    _print_rows(console, _NOISE, ({**row, "exact": "yes" if row["exact"] else "no"} for row in report["rows"]))
 
 
 def print_threads(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per number of threads."""
-    table = _table(["threads", "d", "clients", "ms", "q1..q3", "ns/coord", "/ one thread"])
+    _print_rows(console, _THREADS, report["rows"])
+
+
+def print_startup(console: Console, report: Mapping[str, Any]) -> None:
+    """Print one line per thing that is waited for."""
+    table = _table(["to", "cold s", "warm s", "q1..q3"])
     for row in report["rows"]:
-        table.add_row(
-            str(row["threads"]),
-            f"{row['d']:,}",
-            str(row["clients"]),
-            f"{row['ms']:.4g}",
-            f"{row['ms_q1']:.4g}..{row['ms_q3']:.4g}",
-            f"{row['ns_per_coordinate']:.3g}",
-            f"{row['ratio']:.3g}",
-        )
+        spread = f"{row['warm_s_q1']:.3g}..{row['warm_s_q3']:.3g}"
+        table.add_row(row["what"], f"{row['cold_s']:.3g}", f"{row['warm_s']:.3g}", spread)
     _print(console, table)
 
 
 def print_scale(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per size, then the fitted exponents."""
-    sizes, costs = ["along", "d", "clients"], ["validate s", "aggregate s", "peak MB/server", "link B/client"]
-    table = _table([*sizes, *costs, "sum B/server"])
-    for row in report["rows"]:
-        table.add_row(
-            row["along"],
-            f"{row['d']:,}",
-            f"{row['clients']:,}",
-            f"{row['validate_s']:.4g}",
-            f"{row['aggregate_s']:.4g}",
-            f"{row['peak_rss_bytes'] / 1e6:,.0f}",
-            f"{row['bytes_link']:,.0f}",
-            f"{row['bytes_link_aggregate']:,.0f}",
-        )
-    _print(console, table)
+    _print_rows(console, _SCALE, map(_in_megabytes, report["rows"]))
     for along, slopes in report["slopes"].items():
         shown = ", ".join(f"{name} {value:.3f}" for name, value in slopes.items() if value is not None)
         console.print(f"slope along {along}: {shown or 'one size only'}", highlight=False, soft_wrap=True)
@@ -107,99 +151,54 @@ def print_scale(console: Console, report: Mapping[str, Any]) -> None:
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per setting; the phases' medians need not add up to the median of the round."""
     console.print(f"records: {report['dataset']}", highlight=False)
-    table = _table(["setting", "gate", "s/round", "q1..q3", "/ local DP", "phases, ms"])
+    rows = []
     for row in report["rows"]:
-        table.add_row(
-            row["setting"],
-            row["gate"] or "",
-            f"{row['seconds_per_round']:.3g}",
-            f"{row['seconds_per_round_q1']:.3g}..{row['seconds_per_round_q3']:.3g}",
-            f"{row['ratio']['local-dp']:.3g}",
-            ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items()),
-        )
-    _print(console, table)
+        phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
+        rows.append({**row, "gate": row["gate"] or "", "phases": phases})
+    _print_rows(console, _OVERHEAD, rows)
 
 
 def print_training(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per implementation; ratios are theirs over this one's time, so larger is better."""
-    row = report["rows"][0]
-    size = (
-        f"{row['clients']} clients x {row['records_per_client']} records, {row['threads']} thread(s), {row['device']}"
-    )
-    console.print(size, highlight=False)
-    others = [name for name in ("opacus", "plain-batch") if name in report["rows"][0]["ratio"]]
-    heads = ["implementation", "ms/round", "q1..q3", "CPU ms/round", "samples/s", "error / float64"]
-    table = _table([*heads, *(f"x {name}" for name in others)])
+    first = report["rows"][0]
+    size = f"{first['clients']} clients x {first['records_per_client']} records"
+    console.print(f"{size}, {first['threads']} thread(s), {first['device']}", highlight=False)
+    others = {f"x {name}": f"{{ratio[{name}]:.3g}}" for name in ("opacus", "plain-batch") if name in first["ratio"]}
+    rows = []
     for row in report["rows"]:
-        table.add_row(
-            row["implementation"],
-            f"{row['ms_per_round']:.4g}",
-            f"{row['ms_per_round_q1']:.4g}..{row['ms_per_round_q3']:.4g}",
-            f"{row['cpu_ms_per_round']:.4g}",
-            f"{row['samples_per_s']:,.0f}",
-            "" if row["relative_error"] is None else f"{row['relative_error']:.1e}",
-            *(f"{row['ratio'][name]:.3g}" for name in others),
-        )
-    _print(console, table)
+        error = "" if row["relative_error"] is None else f"{row['relative_error']:.1e}"
+        rows.append({**row, "error": error})
+    _print_rows(console, _TRAINING | others, rows)
 
 
 def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per model, kind of step, number of clients and way; `*` is the way that a simulation takes."""
-    row = report["rows"][0]
-    size = f"{row['steps']} steps of {row['records_per_step']} records, {row['threads']} thread(s), {row['device']}"
-    console.print(size, highlight=False)
-    table = _table(
-        ["model", "kind", "clients", "way", "ms/round", "CPU ms/round", "samples/s", "x loop", "error / f64"]
-    )
-    for row in report["rows"]:
-        table.add_row(
-            row["model"],
-            row["kind"],
-            str(row["clients"]),
-            row["implementation"] + (" *" if row["is_chosen"] else ""),
-            f"{row['ms_per_round']:.4g}",
-            f"{row['cpu_ms_per_round']:.4g}",
-            f"{row['samples_per_s']:,.0f}",
-            f"{row['ratio']['loop']:.3g}",
-            f"{row['relative_error']:.1e}",
-        )
-    _print(console, table)
+    first = report["rows"][0]
+    size = f"{first['steps']} steps of {first['records_per_step']} records"
+    console.print(f"{size}, {first['threads']} thread(s), {first['device']}", highlight=False)
+    rows = ({**row, "star": " *" if row["is_chosen"] else ""} for row in report["rows"])
+    _print_rows(console, _LOCAL_TRAINING, rows)
 
 
 def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per size; `rest` is what an accelerator does not take over."""
-    row = report["rows"][0]
-    size = f"{row['model']}, {row['repetitions']} rounds, {row['threads']} thread(s), {row['device']}"
+    first = report["rows"][0]
+    size = f"{first['model']}, {first['repetitions']} rounds, {first['threads']} thread(s), {first['device']}"
     console.print(size, highlight=False)
-    heads = [
-        "along",
-        "registered",
-        "drawn",
-        "records",
-        "rounds/s",
-        "ms/round",
-        "gradients",
-        "rest",
-        "CPU ms",
-        "peak MB",
-    ]
-    table = _table(heads)
-    for row in report["rows"]:
-        table.add_row(
-            row["along"],
-            f"{row['registered']:,}",
-            f"{row['drawn']:.1f}",
-            f"{row['records']:,.0f}",
-            f"{row['rounds_per_s']:.3g}",
-            f"{row['ms_per_round']:.3g}",
-            f"{row['gradients_ms']:.3g}",
-            f"{row['rest_ms']:.3g}",
-            f"{row['cpu_ms_per_round']:.3g}",
-            f"{row['peak_rss_bytes'] / 1e6:,.0f}",
-        )
-    _print(console, table)
+    _print_rows(console, _SIMULATION, map(_in_megabytes, report["rows"]))
     if report["slope"] is not None:
         console.print(f"time grows as records^{report['slope']:.2f} along the drawn", highlight=False)
+
+
+def _in_megabytes(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "peak_mb": row["peak_rss_bytes"] / 1e6}
+
+
+def _print_rows(console: Console, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    table = _table([*columns])
+    for row in rows:
+        table.add_row(*(cell.format_map(row) for cell in columns.values()))
+    _print(console, table)
 
 
 def _print(console: Console, table: Table) -> None:
@@ -208,9 +207,9 @@ def _print(console: Console, table: Table) -> None:
     wide.print(table)
 
 
-def _table(heads: list[str], ratios: list[str] | None = None) -> Table:
+def _table(heads: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in [*heads, *(ratios or [])]:
+    for head in heads:
         is_word = head in {"implementation", "mode", "sampler", "along", "setting", "gate", "phases, ms"}
         table.add_column(head, justify="left" if is_word else "right", no_wrap=True)
     return table

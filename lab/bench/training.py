@@ -63,16 +63,12 @@ class Plan:
 def run(plan: Plan, *, peers_python: Path, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Return the report: `{"rows": [...], "missing": {...}, "machine": {...}}`. Raises ProcessFailedError."""
     facts = machine.facts()
-    before = torch.get_num_threads()
-    torch.set_num_threads(plan.threads)
-    try:
+    with machine.torch_threads(plan.threads):
         clients, parameters = _records(plan), networks.initial_parameters(MODEL, seed=0)
         twin = _engine(plan, clients, torch.float64, "cpu").clipped_sums(
             parameters.astype(np.float64), clients, RecordClip(CLIP_NORM)
         )
         seconds, sums = _measure_here(plan, clients, parameters)
-    finally:
-        torch.set_num_threads(before)
     missing = {}
     if (why := peer_runs.missing(OPACUS, peers_python)) is None:
         say(f"{OPACUS}: {peers_python}")

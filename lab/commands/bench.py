@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,6 +23,7 @@ from precad.deploy.cli.common import (
     exit_codes,
     people,
     say,
+    write_json,
 )
 from precad.deploy.cli.roles import serve
 
@@ -128,6 +128,15 @@ def bench_threads(
             say=say,
         )
         measure(run, tables.print_threads, as_json=as_json)
+
+
+@bench_app.command("startup")
+def bench_startup(repetitions: Repetitions = None, as_json: Json = False) -> None:
+    """Measure how long people wait for a command, for an error and for the demo's first round."""
+    with exit_codes():
+        from precad.lab.bench import startup, tables
+
+        measure(partial(startup.run, repetitions=repetitions or 3, say=say), tables.print_startup, as_json=as_json)
 
 
 @bench_app.command("training")
@@ -277,6 +286,6 @@ def measure(
     print_table(people, report)
     tables.print_machine(people, report["machine"])
     if as_json:
-        sys.stdout.write(json.dumps(report) + "\n")
+        write_json(report)
     if plot is not None and draw is not None:
         draw(report, plot)

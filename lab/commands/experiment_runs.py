@@ -1,42 +1,91 @@
-"""Share what the commands of `precad experiment` have in common: the folder of an experiment, and its run."""
+"""Make the commands of `precad experiment`: each is a declaration of its flags, and a module of `precad.lab.papers`."""
 
 from __future__ import annotations
 
-import json
-import sys
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console
 
-from precad.deploy.cli.common import people
-
-ExperimentFolder = Annotated[
-    Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
-]
+from precad.deploy.cli.common import Device, Json, RayAddress, Threads, WorkersNumber, people, write_json
+from precad.deploy.cli.declared import declared
 
 
-def train(
-    module: Any,
-    experiment: Any,
-    name: str,
-    output: Path | None,
-    *,
-    threads: int | None,
-    workers: tuple[int, str | None],
-    as_json: bool,
-) -> None:
-    """Runs an experiment of `precad.lab.papers` that trains, and says what came out."""
+@dataclass(frozen=True, kw_only=True)
+class TrainingFlags:
+    """Flags of every experiment that trains: they come last. An experiment declares `quick` itself, in its own words.
+
+    A flag that is named like a field of the module's `Experiment` is its value.
+    """
+
+    device: Device = "auto"
+    threads: Threads = None
+    workers: WorkersNumber = 1
+    ray: RayAddress = None
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
+    ] = None
+    as_json: Json = False
+
+    def given(self) -> dict[str, Any]:
+        """Return the flags as fields of the experiment are called."""
+        return dict(vars(self))
+
+    def folder_name(self, command: str) -> str:
+        """Return how the folder is called where none is named."""
+        return command
+
+
+T = TypeVar("T", bound=TrainingFlags)
+
+
+def trains(app: typer.Typer, command: str, module: str, *, run_by: str | None = None) -> Callable[[type[T]], type[T]]:
+    """Return a decorator. It makes a declaration the command that trains the experiment of a module of the papers.
+
+    run_by  the module with `run` and `print_report`, if that is another one.
+    """
+
+    def with_command(flags: type[T]) -> type[T]:
+        def run(given: T) -> None:
+            _train(given, command, _paper(module), _paper(run_by or module))
+
+        app.command(command)(declared(flags)(run))
+        return flags
+
+    return with_command
+
+
+def _paper(module: str) -> Any:
+    return importlib.import_module(f"precad.lab.papers.{module}")
+
+
+def _train(flags: TrainingFlags, command: str, module: Any, run_by: Any) -> None:
+    """Run the experiment and say what came out."""
     import torch
 
-    from precad.deploy.localhost.deployment import default_output
+    from precad.deploy.run_folder import default_output
     from precad.lab.papers import runner
     from precad.lab.simulation.workers import Workers
 
+    given = flags.given()
+    experiment = runner.asked_for(module, given, quick=given["quick"])
     runner.require_matplotlib()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    report = module.run(experiment, output or default_output(name), people, Workers.asked_for(*workers))
-    module.print_report(people, report)
+    if flags.threads is not None:
+        torch.set_num_threads(flags.threads)
+    folder = flags.output or default_output(flags.folder_name(command))
+    report = run_by.run(experiment, folder, people, Workers.asked_for(flags.workers, flags.ray))
+    run_by.print_report(people, report)
+    if flags.as_json:
+        write_json(report)
+
+
+def show(report: dict[str, Any], print_report: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
+    """Print a report that is computed, not trained, as JSON or for people."""
     if as_json:
-        sys.stdout.write(json.dumps(report) + "\n")
+        write_json(report, allow_nan=False)
+    else:
+        print_report(people, report)

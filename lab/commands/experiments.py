@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import (
-    Device,
-    ImagesName,
-    Json,
-    PicturesName,
-    RayAddress,
-    Threads,
-    WorkersNumber,
-    exit_codes,
-    people,
-)
-from precad.lab.commands.experiment_runs import ExperimentFolder, train
+from precad.deploy.cli.common import ImagesName, Json, PicturesName, exit_codes
+from precad.lab.commands.experiment_runs import TrainingFlags, show, trains
 from precad.lab.commands.xie_experiments import xie_app
 
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
@@ -35,11 +24,7 @@ def experiment_tightness(
     with exit_codes():
         from precad.lab.papers import tightness
 
-        report = tightness.tightness(quick=quick)
-        if as_json:
-            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
-        else:
-            tightness.print_tightness(people, report)
+        show(tightness.tightness(quick=quick), tightness.print_tightness, as_json=as_json)
 
 
 PaperImages = Annotated[ImagesName, typer.Option(help="mnist is the paper's.")]
@@ -49,77 +34,47 @@ Sigma = Annotated[float, typer.Option(help="Noise multiplier; the paper has 1, 1
 ExperimentQuick = Annotated[bool, typer.Option("--quick", help="Fewer rounds and one seed: minutes on two cores.")]
 
 
-@experiment_app.command("precad-mnist")
-def experiment_precad_mnist(
-    quick: ExperimentQuick = False,
-    seeds: Seeds = None,
+@trains(experiment_app, "precad-mnist", "precad.mnist")
+@dataclass(frozen=True, kw_only=True)
+class PrecadMnistFlags(TrainingFlags):
+    """PRECAD's Figure 2: privacy and accuracy by epoch, on MNIST (PRECAD_DATA)."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
     sigmas: Annotated[
         list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.5 and 2; repeat for several.")
-    ] = None,
-    rounds: Rounds = None,
-    dataset: PaperImages = ImagesName.MNIST,
-    model: Annotated[str, typer.Option(help="cnn takes the same pixels as they are, in [0, 1].")] = "cnn-standardised",
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """PRECAD's Figure 2: privacy and accuracy by epoch, on MNIST (PRECAD_DATA)."""
-    with exit_codes():
-        from precad.lab.papers.precad import mnist as module
-
-        experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or module.SIGMAS)),
-            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
-            dataset=dataset.value,
-            model=model,
-            device=device,
-        )
-        train(module, experiment, "precad-mnist", output, threads=threads, workers=(workers, ray), as_json=as_json)
+    ] = None
+    rounds: Rounds = None
+    dataset: PaperImages = ImagesName.MNIST
+    model: Annotated[str, typer.Option(help="cnn takes the same pixels as they are, in [0, 1].")] = "cnn-standardised"
 
 
-@experiment_app.command("precad-clients")
-def experiment_precad_clients(
-    quick: ExperimentQuick = False,
-    seeds: Seeds = None,
+@trains(experiment_app, "precad-clients", "precad.clients")
+@dataclass(frozen=True, kw_only=True)
+class PrecadClientsFlags(TrainingFlags):
+    """PRECAD's Figure 3: accuracy and running time by the number of clients, beside local and central DP."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
     numbers: Annotated[
         list[int] | None, typer.Option("--clients", help="Instead of 100, 200, 500, 1000; repeat for several.", min=2)
-    ] = None,
+    ] = None
     methods: Annotated[
         list[str] | None,
         typer.Option("--method", help="Of precad, local-dp, central, non-private, precad-mpc; all. Repeat."),
-    ] = None,
-    sigma: Sigma = 1.0,
-    rounds: Rounds = None,
-    dataset: PaperImages = ImagesName.MNIST,
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """PRECAD's Figure 3: accuracy and running time by the number of clients, beside local and central DP."""
-    with exit_codes():
-        from precad.lab.papers.precad import clients as module
-
-        experiment = module.Experiment(
-            numbers=tuple(dict.fromkeys(numbers or module.NUMBERS)),
-            methods=tuple(methods or ()),
-            sigma=sigma,
-            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
-            dataset=dataset.value,
-            device=device,
-        )
-        train(module, experiment, "precad-clients", output, threads=threads, workers=(workers, ray), as_json=as_json)
+    ] = None
+    sigma: Sigma = 1.0
+    rounds: Rounds = None
+    dataset: PaperImages = ImagesName.MNIST
 
 
-@experiment_app.command("precad-backdoor")
-def experiment_precad_backdoor(
-    quick: ExperimentQuick = False,
-    seeds: Seeds = None,
+@trains(experiment_app, "precad-backdoor", "precad.backdoor")
+@dataclass(frozen=True, kw_only=True)
+class PrecadBackdoorFlags(TrainingFlags):
+    """PRECAD's Figures 4 and 5: what K backdoor attackers of 100 clients do under which defence."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
     attackers: Annotated[
         list[int] | None,
         typer.Option(
@@ -127,123 +82,62 @@ def experiment_precad_backdoor(
             help="K; instead of 5 and 10, or 1 and 3 on CIFAR-10 (5, or 3, with --quick); repeat for several.",
             min=1,
         ),
-    ] = None,
+    ] = None
     undivided: Annotated[
         bool,
         typer.Option("--undivided", help="Each attacker of a round uploads the whole malicious update, not its part."),
-    ] = False,
-    sigma: Sigma = 1.0,
-    rounds: Rounds = None,
-    dataset: Annotated[
-        PicturesName, typer.Option(help="The pixel pattern; on cifar10 the semantic backdoor.")
-    ] = PicturesName.MNIST,
+    ] = False
+    sigma: Sigma = 1.0
+    rounds: Rounds = None
+    dataset: Annotated[PicturesName, typer.Option(help="The pixel pattern; on cifar10 the semantic backdoor.")] = (
+        PicturesName.MNIST
+    )
     model: Annotated[
         str | None, typer.Option(help="In place of cnn-standardised and cifar; cnn-rgb is four times as fast as cifar.")
-    ] = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """PRECAD's Figures 4 and 5: what K backdoor attackers of 100 clients do under which defence."""
-    with exit_codes():
-        from precad.lab.papers.precad import backdoor as module
+    ] = None
 
-        quick_attackers = module.QUICK_ATTACKERS.get(dataset.value, module.QUICK_ATTACKERS["mnist"])
-        experiment = module.Experiment(
-            attackers=tuple(dict.fromkeys(attackers or (quick_attackers if quick else ()))),
-            sigma=sigma,
-            divides=not undivided,
-            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
-            dataset=dataset.value,
-            model=model,
-            device=device,
-        )
-        train(module, experiment, "precad-backdoor", output, threads=threads, workers=(workers, ray), as_json=as_json)
+    def given(self) -> dict[str, Any]:
+        """Return the flags as fields of the experiment are called."""
+        return super().given() | {"divides": not self.undivided}
 
 
-@experiment_app.command("central-local-backdoor")
-def experiment_central_local_backdoor(
-    quick: ExperimentQuick = False,
-    seeds: Seeds = None,
+@trains(experiment_app, "central-local-backdoor", "naseri.central_local_backdoor")
+@dataclass(frozen=True, kw_only=True)
+class CentralLocalBackdoorFlags(TrainingFlags):
+    """Naseri et al.: central DP, local DP and weaker defences against K backdoor attackers of 1000 clients."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
     attackers: Annotated[
         list[int] | None, typer.Option("--attackers", help="K; instead of 20 and 100; repeat for several.", min=1)
-    ] = None,
-    epsilon: Annotated[float, typer.Option(help="Budget of central DP, of a client.")] = 2.0,
-    rounds: Annotated[int | None, typer.Option(help="40 with --quick, else 200.", min=1)] = None,
-    dataset: PaperImages = ImagesName.MNIST,
-    model: Annotated[str, typer.Option(help="cnn has four times the parameters.")] = "cnn-half",
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Naseri et al.: central DP, local DP and weaker defences against K backdoor attackers of 1000 clients."""
-    with exit_codes():
-        from precad.lab.papers.naseri import central_local_backdoor as module
-
-        experiment = module.Experiment(
-            attackers=tuple(dict.fromkeys(attackers or module.ATTACKERS)),
-            budget=epsilon,
-            **_size(module, quick=quick, seeds=seeds, rounds=rounds),
-            dataset=dataset.value,
-            model=model,
-            device=device,
-        )
-        train(
-            module,
-            experiment,
-            "central-local-backdoor",
-            output,
-            threads=threads,
-            workers=(workers, ray),
-            as_json=as_json,
-        )
+    ] = None
+    budget: Annotated[float, typer.Option("--epsilon", help="Budget of central DP, of a client.")] = 2.0
+    rounds: Annotated[int | None, typer.Option(help="40 with --quick, else 200.", min=1)] = None
+    dataset: PaperImages = ImagesName.MNIST
+    model: Annotated[str, typer.Option(help="cnn has four times the parameters.")] = "cnn-half"
 
 
-@experiment_app.command("ptr-mnist")
-def experiment_ptr_mnist(
-    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 1.2: minutes.")] = False,
-    seeds: Seeds = None,
+@trains(experiment_app, "ptr-mnist", "ptr.mnist")
+@dataclass(frozen=True, kw_only=True)
+class PtrMnistFlags(TrainingFlags):
+    """The PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted MNIST, at equal proved epsilon."""
+
+    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 1.2: minutes.")] = False
+    seeds: Seeds = None
     corruptions: Annotated[
         list[str] | None, typer.Option("--corruption", help="Such as label-0.1 or sign-flip-0.1; Table 1's seven.")
-    ] = None,
+    ] = None
     epsilons: Annotated[
         list[float] | None, typer.Option("--epsilon", help="Instead of 3 and 5; repeat for several.")
-    ] = None,
-    dataset: PaperImages = ImagesName.MNIST,
+    ] = None
+    dataset: PaperImages = ImagesName.MNIST
     model: Annotated[
         str | None,
         typer.Option(help="cnn, the paper's, unless given; cnn-half, that of --quick, takes a third of the time."),
-    ] = None,
-    dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Also DP-SGD, which trims nothing, as in Table 4.")] = False,
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """The PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted MNIST, at equal proved epsilon."""
-    with exit_codes():
-        from precad.lab.papers.ptr import mnist as module
-        from precad.lab.papers.ptr import settings as ptr_settings
-
-        usual = ptr_settings.QUICK_CORRUPTIONS if quick else [found.name for found in ptr_settings.CORRUPTIONS]
-        experiment = module.Experiment(
-            corruptions=tuple(dict.fromkeys(corruptions or usual)),
-            epsilons=tuple(dict.fromkeys(epsilons or (module.QUICK_EPSILONS if quick else module.EPSILONS))),
-            seeds=seeds or (1 if quick else 3),
-            dataset=dataset.value,
-            model=model or (module.QUICK_MODEL if quick else module.MODEL),
-            device=device,
-            with_dpsgd=dpsgd,
-        )
-        train(module, experiment, "ptr-mnist", output, threads=threads, workers=(workers, ray), as_json=as_json)
+    ] = None
+    with_dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Also DP-SGD, which trims nothing, as in Table 4.")] = (
+        False
+    )
 
 
 @experiment_app.command("ptr-accounting")
@@ -252,11 +146,7 @@ def experiment_ptr_accounting(as_json: Json = False) -> None:
     with exit_codes():
         from precad.lab.papers.ptr import accounting as ptr_accounting
 
-        report = ptr_accounting.ptr_accounting()
-        if as_json:
-            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
-        else:
-            ptr_accounting.print_ptr_accounting(people, report)
+        show(ptr_accounting.ptr_accounting(), ptr_accounting.print_ptr_accounting, as_json=as_json)
 
 
 @experiment_app.command("precad-noise")
@@ -265,14 +155,4 @@ def experiment_precad_noise(as_json: Json = False) -> None:
     with exit_codes():
         from precad.lab.papers.precad import noise as precad_noise
 
-        report = precad_noise.precad_noise()
-        if as_json:
-            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
-        else:
-            precad_noise.print_report(people, report)
-
-
-def _size(module: Any, *, quick: bool, seeds: int | None, rounds: int | None) -> dict[str, int]:
-    """How often and how long an experiment of PRECAD's paper trains."""
-    usual = module.QUICK_ROUNDS if quick else module.ROUNDS
-    return {"seeds": seeds or (1 if quick else 3), "rounds": rounds or usual}
+        show(precad_noise.precad_noise(), precad_noise.print_report, as_json=as_json)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Json, RayAddress, Threads, WorkersNumber, exit_codes, people, say
+from precad.deploy.cli.common import Json, RayAddress, Threads, WorkersNumber, exit_codes, people, say, write_json
 from precad.deploy.configuration import sections as configuration
 
 
@@ -31,20 +30,19 @@ def simulate(
         import torch
 
         from precad.deploy.configuration.demo import demo_config
-        from precad.deploy.figures import to_json
-        from precad.deploy.localhost.deployment import default_output
+        from precad.deploy.run_folder import default_output
         from precad.lab.simulation import simulate as simulation
         from precad.lab.simulation.shown import print_simulation
         from precad.lab.simulation.workers import Workers
 
         if threads is not None:
             torch.set_num_threads(threads)
-        raw = demo_config() if config is None else configuration.read_toml(config)
+        raw = demo_config() if config is None else configuration.read_local(config)
         plan = simulation.resolve(raw, rounds=rounds)
         folder = output or default_output(f"{plan.task.name}-simulated")
         summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
         print_simulation(people, summary)
         say(f"as a page   precad report {folder}")
         if as_json:
-            sys.stdout.write(to_json(summary) + "\n")
+            write_json(summary, allow_nan=False)
         simulation.require_fulfilled(summary)

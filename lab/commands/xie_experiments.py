@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Device, Json, PicturesName, RayAddress, Threads, WorkersNumber, exit_codes, people
-from precad.lab.commands.experiment_runs import ExperimentFolder, train
+from precad.deploy.cli.common import Json, PicturesName, exit_codes
+from precad.lab.commands.experiment_runs import TrainingFlags, show, trains
 
 xie_app = typer.Typer()
 """Commands of `precad experiment`, which takes them in."""
@@ -38,13 +37,6 @@ CertifiedPictures = Annotated[PicturesName, typer.Option(help="Digits 0 and 1, o
 CertifiedPairs = Annotated[
     PairsName, typer.Option(help="Digits 0 and 1, cifar10's airplanes and birds, or negative and positive tweets.")
 ]
-PublicStart = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE.npy",
-        help="Public model to start from; on cifar10 and tweets, one is trained on other records unless this is given.",
-    ),
-]
 
 
 class AttackLevel(StrEnum):
@@ -54,217 +46,125 @@ class AttackLevel(StrEnum):
     INSTANCE = "instance"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _PublicStartFlags(TrainingFlags):
+    """Flags of an experiment on models that may start from public data."""
+
+    public_start: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npy",
+            help="Public model to start from; on cifar10 and tweets, one is trained on other records unless this is "
+            "given.",
+        ),
+    ] = None
+
+
 @xie_app.command("xie-tables")
 def experiment_xie_tables(as_json: Json = False) -> None:
     """The epsilons that Xie and others print, beside their reproduction and what is proved."""
     with exit_codes():
         from precad.lab.papers.xie import tables as xie_tables
 
-        report = xie_tables.xie_tables()
-        if as_json:
-            sys.stdout.write(json.dumps(report, allow_nan=False) + "\n")
-        else:
-            xie_tables.print_xie_tables(people, report)
+        show(xie_tables.xie_tables(), xie_tables.print_xie_tables, as_json=as_json)
 
 
-@xie_app.command("userdp-certified")
-def experiment_userdp_certified(
-    quick: CertifiedQuick = False,
-    seeds: CertifiedSeeds = None,
+@trains(xie_app, "userdp-certified", "xie.userdp_certified", run_by="xie.certified_accuracy")
+@dataclass(frozen=True, kw_only=True)
+class UserDpCertifiedFlags(_PublicStartFlags):
+    """Xie et al.'s Tables 4 to 6 and Figures 1 to 3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
+
+    quick: CertifiedQuick = False
+    seeds: CertifiedSeeds = None
     sigmas: Annotated[
         list[float] | None,
         typer.Option("--sigma", help="Instead of 1, 1.8, 2.3; on cifar10 1.7, 3, 6; of tweets 1, 2, 3. Repeat."),
-    ] = None,
-    rounds: CertifiedRounds = None,
+    ] = None
+    rounds: CertifiedRounds = None
     clipping: Annotated[
         str, typer.Option(help="flat, per-layer or private-quantile; other ways than flat are Figure 2.")
-    ] = "flat",
+    ] = "flat"
     dirichlet_alpha: Annotated[
         float | None, typer.Option(help="Deal records by a Dirichlet distribution, not i.i.d.: Figure 3 has 1 and 0.5.")
-    ] = None,
-    dataset: CertifiedPairs = PairsName.MNIST,
-    public_start: PublicStart = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Tables 4 to 6 and Figures 1 to 3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
-    with exit_codes():
-        from precad.lab.papers.xie import certified_accuracy, certified_setting
-        from precad.lab.papers.xie import userdp_certified as module
-
-        experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or ())),
-            seeds=seeds or (module.QUICK_SEEDS if quick else certified_setting.SEEDS),
-            rounds=rounds,
-            dataset=dataset.value,
-            device=device,
-            public_start=public_start,
-            clipping=clipping,
-            dirichlet_alpha=dirichlet_alpha,
-        )
-        train(
-            certified_accuracy,
-            experiment,
-            "userdp-certified",
-            output,
-            threads=threads,
-            workers=(workers, ray),
-            as_json=as_json,
-        )
+    ] = None
+    dataset: CertifiedPairs = PairsName.MNIST
 
 
-@xie_app.command("insdp-certified")
-def experiment_insdp_certified(
-    quick: CertifiedQuick = False,
-    seeds: CertifiedSeeds = None,
+@trains(xie_app, "insdp-certified", "xie.insdp_certified", run_by="xie.certified_accuracy")
+@dataclass(frozen=True, kw_only=True)
+class InsDpCertifiedFlags(_PublicStartFlags):
+    """Xie et al.'s Tables 7, 8 and Figures 5a, 6a: InsDP-FedAvg's accuracy, certified against poisoned records."""
+
+    quick: CertifiedQuick = False
+    seeds: CertifiedSeeds = None
     sigmas: Annotated[
         list[float] | None, typer.Option("--sigma", help="Instead of 3, 5, 10; on cifar10 2, 4, 8. Repeat.")
-    ] = None,
-    rounds: CertifiedRounds = None,
-    dataset: CertifiedPictures = PicturesName.MNIST,
-    public_start: PublicStart = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Tables 7, 8 and Figures 5a, 6a: InsDP-FedAvg's accuracy, certified against poisoned records."""
-    with exit_codes():
-        from precad.lab.papers.xie import certified_accuracy, certified_setting
-        from precad.lab.papers.xie import insdp_certified as module
-
-        row = module.row_of(dataset.value)
-        experiment = module.Experiment(
-            sigmas=tuple(dict.fromkeys(sigmas or (row.quick_sigmas if quick else ()))),
-            seeds=seeds or (row.quick_seeds if quick else certified_setting.SEEDS),
-            rounds=rounds,
-            dataset=dataset.value,
-            device=device,
-            public_start=public_start,
-        )
-        train(
-            certified_accuracy,
-            experiment,
-            "insdp-certified",
-            output,
-            threads=threads,
-            workers=(workers, ray),
-            as_json=as_json,
-        )
+    ] = None
+    rounds: CertifiedRounds = None
+    dataset: CertifiedPictures = PicturesName.MNIST
 
 
-@xie_app.command("xie-attack-cost")
-def experiment_xie_attack_cost(
-    level: Annotated[AttackLevel, typer.Option(help="Clients that are attackers, or poisoned records of one.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Two attacks, one k, few trainings: minutes.")] = False,
+@trains(xie_app, "xie-attack-cost", "xie.attack_cost")
+@dataclass(frozen=True, kw_only=True)
+class XieAttackCostFlags(_PublicStartFlags):
+    """Xie et al.'s Figures 4, 5b-e, 6b-e, 7 and 10: what attacks cost, certified and measured."""
+
+    level: Annotated[AttackLevel, typer.Option(help="Clients that are attackers, or poisoned records of one.")]
+    quick: Annotated[bool, typer.Option("--quick", help="Two attacks, one k, few trainings: minutes.")] = False
     seeds: Annotated[
         int | None, typer.Option(help="Trainings of each attack; 2 with --quick, else 10; the paper has 100.", min=1)
-    ] = None,
+    ] = None
     clean_seeds: Annotated[
         int | None, typer.Option(help="Trainings without attackers; 4 with --quick, else 40.", min=1)
-    ] = None,
+    ] = None
     sigmas: Annotated[
         list[float] | None,
         typer.Option("--sigma", help="Instead of the paper's: on mnist 2.5, or 10 for records. Repeat."),
-    ] = None,
+    ] = None
     attackers: Annotated[
         list[int] | None, typer.Option("--attackers", help="k, at most 20; instead of the level's; repeat for several.")
-    ] = None,
+    ] = None
     attacks: Annotated[
         list[str] | None, typer.Option("--attack", help="Such as label-flip; the level's unless given.")
-    ] = None,
+    ] = None
     poison_shares: Annotated[
         list[float] | None,
         typer.Option(
             "--poison-share", help="Of an attacking client's records (alpha), in (0, 1]; all unless given. Repeat."
         ),
-    ] = None,
+    ] = None
     cost_bound: Annotated[
         float | None, typer.Option(help="Cost by cross-entropy, cut off here (the paper: 0.5 on mnist), not by share.")
-    ] = None,
+    ] = None
     rounds: Annotated[
         int | None, typer.Option(help="In place of the paper's: on mnist 5, or 4 for records.", min=1)
-    ] = None,
-    dataset: CertifiedPairs = PairsName.MNIST,
-    public_start: PublicStart = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Figures 4, 5b-e, 6b-e, 7 and 10: what attacks cost, certified and measured."""
-    with exit_codes():
-        from precad.lab.papers.xie import attack_cost as module
+    ] = None
+    dataset: CertifiedPairs = PairsName.MNIST
 
-        experiment = module.Experiment(
-            level=level.value,
-            sigmas=tuple(dict.fromkeys(sigmas or ())),
-            attackers=tuple(dict.fromkeys(attackers or (module.QUICK_ATTACKERS if quick else ()))),
-            attacks=tuple(
-                dict.fromkeys(attacks or (module.quick_attacks(level.value, dataset.value) if quick else ()))
-            ),
-            rounds=rounds,
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            clean_seeds=clean_seeds or (module.QUICK_CLEAN_SEEDS if quick else module.CLEAN_SEEDS),
-            poison_shares=tuple(dict.fromkeys(poison_shares or ())),
-            cost_bound=cost_bound,
-            dataset=dataset.value,
-            device=device,
-            public_start=public_start,
-        )
-        name = f"xie-attack-cost-{level.value}"
-        train(module, experiment, name, output, threads=threads, workers=(workers, ray), as_json=as_json)
+    def folder_name(self, command: str) -> str:
+        """Return the command with its level."""
+        return f"{command}-{self.level.value}"
 
 
-@xie_app.command("xie-defences")
-def experiment_xie_defences(
-    quick: Annotated[bool, typer.Option("--quick", help="k = 10 only, few trainings: minutes.")] = False,
+@trains(xie_app, "xie-defences", "xie.defences")
+@dataclass(frozen=True, kw_only=True)
+class XieDefencesFlags(_PublicStartFlags):
+    """Xie et al.'s Table 9: accuracy under attack of their certification, beside Krum and other aggregation rules."""
+
+    quick: Annotated[bool, typer.Option("--quick", help="k = 10 only, few trainings: minutes.")] = False
     seeds: Annotated[
         int | None, typer.Option(help="Trainings whose mean confidence predicts; 3 with --quick, else 20.", min=1)
-    ] = None,
-    rule_seeds: Annotated[
-        int | None, typer.Option(help="Trainings of each rule; 1 with --quick, else 5.", min=1)
-    ] = None,
-    sigma: Annotated[float | None, typer.Option(help="Instead of 1.8, or 2.3 on cifar10.")] = None,
+    ] = None
+    rule_seeds: Annotated[int | None, typer.Option(help="Trainings of each rule; 1 with --quick, else 5.", min=1)] = (
+        None
+    )
+    sigma: Annotated[float | None, typer.Option(help="Instead of 1.8, or 2.3 on cifar10.")] = None
     attackers: Annotated[
         list[int] | None, typer.Option("--attackers", help="k of 200; instead of 2, 3, 5, 10; repeat for several.")
-    ] = None,
-    attacks: Annotated[
-        list[str] | None, typer.Option("--attack", help="Such as stat-opt; all three unless given.")
-    ] = None,
-    rules: Annotated[list[str] | None, typer.Option("--rule", help="Such as krum; all seven unless given.")] = None,
-    rounds: CertifiedRounds = None,
-    dataset: CertifiedPictures = PicturesName.MNIST,
-    public_start: PublicStart = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    workers: WorkersNumber = 1,
-    ray: RayAddress = None,
-    output: ExperimentFolder = None,
-    as_json: Json = False,
-) -> None:
-    """Xie et al.'s Table 9: accuracy under attack of their certification, beside Krum and other aggregation rules."""
-    with exit_codes():
-        from precad.lab.papers.xie import defences as module
-
-        experiment = module.Experiment(
-            dataset=dataset.value,
-            sigma=sigma,
-            attackers=tuple(dict.fromkeys(attackers or (module.QUICK_ATTACKERS if quick else module.ATTACKERS))),
-            attacks=tuple(dict.fromkeys(attacks or module.ATTACK_NAMES)),
-            rules=tuple(dict.fromkeys(rules or module.RULES)),
-            rounds=rounds,
-            seeds=seeds or (module.QUICK_SEEDS if quick else module.SEEDS),
-            rule_seeds=rule_seeds or (module.QUICK_RULE_SEEDS if quick else module.RULE_SEEDS),
-            device=device,
-            public_start=public_start,
-        )
-        train(module, experiment, "xie-defences", output, threads=threads, workers=(workers, ray), as_json=as_json)
+    ] = None
+    attacks: Annotated[list[str] | None, typer.Option("--attack", help="Such as stat-opt; all three unless given.")] = (
+        None
+    )
+    rules: Annotated[list[str] | None, typer.Option("--rule", help="Such as krum; all seven unless given.")] = None
+    rounds: CertifiedRounds = None
+    dataset: CertifiedPictures = PicturesName.MNIST

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
+from precad.deploy.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Evaluations, Outcome
 
@@ -93,9 +93,8 @@ def draw(axes: Any, outcomes: Sequence[Outcome], *, k: int, defences: Sequence[s
 
 def print_cases(console: Console, report: Mapping[str, Any], *, title: str, extra: Mapping[str, Shown]) -> None:
     """Print the cases for people. extra: further columns, and what each shows of a case."""
-    table = Table(title=title, title_justify="left", caption=floor_in_words(), caption_justify="left")
-    for column in ("K", "defence", "accuracy", "backdoor accuracy", *extra):
-        table.add_column(column, justify="left" if column == "defence" else "right")
+    columns = ("K", "defence", "accuracy", "backdoor accuracy", *extra)
+    table = titled(title, *columns, words=("defence",), caption=floor_in_words())
     for case in report["cases"]:
         shares = (share(case["accuracy"]), share(case["backdoor"]))
         table.add_row(str(case["attackers"]), case["defence"], *shares, *(show(case) for show in extra.values()))

@@ -14,13 +14,13 @@ An experiment of the same cases in the same folder is continued, run by run; mor
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from precad.clients.gradients.engine import RecordEngine
+from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import plain
 from precad.deploy.files.whole_file import write_whole
@@ -219,6 +220,23 @@ def largest_epsilon(outcome: Outcome, guarantee: int = 0) -> float | str | None:
     return None if None in epsilons else plain(max(map(float, epsilons)))
 
 
+def asked_for(module: Any, given: Mapping[str, Any], *, quick: bool) -> Any:
+    """Return a module's experiment: of what is given its fields, then what --quick takes, then the paper's values.
+
+    None and an empty list are nothing given. Raises ConfigError.
+    """
+    names = {field.name for field in fields(module.Experiment)}
+    found = {name: _as_field(value) for name, value in given.items() if name in names and value not in (None, [])}
+    return module.Experiment(**((module.quick(found) if quick else {}) | found))
+
+
+def _as_field(value: Any) -> Any:
+    """Return a flag's value as fields have it: a list's without repetitions, a name's as text."""
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(value))
+    return value.value if isinstance(value, Enum) else value
+
+
 def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
     """Return what a report begins with: which experiment, the fields of its dataclass, and where it is."""
     return {"experiment": name, **asdict(experiment), "output": str(folder)}
@@ -288,9 +306,4 @@ def _legends_below(figure: Any, panels: Sequence[Any]) -> None:
 def require_matplotlib() -> Any:
     """Return pyplot, drawing into files. Raises ConfigError when it is missing, which is asked for before anything is
     run."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        matplotlib.use("Agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise ConfigError('matplotlib: expected for the figure, found none: pip install "precad[bench]"') from None
+    return load_pyplot(ConfigError('matplotlib: expected for the figure, found none: pip install "precad[bench]"'))

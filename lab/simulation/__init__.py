@@ -1,6 +1,8 @@
 """Federated training in one process, for research: PRECAD's rounds, and what they are compared with.
 
     simulate         the same task in one process, for many seeds
+    apps             clients given as objects, with records and a model of their own
+    app_digests      digests of their records and code, by which a folder is continued with the same only
     shown            how far they are, and what came out
     workers          trainings side by side
     config           What the operator of a simulation configures

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Literal
+
+from precad.deploy.reporting.numbers import rounded_up
 
 REALISED = "of the rounds that there were, if no draw is discarded"
 """Text of a note about an epsilon without `epsilon_if_discarded`."""
@@ -38,10 +39,10 @@ class Guarantee:
         rests = f"; {self.note}" if self.note else ""
         if self.epsilon is None:
             return f"no guarantee for one {self.unit} against {self.against}{rests}"
-        text = f"epsilon <= {_rounded_up(self.epsilon)}"
+        text = f"epsilon <= {rounded_up(self.epsilon)}"
         if self.epsilon_if_discarded is not None:
-            if_none = f"({_rounded_up(self.epsilon)} if no draw is discarded)"
-            text = f"epsilon <= {_rounded_up(self.epsilon_if_discarded)} {if_none}"
+            if_none = f"({rounded_up(self.epsilon)} if no draw is discarded)"
+            text = f"epsilon <= {rounded_up(self.epsilon_if_discarded)} {if_none}"
         where = " in real arithmetic" if self.in_real_arithmetic else ""
         what = f"for one {self.unit} (proved bound{where}, add/remove)"
         return f"{text} at delta = {self.delta} {what} against {self.against}{rests}"
@@ -58,10 +59,6 @@ class Guarantee:
             "note": self.note,
             "sentence": str(self),
         }
-
-
-def _rounded_up(epsilon: float) -> str:
-    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
 def _plain(epsilon: float | None) -> float | str | None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from precad.clients.errors import ArgumentError, MissingDataError
 from precad.deploy.configuration.sections import read_toml
 from precad.deploy.errors import ConfigError
-from precad.deploy.reporting.runs import Run, Statement, Trained
+from precad.deploy.reporting.runs import Run, Statement, Trained, names_own
 from precad.lab.simulation import SeededRandomness, Simulation
 from precad.lab.simulation.simulate import resolve
 
@@ -30,8 +30,8 @@ def with_epsilon_by_round(run: Run) -> Run:
 
     Raises ConfigError where the summary's epsilons are not those of its configuration and seeds.
     """
-    if run.names_other_code:
-        return _noted(run, "its configuration names code of its own, which a report does not run")
+    if (what := names_own(run)) is not None:
+        return _noted(run, f"its configuration names {what}")
     try:
         simulation = resolve(_offline(read_toml(run.folder / "config.toml"))).simulation(0)
     except MissingDataError:

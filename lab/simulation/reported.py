@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import Field
 
 from precad.clients.attacks import PixelBackdoor
-from precad.clients.config import AttackName, ClientConfig
+from precad.clients.config import AttackName
 from precad.deploy.configuration.sections import parse_section, read_toml
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
@@ -19,8 +19,9 @@ from precad.deploy.reporting.runs import Round, Run, RunReader, Statement, Train
 from precad.deploy.reporting.settings import shown_client, shown_section, shown_task
 from precad.dp.accountants.pld import Unit
 from precad.lab.simulation import SimulationSettings
-from precad.lab.simulation.algorithms import Deployed
+from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.lab.simulation.replay import with_epsilon_by_round
+from precad.lab.simulation.simulate import client_of
 from precad.protos.task.task import Task
 
 _ALONE: Final = (*get_args(AttackName), PixelBackdoor.name)
@@ -71,8 +72,7 @@ def read_simulated(path: Path) -> Run:
     other."""
     raw = read_toml(path / "config.toml")
     task = parse_section(Task, raw.get("task", {}), "task", base=path)
-    nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
-    client = parse_section(ClientConfig, {**nowhere, **_section(path, raw.get("client", {}))}, "client", base=path)
+    client = client_of(_section(path, raw.get("client", {})))
     settings = parse_section(SimulationSettings, raw.get("simulation", {}), "simulation", base=path)
     summary = read_object(path / "summary.json", _Summary)
     for seed, n in Counter(training.seed for training in summary.seeds).items():
@@ -80,7 +80,8 @@ def read_simulated(path: Path) -> Run:
             raise ConfigError(f"{path}: seeds: expected different ones, found {seed} {n} times")
     if summary.algorithm != settings.algorithm:
         raise ConfigError(f"{path}: algorithm: expected {settings.algorithm!r}, found {summary.algorithm!r}")
-    attack = settings.attack
+    attack, kind = settings.attack, ALGORITHMS.get(settings.algorithm)
+    has_two_servers = kind is not None and kind.has_two_servers
     return Run(
         folder=path,
         label=path.absolute().name,
@@ -88,7 +89,8 @@ def read_simulated(path: Path) -> Run:
         task=task,
         client=client,
         is_simulation=True,
-        is_validated=_is_validated(settings),
+        has_two_servers=has_two_servers,
+        is_validated=has_two_servers and settings.validation,
         names_other_code=any(map(is_import_path, _named(task, settings))),
         reacting_attack=None if attack is None or attack.kind in _ALONE else attack.kind,
         trainings=tuple(_training(path, seed, task) for seed in summary.seeds),
@@ -100,10 +102,6 @@ def read_simulated(path: Path) -> Run:
             **shown_section("simulation", settings.model_dump()),
         },
     )
-
-
-def _is_validated(settings: SimulationSettings) -> bool:
-    return settings.algorithm == Deployed.name or (settings.algorithm == "precad" and settings.validation)
 
 
 def _named(task: Task, settings: SimulationSettings) -> list[str]:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from precad.lab.simulation import RoundMetrics
-from precad.lab.simulation.algorithms import Deployed
+from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.lab.simulation.workers import Workers
 
 
@@ -44,20 +44,28 @@ def side_by_side(
     return list(track(workers.run(jobs), what, len(jobs), console=console, transient=True, disable=is_silent))
 
 
+def _quality(run: Mapping[str, Any]) -> str:
+    """Return the metrics that were asked for, and the accuracy where labels are classes."""
+    accuracy = {} if run["accuracy"] is None else {"accuracy": run["accuracy"]}
+    found = {**accuracy, **run.get("metrics", {})}
+    return ", ".join(f"test {name} {value:.3f}" for name, value in found.items())
+
+
 def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
     """Print what was trained, and what it guarantees, for people."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     name = summary["algorithm"]
-    name = f"{summary['task_algorithm']} as deployed" if name == Deployed.name else name
+    kind = ALGORITHMS.get(name)
+    name = f"{summary['task_algorithm']} as deployed" if kind is not None and kind.is_of_any_task else name
     table.add_row("training", f"{name}, {summary['clients']} clients, {summary['model']}")
     for run in summary["seeds"]:
         attack = "" if run["attack_success"] is None else f", attack success {run['attack_success']:.3f}"
         speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"
         table.add_row(
             f"seed {run['seed']}",
-            f"test accuracy {run['accuracy']:.3f}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
+            f"{_quality(run)}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
         )
         if run["learnt_bound"] is not None:
             table.add_row("", f"updates clipped to {run['learnt_bound']:.4g} in the end, a bound that was learnt")

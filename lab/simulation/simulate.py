@@ -8,7 +8,8 @@ sections of servers and operators are ignored. A run leaves one folder:
     seed-N.npz    where the training stands, as of its last evaluation; the final model at the end
     summary.json  what `--json` prints
 
-A folder that holds the same configuration is continued: finished seeds stay, others start from where they stand. A
+A folder that holds the same configuration is continued: finished seeds stay, others start from where they stand. Of
+apps it also holds digests (`precad.lab.simulation.app_digests`): other records or other code are refused. A
 field that the folder's file does not have, being older, has its default there. More rounds than the folder's may be
 asked for: every seed continues to the model that it would have without the halt. A training that leaves the finite
 numbers ends before the round in which it does, and the summary says so. The files are all there, and the command ends
@@ -39,9 +40,14 @@ from rich.console import Console
 from precad.clients.attacks import ATTACKS
 from precad.clients.config import ClientConfig
 from precad.clients.gradients.engine import RecordEngine, resolve_device
-from precad.clients.records import DataSource, Records, Split
-from precad.clients.training import evaluation
-from precad.deploy.configuration.local import DEFAULT_MODEL, declared_records, load_split, supply_model_dimension
+from precad.clients.models.learning import Learning
+from precad.clients.records import Records, Split
+from precad.deploy.configuration.local import (
+    complete_task,
+    local_source,
+    require_enrolled_attackers,
+    supply_own_records,
+)
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.files.whole_file import write_whole
@@ -51,6 +57,7 @@ from precad.lab.simulation.shown import progress_bar, side_by_side
 from precad.lab.simulation.simulation import Progress
 from precad.lab.simulation.workers import Workers
 from precad.protos.messages import convert
+from precad.protos.task.algorithms import names_default
 from precad.protos.task.model_update import learnt_bound
 from precad.protos.task.task import Task
 from precad.servers.store.folder import load_initial_model
@@ -73,6 +80,8 @@ class Plan:
     records: dict[str, Records]
     initial: NDArray[np.float32] | None = None
     """In place of the task's initial model, (d,)."""
+    learning: Learning | None = None
+    """In place of the model, the loss and the metrics that the configuration names."""
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
         """Return a training that has not begun. Raises ArgumentError."""
@@ -87,6 +96,7 @@ class Plan:
             memory_mb=self.client.memory_mb,
             engine=engine,
             initial=self.initial,
+            learning=Learning.of_task(self.task, self.client.metrics) if self.learning is None else self.learning,
         )
 
 
@@ -101,22 +111,19 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r}")
     sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
     task, client = sections["task"], sections["client"]
-    if task.get("algorithm", "precad") != "precad":
+    if not names_default(task):
         sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
-    config = _client_of(client)
+    supply_own_records(client)
+    config = client_of(client)
     if rounds is not None:
         task["rounds"] = rounds
-    supply_model_dimension(task)
-    source = DataSource.of(config)
-    split = load_split(source, task.get("model", DEFAULT_MODEL))
-    ids = task.get("clients")
-    if not isinstance(ids, Mapping):  # of a table the numbers are declared, whatever the data set deals
-        task["clients"] = declared_records(_ids(ids), source, split)
+    clients = task.get("clients")  # of a table the numbers are declared, whatever the data set deals
+    ids = None if isinstance(clients, Mapping) else ids_of(clients)
+    source = local_source(config, {**task, "clients": clients if ids is None else ids})
+    split = complete_task(task, source, ids)
     valid = parse_section(Task, task, "task", base=Path())
-    for name in config.attacks:
-        if name not in valid.clients:
-            raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
+    require_enrolled_attackers(config, valid)
     initial = _initial_of(settings, sections["simulation"], valid)
     return Plan(
         raw={"task": valid.model_dump(exclude_none=True), "client": client, "simulation": sections["simulation"]},
@@ -148,7 +155,8 @@ def _initial_of(settings: SimulationSettings, section: dict[str, Any], task: Tas
     return initial
 
 
-def _client_of(section: Mapping[str, Any]) -> ClientConfig:
+def client_of(section: Mapping[str, Any]) -> ClientConfig:
+    """Return the `[client]` section of a simulation, whose clients have no certificates. Raises ConfigError."""
     nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
     return parse_section(ClientConfig, {**nowhere, **section}, "client", base=Path().absolute())
 
@@ -160,7 +168,7 @@ def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _ids(clients: object) -> list[Any]:
+def ids_of(clients: object) -> list[Any]:
     """Return ids of a number of clients, or a list of them. Raises ConfigError."""
     if isinstance(clients, int) and not isinstance(clients, bool):
         if not 2 <= clients <= 1_000_000:
@@ -207,7 +215,7 @@ class Runs:
             for done in simulation.run():
                 file.write(json.dumps(done.to_json()) + "\n")
                 on_round(done)
-                if done.accuracy is not None:
+                if done.is_evaluated:
                     file.flush()
                     self._save(simulation, seed)
         self._save(simulation, seed)
@@ -259,15 +267,15 @@ class Runs:
         rounds, diverged = simulation.progress.rounds, simulation.diverged
         every = self.plan.settings.evaluate_every
         due = [line for line in lines if (line["round"] + 1) % every == 0 or line["round"] + 1 == rounds]
-        model = simulation.progress.parameters[: self.plan.task.n_parameters]
         in_rounds = sum(line["seconds"] for line in lines)
         return {
             "seed": seed,
             "rounds": rounds,
             "ended": _ended(simulation),
             "diverged_in_round": None if diverged is None else diverged.round,
-            "model_is_finite": evaluation.is_finite(model, self.plan.task.model, self.plan.split.test),
+            "model_is_finite": simulation.is_finite(),
             "accuracy": simulation.accuracy(),
+            **({"metrics": found} if (found := simulation.measured()) else {}),
             "accuracy_of_last_evaluations": _mean_of_last(due, "accuracy"),
             "learnt_bound": learnt_bound(simulation.progress.parameters, simulation.task),
             "attack_success": simulation.attack_success(),
@@ -298,6 +306,10 @@ def _require_same(plan: Plan, config: Path) -> None:
         raise ConfigError(f"--output: expected a configuration of this version, found {config}: {error}") from None
     if not is_same:
         raise ConfigError(f"--output: expected the same configuration, found another in {config}")
+    ours, theirs = _section(plan.raw, "app"), _section(found, "app")
+    if ours != theirs:  # of objects, which the file cannot hold: digests of records and code
+        names = ", ".join(f"app.{name}" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name))
+        raise ConfigError(f"--output: expected the same records and code of apps, found others in {config}: {names}")
 
 
 def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -308,7 +320,7 @@ def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     sections = (
         parse_section(Task, _section(resolved, "task"), "task", base=Path()),
-        _client_of(_section(resolved, "client")),
+        client_of(_section(resolved, "client")),
         parse_section(SimulationSettings, _section(resolved, "simulation"), "simulation", base=Path()),
     )
     return [section.model_dump(exclude={"initial_model"}) for section in sections]
@@ -345,6 +357,7 @@ def run_plan(
         "algorithm": plan.settings.algorithm,
         "task_algorithm": plan.task.algorithm,
         "model": plan.task.model,
+        "model_arguments": plan.task.model_arguments,
         "dim": plan.task.dim,
         "clients": len(plan.task.clients),
         "device": str(resolve_device(plan.client.device)),

@@ -30,9 +30,10 @@ from precad.clients.errors import (
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.model_stack import ModelStack, own_models
 from precad.clients.gradients.record_range import require_range
-from precad.clients.models import networks
 from precad.clients.models.extension import imported
-from precad.clients.records import Records, Split, example_of, joined
+from precad.clients.models.learning import Learning
+from precad.clients.models.metrics import has_accuracy
+from precad.clients.records import Records, Split, example_label_of, example_of, joined
 from precad.clients.training import evaluation
 from precad.lab.simulation.algorithms import ALGORITHMS, Algorithm
 from precad.lab.simulation.attackers import ATTACKERS
@@ -69,6 +70,9 @@ class RoundMetrics:
     """On the test records; None where this round was not evaluated."""
     attack_success: float | None
     """The attackers' accuracy on what they aim at, where they aim at anything."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that were asked for, by name."""
+    is_evaluated: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return one line of metrics.jsonl; what was not measured is left out."""
@@ -79,8 +83,9 @@ class RoundMetrics:
             "rejected": list(self.rejected),
             "seconds": round(self.seconds, 6),
         }
-        measured = {"accuracy": self.accuracy, "attack_success": self.attack_success}
-        return line | {name: value for name, value in measured.items() if value is not None}
+        usual = {"accuracy": self.accuracy, "attack_success": self.attack_success}
+        line |= {name: value for name, value in usual.items() if value is not None}
+        return line | ({"metrics": dict(self.measured)} if self.measured else {})
 
 
 class Simulation:
@@ -99,22 +104,31 @@ class Simulation:
         memory_mb: int | None = None,
         engine: RecordEngine | None = None,
         initial: NDArray[np.float32] | None = None,
+        learning: Learning | None = None,
     ) -> None:
         """`attacks`: malicious clients beside those of the settings. `engine`: one for the task's model that exists
-        already. `initial`: in place of the task's initial model.
+        already. `initial`: in place of the task's initial model. `learning`: in place of the model and loss that the
+        task names, with what else is measured.
 
         Raises: ArgumentError (also UnknownNameError, ExtensionError), RecordMixingLayerError.
         """
         self.task, self.settings, self.test = task, settings, test
         self.attacks = {**(attacks or {}), **attacks_of(settings.attack, sorted(task.clients))}
         require_simulated(self.attacks.values())
-        model = networks.build(task.model)
+        self.learning = learning = Learning.of_task(task) if learning is None else learning
         if engine is None:
-            memory = None if memory_mb is None else memory_mb * 2**20
-            some = example_of(next(iter(records.values())))
-            engine = RecordEngine(model, some, device=device, memory_bytes=memory)
+            some = next(iter(records.values()))
+            engine = RecordEngine(
+                learning.build(0),
+                example_of(some),
+                loss=learning.loss,
+                label=example_label_of(some),
+                device=device,
+                memory_bytes=None if memory_mb is None else memory_mb * 2**20,
+            )
         trained = trained_on(records, self.attacks)
-        require_range(engine.model_copy(), {"test records": test, **{f"records of {c}": trained[c] for c in trained}})
+        of_clients = {f"records of {c}": own for c, own in trained.items()}
+        require_range(engine.model_copy(), {"test records": test, **of_clients}, learning.loss)
         self.federation = Federation(
             task=task,
             settings=settings,
@@ -129,7 +143,7 @@ class Simulation:
         self._ids = sorted(task.clients)
         aims = (attack.success_records(test) for attack in self.attacks.values())
         self._success = next((wanted for wanted in aims if wanted is not None), None)
-        self.progress = Progress(networks.initial_vector(task) if initial is None else initial.copy())
+        self.progress = Progress(learning.initial_vector(task) if initial is None else initial.copy())
         self.diverged: DivergedError | None = None
         """Why `run` ended before its time, if it did."""
 
@@ -172,16 +186,29 @@ class Simulation:
             seconds=seconds,
             accuracy=self.accuracy() if is_evaluated else None,
             attack_success=self.attack_success() if is_evaluated else None,
+            measured=self.measured() if is_evaluated else {},
+            is_evaluated=is_evaluated,
         )
 
-    def accuracy(self) -> float:
-        """Return the accuracy of the model as it is, on the test records."""
-        return evaluation.accuracy(self._model, self.task.model, self.test, device=self.federation.engine.device)
+    def accuracy(self) -> float | None:
+        """Return the accuracy of the model as it is, on the test records; None where labels are no classes."""
+        if not has_accuracy(self.learning.loss, self.test.labels):
+            return None
+        return evaluation.accuracy(self._model, self.learning.build(0), self.test, device=self.federation.engine.device)
+
+    def measured(self) -> dict[str, float]:
+        """Return the metrics that were asked for, on the test records."""
+        device, wanted = self.federation.engine.device, self.learning.metrics
+        return evaluation.measured(self._model, self.learning.build(0), self.test, wanted, device=device)
+
+    def is_finite(self) -> bool:
+        """Tell whether the model as it is, and what it says of some test records, is within the finite numbers."""
+        return evaluation.is_finite(self._model, self.learning.build(0), self.test)
 
     def attack_success(self) -> float | None:
         """See RoundMetrics."""
         device = self.federation.engine.device
-        return evaluation.attack_success(self._model, self.task.model, self._success, device=device)
+        return evaluation.attack_success(self._model, self.learning.build(0), self._success, device=device)
 
     @property
     def _model(self) -> NDArray[np.float32]:

@@ -33,7 +33,7 @@ WORDS_PER_SPAN: Final = 1 << 17
 """Half a millisecond of one core: below that, a second thread costs more than it saves."""
 TILES_BESIDE_OTHERS: Final = 4
 """Tiles that a thread takes at once when it is not alone, which costs one core 2 %. After each call it has to ask for
-Python's lock, and with calls of one tile two threads lose there what they gain (docs/performance.md)."""
+Python's lock, and with calls of one tile two threads lose there what they gain (docs/results/performance.md)."""
 
 
 class Words(Protocol):

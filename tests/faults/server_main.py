@@ -49,6 +49,7 @@ from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
 from precad.servers.rounds import round as round_module
+from precad.servers.rounds.equipment import Randomness
 from precad.servers.store.burnt_tuples import TupleLedger
 from precad.servers.store.checkpoints import Checkpoints
 from precad.servers.store.dealt_parts import DealLedger
@@ -114,7 +115,7 @@ def main(folder: Path, role: Role, point: str | None) -> None:
                 **database,
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
-            noise=lambda std, dim: np.zeros(dim, dtype=np.int64),
+            randomness=Randomness(noise=lambda std, dim: np.zeros(dim, dtype=np.int64)),
             on_state=lambda state: marks.write("in a round"),
         )
     try:

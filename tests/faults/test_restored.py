@@ -1,4 +1,4 @@
-"""Folders that are lost, or given back as they were earlier: what docs/runbook.md says of each.
+"""Folders that are lost, or given back as they were earlier: what docs/guides/runbook.md says of each.
 
 Failure means: a task that goes on although a server's past was undone, or that does not where the runbook says it does.
 (The one past that nobody can notice, that of all three servers at once, is not played.)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hashlib
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
@@ -22,6 +23,7 @@ from precad.clients.upload.session import parts_of
 from precad.mpc.channel import MemoryChannel
 from precad.mpc.gates import make_gate
 from precad.mpc.local import engines
+from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt, ServerTuples
@@ -33,14 +35,14 @@ from precad.protos.tls.transport import CHANNEL_OPTIONS, dial
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
 from precad.servers.links.peer import PeerLink, Send
-from precad.servers.rounds.equipment import Compute, Links, NoiseSource
+from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Links, NoiseSource, Randomness
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Collecting, RoundState
-from precad.servers.rounds.uploads import Spool
 from precad.servers.store.state import TaskState
 from tests.harness.pki import AGGREGATORS, Pki
+from tests.harness.room import roomy
 
 SCENARIO_TIMEOUT_S = 120.0
 """Many times what anything here takes: a scenario that hangs fails here, before the whole run's limit does."""
@@ -136,6 +138,25 @@ def sender(queue: asyncio.Queue[Any], on_message: Callable[[peer_pb2.PeerMessage
 # -- a round without transport -----------------------------------------------------------------------------------------
 
 
+async def upload_to(intake: Intake, submission: Submission, client: str = "") -> None:
+    """As the servicer of that server takes it. client: of the certificate, where it is another's than the binding's."""
+    async with intake.upload(client or submission.binding.client) as upload:
+        upload.begin(submission.binding, submission.statement, submission.salt_to(intake.party))
+        upload.write(submission.payloads[intake.party])
+
+
+class FixedBytes:
+    """A source of randomness that a test fixes, with what was asked of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.drawn: list[bytes] = []
+
+    def __call__(self, size: int) -> bytes:
+        self.drawn.append(hashlib.shake_128(f"{self._name}/{len(self.drawn)}".encode()).digest(size))
+        return self.drawn[-1]
+
+
 class DealerInMemory:
     """The two servers' tuple sources: one batch per round, each part of it taken once."""
 
@@ -176,6 +197,7 @@ class ServerInProcess:
         tuples: TuplesInMemory,
         noise: NDArray[np.int64],
         folder: Path,
+        coin: RandomBytes = SYSTEM_RANDOMNESS.coin,
     ) -> None:
         self.task, self.link, self.tuples, self.sessions = task, link, tuples, Sessions(task.clients)
         self.state = TaskState.open(contextlib.ExitStack(), folder, task, np.zeros(task.dim, dtype=np.float32))
@@ -183,11 +205,9 @@ class ServerInProcess:
         self.states: list[RoundState] = []
         noises = iter(noise)
         links = Links(link, lane, tuples, self.sessions)  # type: ignore[arg-type] # tuples have what the runner calls
-        compute = Compute(make_gate("crypten"), engines.CPU, ThreadPoolExecutor(1), lambda std, dim: next(noises))
-        spool = Spool(
-            folder / "uploads.spool", slot_bytes=8 * task.dim, memory_bytes=1 << 30, max_memory_upload=1 << 30
-        )
-        self.runner = RoundRunner(self.state, links, compute, spool, self.states.append)
+        randomness = Randomness(coin=coin, noise=lambda std, dim: next(noises))
+        compute = Compute(make_gate("crypten"), engines.CPU, ThreadPoolExecutor(1), randomness)
+        self.runner = RoundRunner(self.state, links, compute, roomy(), self.states.append)
 
     @property
     def intake(self) -> Intake:
@@ -239,6 +259,8 @@ async def running(
     folder: Path,
     *,
     noises: tuple[NoiseSource, NoiseSource],
+    coins: tuple[RandomBytes, RandomBytes] = (SYSTEM_RANDOMNESS.coin, SYSTEM_RANDOMNESS.coin),
+    tuples: RandomBytes = SYSTEM_RANDOMNESS.tuples,
     on_state: Callable[[int, RoundState], None] = lambda party, state: None,
     own: Callable[[int], Mapping[str, Any]] = lambda party: {},
     dealer: Mapping[str, Any] | None = None,
@@ -254,13 +276,13 @@ async def running(
             task=task,
             config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes, **own(party)),
             addresses=(b, dealer_address),
-            noise=noises[party],
+            randomness=Randomness(coin=coins[party], noise=noises[party]),
             on_state=functools.partial(on_state, party),
         )
         for party in (0, 1)
     ]
     dealer_config = pki.dealer(listen=dealer_address, folder=folder, **(dealer or {}))
-    servers = (Dealer(task=task, config=dealer_config), *aggregators)
+    servers = (Dealer(task=task, config=dealer_config, randomness=Randomness(tuples=tuples)), *aggregators)
     runs = [asyncio.create_task(server.run()) for server in servers]
     try:
         yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer_address, runs)
@@ -309,8 +331,8 @@ class LeashedClient:
         for stream in self.streams:
             stream.cancel()
         self.streams.clear()
-        views = [aggregator._view for aggregator in self._deployment.aggregators]
-        await until(lambda: not any(self.client in view.sessions.connected for view in views))
+        both = [aggregator._sessions for aggregator in self._deployment.aggregators]
+        await until(lambda: not any(self.client in sessions.connected for sessions in both))
         await self.join()
 
     async def submit(self, submission: Submission) -> None:

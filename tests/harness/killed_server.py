@@ -14,14 +14,14 @@ from typing import Any
 
 from precad.mpc.tuples.burning import TupleUse
 from precad.protos.tls.identity import Role
-from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.intake import Upload
 from precad.servers.store.burnt_tuples import TupleLedger
 from tests.harness import server_main
 
 
 def main(folder: Path, role: Role, point: str) -> None:
     """Runs the server until then."""
-    burn, begin = TupleLedger.burn, Intake.begin
+    burn, begin = TupleLedger.burn, Upload.begin
 
     def die(here: str) -> None:
         if here == point:
@@ -32,12 +32,12 @@ def main(folder: Path, role: Role, point: str) -> None:
         burn(self, task, round, clients, use)
         die(f"after-{use}")
 
-    def begin_and_die(self: Intake, *args: Any) -> None:
+    def begin_and_die(self: Upload, *args: Any) -> None:
         die("first-upload")
         begin(self, *args)
 
     TupleLedger.burn = burn_and_die  # type: ignore[method-assign]
-    Intake.begin = begin_and_die  # type: ignore[method-assign]
+    Upload.begin = begin_and_die  # type: ignore[method-assign]
     server_main.main(folder, role)
 
 

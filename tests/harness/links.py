@@ -1,4 +1,4 @@
-"""The table of docs/architecture.md that says who may connect to whom: what firewalls are compared with."""
+"""The table of docs/explanation/architecture.md that says who may connect to whom: what firewalls are compared with."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Link(NamedTuple):
 
 def architecture_links() -> frozenset[Link]:
     """All lines of the table."""
-    section = (ROOT / "docs" / "architecture.md").read_text().partition("## Links")[2].partition("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "explanation" / "architecture.md").read_text().partition("## Links")[2].partition("\n## ")[0]
+    )
     rows = re.findall(r"^\| ([a-z-]+) \| ([a-z-]+) \| (\d+) \|", section, re.MULTILINE)
     return frozenset(Link(source, target, int(port)) for source, target, port in rows)

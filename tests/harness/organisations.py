@@ -1,6 +1,6 @@
 """The sample configurations as four organisations would use them: each with its own folder, keys and files.
 
-Follows docs/runbook.md: every key is made where it is used, and the authority signs requests.
+Follows docs/guides/runbook.md: every key is made where it is used, and the authority signs requests.
 """
 
 from __future__ import annotations

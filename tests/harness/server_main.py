@@ -20,6 +20,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
+from precad.servers.rounds.equipment import Randomness
 from precad.servers.rounds.states import Opened, RoundState
 from tests.harness.harness import AGGREGATORS, Pki
 
@@ -54,7 +55,10 @@ async def _aggregate(task: Task, pki: Pki, addresses: dict[str, str], folder: Pa
 
     config = pki.aggregator(party, listen=addresses[role], folder=folder)
     others = addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]
-    await Aggregator(party=party, task=task, config=config, addresses=others, noise=noise, on_state=on_state).run()
+    randomness = Randomness(noise=noise)
+    await Aggregator(
+        party=party, task=task, config=config, addresses=others, randomness=randomness, on_state=on_state
+    ).run()
 
 
 if __name__ == "__main__":

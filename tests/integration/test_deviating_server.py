@@ -143,7 +143,7 @@ async def test_every_question_is_charged_and_on_record_and_there_are_at_most_los
     assert [entry["round"] for entry in unknown] == sorted(charged)
     assert all(sorted(entry["clients"]) == sorted(CLIENTS) for entry in unknown)
     assert {number for number, state in states(tmp_path).items() if state == "unknown"} == set(charged)
-    telemetry = servers.aggregators[0]._view.telemetry
+    telemetry = servers.aggregators[0]._telemetry
     assert telemetry.n_lost == LOST_ROUNDS
     assert [attempt.number for attempt in telemetry.unknown] == sorted(charged)
 
@@ -263,7 +263,7 @@ async def test_verdicts_that_only_one_server_holds_end_the_task_before_anything_
     with deviating_b(lambda channel: SaysNobody(channel, "", lambda ours, theirs: None)):
         async with deployment(task, tmp_path) as (servers, _):
             error = await end_of_a(servers)
-            parameters = servers.aggregators[0]._view.parameters
+            parameters = servers.aggregators[0]._telemetry.parameters
     assert isinstance(error, VerdictsDifferError)
     assert not any(client in str(error) for client in CLIENTS)
     assert parameters is not None
@@ -285,7 +285,7 @@ async def test_a_sum_that_is_too_long_moves_no_model(tmp_path: Path) -> None:
     with deviating_b(offset=shift):
         async with deployment(task, tmp_path, vectors=vectors) as (servers, _):
             error = await end_of_a(servers)
-            parameters = servers.aggregators[0]._view.parameters
+            parameters = servers.aggregators[0]._telemetry.parameters
     assert isinstance(error, TaskRefusedError)
     assert "opened sum" in str(error)
     assert parameters is not None

@@ -118,7 +118,18 @@ def roles(tmp_path: Path) -> Iterator[dict[str, Child]]:
         children.close()
 
 
-@pytest.mark.parametrize("victim", [*(pytest.param(name, marks=SLOW) for name in SERVERS[:2]), SERVERS[2]])
+def test_a_client_is_killed_then_a_server_is_stopped(roles: dict[str, Child]) -> None:
+    """Rounds go on without the client. The server's operator reads that it was stopped; everybody else ends with code
+    4 and says who is gone, and nothing looks like a crash.
+    """
+    client = roles.pop("client-1")
+    client.process.kill()
+    require_rounds_without(client)
+    require_a_stopped_server_says_so(roles, "dealer")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", SERVERS)
 def test_without_a_server_every_other_process_ends_with_code_4_and_a_reason(
     roles: dict[str, Child], victim: str
 ) -> None:
@@ -135,24 +146,38 @@ def test_without_a_server_every_other_process_ends_with_code_4_and_a_reason(
 @pytest.mark.slow
 def test_a_stopped_client_leaves_in_peace(roles: dict[str, Child]) -> None:
     """SIGTERM to a client is its operator's wish: code 0, and the others go on without it."""
-    client, rounds = roles["client-0"], roles["client-0"].log.parent.parent / "a" / "rounds.jsonl"
+    client = roles["client-0"]
     client.process.send_signal(signal.SIGTERM)
     assert exit_codes([client]) == {client.name: SUCCESS}
-    n_seen = n_lines(rounds)
-    wait_for("rounds without the client", lambda: n_lines(rounds) > n_seen + 2, within_s=END_S)
-    assert json.loads(rounds.read_bytes().splitlines()[-1]).get("missing") == ["client-0"]
+    require_rounds_without(client)
     assert "Traceback" not in client.log.read_text(), client.log.read_text()
 
 
-@pytest.mark.parametrize("stopped", [SERVERS[0], *(pytest.param(name, marks=SLOW) for name in SERVERS[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", SERVERS)
 def test_a_stopped_server_says_so_and_the_others_pass_it_on(roles: dict[str, Child], stopped: str) -> None:
     """SIGTERM to a server is its operator's wish: code 0 there, 4 elsewhere, and nothing looks like a crash."""
+    require_a_stopped_server_says_so(roles, stopped)
+
+
+def require_rounds_without(client: Child) -> None:
+    """Wait for rounds that name the client as missing."""
+    rounds = client.log.parent.parent / "a" / "rounds.jsonl"
+    n_seen = n_lines(rounds)
+    wait_for(f"rounds without {client.name}", lambda: n_lines(rounds) > n_seen + 2, within_s=END_S)
+    assert json.loads(rounds.read_bytes().splitlines()[-1]).get("missing") == [client.name]
+
+
+def require_a_stopped_server_says_so(roles: dict[str, Child], stopped: str) -> None:
+    """Stop the server; compare every process's exit code and last words."""
     roles[stopped].process.send_signal(signal.SIGTERM)
     expected = {name: SUCCESS if name == stopped else UNREACHABLE for name in roles}
     assert exit_codes(list(roles.values())) == expected
     assert roles[stopped].last_words().endswith(f"{stopped} was stopped by its operator")
-    for child in roles.values():
+    for name, child in roles.items():
         assert not re.search("Traceback|never retrieved", child.log.read_text()), child.log.read_text()
+        if name != stopped:
+            assert re.search("^precad: .*(aggregator|dealer)", child.last_words()), child.last_words()
 
 
 # -- under the runner --------------------------------------------------------------------------------------------------
@@ -215,6 +240,7 @@ def wait_for_rounds(runner: Runner, n_rounds: int) -> None:
     wait_for(f"{n_rounds} rounds", lambda: len(runner.metrics) >= n_rounds, within_s=START_S)
 
 
+@pytest.mark.slow
 def test_a_killed_client_is_missing_and_the_run_goes_on(start: Start) -> None:
     """The round in progress finishes without it, so do all later ones, and the run ends well."""
     runner = start(deployment(clients=3, rounds=25))
@@ -236,9 +262,8 @@ def test_a_killed_client_is_missing_and_the_run_goes_on(start: Start) -> None:
     assert max(m["seconds_total"] for m in metrics[first:]) < 10  # the deadline of a round is 60 s: nobody waits for it
 
 
-@pytest.mark.parametrize(
-    "victim", ["aggregator-b", pytest.param("aggregator-a", marks=SLOW), pytest.param("dealer", marks=SLOW)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", SERVERS)
 def test_without_a_server_the_runner_ends_with_code_4_and_takes_everybody_along(start: Start, victim: str) -> None:
     """One line says which process was killed; nothing keeps running, and no summary claims success."""
     runner = start(grouped(ENDLESS))

@@ -132,8 +132,8 @@ class Scene:
             async with self.channel(role, "operator") as channel:
                 seen[role] = await control_pb2_grpc.ControlStub(channel).GetStatus(control_pb2.StatusRequest())
         for aggregator in self.deployment.aggregators:
-            view = aggregator._view
-            uploads = (view.bytes_uploaded, sorted(view.intake._started), sorted(view.intake._expected))
+            intake = aggregator._telemetry.collecting.intake
+            uploads = (intake.bytes_received, sorted(intake._started), sorted(intake._expected))
             seen[f"uploads to {aggregator.party}"] = uploads
         return seen
 
@@ -671,7 +671,7 @@ async def test_an_endless_upload_is_cut_off_at_once(certificates: Certificates, 
             with pytest.raises(grpc.aio.AioRpcError):
                 await stub.Submit(endless(scene.submission("mallory").binding))
         assert n_taken < 20  # what fits in gRPC's flow control windows, not what was offered
-        assert scene.deployment.aggregators[0]._view.bytes_uploaded == 0
+        assert scene.deployment.aggregators[0]._telemetry.collecting.intake.bytes_received == 0
         await scene.clients.pop("mallory").leave()
         await scene.submit_honestly("alice", "bob")
         await scene.finish(accepted=["alice", "bob"])

@@ -221,7 +221,7 @@ async def test_the_round_in_flight_is_seen_from_outside(pki: Pki, tmp_path: Path
         clients = await join_all(watch.deployment)
         made = await submission(clients["alice"])
         await clients["alice"].submit(made)
-        await until(lambda: "alice" in watch.deployment.aggregators[0]._view.intake.complete)
+        await until(lambda: "alice" in watch.deployment.aggregators[0]._telemetry.collecting.intake.complete)
         status, metrics = await fetch(watch.sources[0]), await watch.metrics(0)
         assert status.live is not None
         assert (status.live.round, status.live.phase, status.live.n_chosen) == (0, "collect", 3)

@@ -13,13 +13,14 @@ import pytest
 
 from precad.servers.aggregator import Aggregator
 from precad.servers.errors import StoppedError
+from precad.servers.rounds.equipment import Randomness
 from tests.harness.harness import Deployment, asynchronous, small_task, until
 from tests.integration.test_deviating_server import CLIENTS, deployment, silence, states
 
 
 async def stopped(server: Aggregator, run: asyncio.Task[None], n_committed: int) -> None:
     """SIGTERM, once it has committed that many rounds."""
-    await until(lambda: run.done() or len(server._view.records) >= n_committed)
+    await until(lambda: run.done() or len(server._telemetry.records) >= n_committed)
     server.drain()
     with pytest.raises(StoppedError):
         await run
@@ -29,7 +30,7 @@ def started_again(servers: Deployment) -> tuple[Aggregator, asyncio.Task[None]]:
     """Server A, from its folder."""
     config = servers.pki.aggregator(0, listen=servers.addresses[0], folder=servers.folder, reconnect_timeout_s=30.0)
     others = (servers.addresses[1], servers.dealer_address)
-    a = Aggregator(party=0, task=servers.task, config=config, addresses=others, noise=silence)
+    a = Aggregator(party=0, task=servers.task, config=config, addresses=others, randomness=Randomness(noise=silence))
     return a, asyncio.create_task(a.run())
 
 

@@ -38,7 +38,6 @@ from precad.protos.messages import convert
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.states import Collecting, Committed, Opened
-from precad.servers.rounds.uploads import MemoryPayload
 from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
@@ -51,6 +50,7 @@ from tests.harness.harness import (
     read_rounds,
     running,
     small_task,
+    upload_to,
 )
 from tests.reference.round import ReferenceRound, run_round
 
@@ -195,11 +195,7 @@ async def upload_all_rounds(client: str, servers: tuple[ServerInProcess, ServerI
         encoded = uploads_of(task, invitation.round)[client]
         submission = make_submission(encoded, invitation, task=task, client=client)
         for party in submission.servers:
-            intake, payload, salt = servers[party].intake, submission.payloads[party], submission.salt_to(party)
-            intake.begin(client, submission.binding, submission.statement, salt)
-            intake.finish(client, submission.binding, MemoryPayload(payload), salt)
-        if submission.statement:
-            servers[0].link.relay(invitation.round, client, submission.payloads[0], submission.statement)
+            await upload_to(servers[party].intake, submission)
 
 
 @pytest.mark.parametrize("client_rate", [1.0, 0.4])

@@ -63,7 +63,7 @@ async def test_after_a_dealers_restart_absent_clients_are_not_waited_for_again(p
         await until(lambda: any(record["round"] == str(without_bob) for record in deployment.rounds(0)))
         (absent,) = deployment.aggregators[0]._snapshots.take().absent
         assert absent.client == "bob"
-        interrupted = [aggregator._view.telemetry for aggregator in deployment.aggregators]
+        interrupted = [aggregator._telemetry for aggregator in deployment.aggregators]
         await restart_dealer(deployment)
         await until(lambda: all(telemetry.state in {"linking", "waiting for the dealer"} for telemetry in interrupted))
         async with asyncio.timeout(LONG_S / 4):

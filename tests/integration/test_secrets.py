@@ -40,6 +40,7 @@ from precad.protos.tls.identity import Identity, Role
 from precad.servers.rounds import states
 from precad.servers.rounds.intake import Intake
 from tests.harness.harness import small_task
+from tests.harness.room import roomy
 from tests.integration.conftest import RecordedDemo
 
 # -- a run with every secret on record ---------------------------------------------------------------------------------
@@ -178,7 +179,9 @@ DEALT = deal(SHAPE, random_bytes=lambda size: SECRET[:size])[1]
 TUPLES = ServerTuples(1, SHAPE, DEALT)
 COIN = CoinShare(0, "challenge", SECRET * 2)
 EQUALITY, CORRELATIONS = equality_share_a(SEED, SHAPE.label("alice")), TUPLES.correlations()
-INTAKE = Intake(task=small_task(), task_id="task", party=1, round=3, chosen=("alice",), model_digest=bytes(32))
+INTAKE = Intake(
+    task=small_task(), task_id="task", party=1, round=3, chosen=("alice",), model_digest=bytes(32), capacity=roomy()
+)
 INTAKE.await_relays({"alice": SEED})
 LOCK = validation.Locked(("alice",), COIN, bytes(32), bytes(32))
 

@@ -1,7 +1,7 @@
 """The commands and sample configurations of a deployment, on hosts of their own behind a firewall.
 
 Failure means one of these:
-- a link of docs/architecture.md that the firewall needs and the table lacks (the task would not end);
+- a link of docs/explanation/architecture.md that the firewall needs and the table lacks (the task would not end);
 - a link that the firewall lets through and the table does not hold;
 - a process that does not end with exit code 0;
 - servers whose logs contradict one another.

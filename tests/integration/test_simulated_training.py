@@ -40,7 +40,6 @@ from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.states import Collecting, Committed
-from precad.servers.rounds.uploads import MemoryPayload
 from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
@@ -51,6 +50,7 @@ from tests.harness.harness import (
     link_pair,
     read_rounds,
     small_task,
+    upload_to,
 )
 
 ATTACKERS = {"mallory": "scaled", "trudy": "wrap"}
@@ -192,11 +192,7 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
         encoded = trainer.train_round(invitation.round, servers[0].state.model.parameters)
         submission = make_submission(encoded, invitation, task=task, client=client)
         for party in submission.servers:
-            intake, payload, salt = servers[party].intake, submission.payloads[party], submission.salt_to(party)
-            intake.begin(client, submission.binding, submission.statement, salt)
-            intake.finish(client, submission.binding, MemoryPayload(payload), salt)
-        if submission.statement:
-            servers[0].link.relay(invitation.round, client, submission.payloads[0], submission.statement)
+            await upload_to(servers[party].intake, submission)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

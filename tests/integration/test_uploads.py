@@ -187,9 +187,9 @@ async def give_up(client: LeashedClient, deployment: Deployment) -> None:
     Nobody knows of such a call, so the client, too, lets it be. (Else the round waits for it, until the deadline, as it
     should.)
     """
-    intake = deployment.aggregators[0]._view.intake
+    collecting = deployment.aggregators[0]._telemetry.collecting
     await asyncio.sleep(0.05)
-    if intake is not None and client.client not in intake._started:
+    if collecting is not None and client.client not in collecting.intake._started:
         await client.rejoin()
 
 
@@ -284,8 +284,9 @@ async def test_slow_uploads_that_hold_every_place_keep_nobody_out(pki: Pki, tmp_
             has_begun = asyncio.Event()
             holding.append(asyncio.create_task(hold_a_place(client, submissions[client.client], has_begun)))
             await has_begun.wait()
-        intake = deployment.aggregators[0]._view.intake
-        assert intake is not None
+        collecting = deployment.aggregators[0]._telemetry.collecting
+        assert collecting is not None
+        intake = collecting.intake
         await until(lambda: intake.n_receiving == 2)
         async with asyncio.timeout(30):
             await asyncio.gather(

@@ -72,14 +72,16 @@ print((a == b).tolist())
 
 
 def test_a_missing_crypten_is_noticed_before_anything_is_loaded():
-    """require_gate names what is missing and the command; the native gate needs none of it."""
+    """require_gate names what is missing and the command; the native gate needs none of it, and takes its place."""
     program = """
 import sys
 from precad.mpc.crypten import crypten_gate as comparison
 from precad.mpc import gates
 from precad.mpc.errors import GateUnavailableError
 found = comparison.find_spec
+print(gates.usual_gate() == ("crypten" if found("crypten") and found("onnx") else "native"))
 comparison.find_spec = lambda name: None if name == "crypten" else found(name)
+print(gates.usual_gate())
 gates.require_gate("native")
 try:
     gates.require_gate("crypten")
@@ -87,6 +89,7 @@ except GateUnavailableError as error:
     print(error)
 print("torch" in sys.modules)
 """
-    message, is_loaded = python(program).splitlines()
+    is_there, instead, message, is_loaded = python(program).splitlines()
+    assert (is_there, instead) == ("True", "native")
     assert message.startswith("gate 'crypten' needs crypten: pip install")
     assert is_loaded == "False"

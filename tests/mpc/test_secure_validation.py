@@ -569,7 +569,7 @@ def test_eight_rows_accept_2_to_the_63_with_probability_2_to_the_minus_8_in_the_
     assert law.sf(accepted - 1) > 1e-6
 
 
-# What the check does not promise: docs/threat-model.md, residual risks
+# What the check does not promise: docs/explanation/threat-model.md, residual risks
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.75])

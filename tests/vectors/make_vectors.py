@@ -1,4 +1,5 @@
-"""Makes the vectors of `docs/protocol.md`: inputs from here, outputs by this project's packages (`tests.vectors.ours`).
+"""Makes the vectors of `docs/reference/protocol.md`: inputs from here, outputs by this project's packages
+(`tests.vectors.ours`).
 
     python -m tests.vectors.make_vectors            writes tests/vectors/*.json
     python -m tests.vectors.make_vectors --check    writes nothing; says what differs, and exits with 1
@@ -191,6 +192,10 @@ def binding_fields() -> Json:
     }
 
 
+AGE = {"name": "age", "mean": 50, "std": 20.5, "min": 0.0, "max": None, "missing": None, "categories": []}
+SEX = {"name": "sex", "mean": 0, "std": 1, "min": None, "max": None, "missing": None, "categories": ["f", "m"]}
+
+
 def digests() -> Iterator[Case]:
     yield Case("tagged", "no parts", {"parts": []})
     yield Case("tagged", "one empty part", {"parts": [""]})
@@ -226,6 +231,11 @@ def digests() -> Iterator[Case]:
         ("gate", "crypten"),
     ):
         yield Case("task_digest", f"another {name}", {"task": task(**{name: value})}, "a hello with it is refused")
+    named = {**task(), "class_names": ["no", "ja, größer"]}
+    yield Case("task_digest", "own records", {"task": {**named, "columns": [AGE, SEX]}})
+    another = {"task": {**named, "columns": [SEX, AGE]}}
+    yield Case("task_digest", "another order of columns", another, "a hello with it is refused")
+    yield Case("task_digest", "a shape of records", {"task": {**task(), "record_shape": [1, 8, 8]}})
 
 
 def submission_case(mode: str, **changes: Any) -> Json:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -32,8 +33,10 @@ from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.model_update import updated
 from precad.protos.task.task import Task
 from precad.servers.errors import SubmissionRefusedError
-from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.intake import Intake, Upload
+from precad.servers.rounds.transfers import Place
 from precad.servers.rounds.uploads import MemoryPayload
+from tests.harness.room import roomy
 from tests.vectors import wire
 
 Json = dict[str, Any]
@@ -207,13 +210,19 @@ def _intake(case: Json, party: int) -> Intake:
         round=case["round"],
         chosen=case["chosen"],
         model_digest=bytes.fromhex(case["model_digest"]),
+        capacity=roomy(),
     )
 
 
 def take(case: Json) -> Json:
     intake, binding, salt = _intake(case, case["party"]), binding_of(case["binding"]), bytes.fromhex(case["salt"])
-    intake.begin(case["certificate"], binding, bytes.fromhex(case["statement"]), salt)
-    intake.finish(case["certificate"], binding, MemoryPayload(bytes.fromhex(case["payload"])), salt)
+    # Behind admission, which refuses a client that was not chosen before its header is read.
+    until_lock = asyncio.Timeout(None)
+    place = Place(intake.payload_bytes, 0.0, until_lock)
+    upload = Upload(case["certificate"], place, until_lock, intake._start)
+    upload.begin(binding, bytes.fromhex(case["statement"]), salt)
+    upload.write(bytes.fromhex(case["payload"]))
+    intake._take(upload)
     return {"binding_digest": convert.binding_digest(binding).hex()}
 
 

@@ -1,4 +1,4 @@
-"""This project's packages beside, and linked with, the independent implementation of `docs/protocol.md`.
+"""This project's packages beside, and linked with, the independent implementation of `docs/reference/protocol.md`.
 
 Failure means random inputs on which the two differ. It also means a pair of servers, one of each kind, that misses the
 verdicts and the sum of the clear computation.

@@ -1,4 +1,5 @@
-"""The vectors of `docs/protocol.md`, against this project's packages and against the independent implementation.
+"""The vectors of `docs/reference/protocol.md`, against this project's packages and against the independent
+implementation.
 
 Failure means an implementation that disagrees with a vector, or a vector that nobody can make again. It also means an
 independent implementation that is not, or a document that leaves out a message of the protocol.
@@ -23,7 +24,7 @@ from tests.vectors.independent import steps as independent
 from tests.vectors.independent.ring import RefusedError
 
 HERE = Path(__file__).parent
-DOCUMENT = (HERE.parent.parent / "docs" / "protocol.md").read_text()
+DOCUMENT = (HERE.parent.parent / "docs" / "reference" / "protocol.md").read_text()
 
 
 def stored(name):

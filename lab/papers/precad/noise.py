@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from precad.deploy.tables import titled
 from precad.lab.simulation import Simulation, simulate
 
 CLIENTS: Final = 64
@@ -106,9 +106,8 @@ def _noise(simulation: Simulation) -> tuple[float, int]:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    table = Table(title="PRECAD, Table 1: noise in the sum at equal epsilon, in units of sigma R", title_justify="left")
-    for column in ("algorithm", "trusts", "printed", "formula", "measured"):
-        table.add_column(column, justify="left" if column in ("algorithm", "trusts") else "right")
+    title, words = "PRECAD, Table 1: noise in the sum at equal epsilon, in units of sigma R", ("algorithm", "trusts")
+    table = titled(title, *words, "printed", "formula", "measured", words=words)
     for row in report["rows"]:
         table.add_row(
             row["algorithm"], row["trusts"], row["printed"], f"{row['formula']:.3f}", f"{row['measured']:.3f}"

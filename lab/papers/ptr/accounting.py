@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
+from precad.deploy.tables import titled
 from precad.dp.accountants.renyi import rdp_sgm_poisson
 from precad.dp.trimmed.ptr_privacy import subsampled_ptr_rdp_closed
 from precad.lab.papers.ptr.mnist import DELTA, Price, proved_epsilon, renyi_epsilon, rounds_within
@@ -86,19 +86,9 @@ def order_2(setting: Setting) -> float:
 
 def print_ptr_accounting(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    table = Table(title="PTR, rounds at the epsilons of Tables 1 to 4", title_justify="left")
-    heads = (
-        "Table",
-        "data",
-        "epsilon",
-        "Gaussian",
-        "PTR",
-        "by Renyi: Gaussian",
-        "PTR",
-        "loss of order 2, PTR / Gaussian",
-    )
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("Table", "data") else "right")
+    title, words = "PTR, rounds at the epsilons of Tables 1 to 4", ("Table", "data")
+    rounds_of = ("Gaussian", "PTR", "by Renyi: Gaussian", "PTR")
+    table = titled(title, *words, "epsilon", *rounds_of, "loss of order 2, PTR / Gaussian", words=words)
     for row in report["rows"]:
         rounds = (str(row[f"{name}_{by}"]) for by in _PRICES for name in ("gaussian", "ptr"))
         table.add_row(row["tables"], row["data"], f"{row['epsilon']:g}", *rounds, f"{row['order_2']:.2f}")

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from precad.deploy.errors import ConfigError
+from precad.deploy.tables import titled
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.accountants.side_by_side import RdpAccountant
 from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds
@@ -39,6 +39,7 @@ from precad.lab.papers.ptr.settings import (
     METHODS,
     PTR,
     PTR_PARAMETERS,
+    QUICK_CORRUPTIONS,
     TABLE_3,
     Corruption,
     Method,
@@ -172,6 +173,11 @@ COLUMNS: Final[tuple[tuple[str, Method, Price], ...]] = (
 """Columns of the table, with the bound that says for how many rounds each trains."""
 
 
+def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what --quick takes in place of what is left out."""
+    return {"corruptions": QUICK_CORRUPTIONS, "epsilons": QUICK_EPSILONS, "seeds": 1, "model": QUICK_MODEL}
+
+
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
@@ -300,21 +306,9 @@ def _draw(axes: Any, experiment: Experiment, trained: Sequence[tuple[Any, ...]])
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    table = Table(title="PTR, Table 1, MNIST", title_justify="left")
-    by_renyi = ("by Renyi: Gaussian", "PTR")
-    heads = (
-        "epsilon",
-        "corruption",
-        "share",
-        GAUSSIAN.words,
-        PTR.words,
-        "gain",
-        *by_renyi,
-        DPSGD.words,
-        "paper's gain",
-    )
-    for column in heads:
-        table.add_column(column, justify="left" if column == "corruption" else "right")
+    setting, by_renyi = ("epsilon", "corruption", "share"), ("by Renyi: Gaussian", "PTR")
+    heads = (*setting, GAUSSIAN.words, PTR.words, "gain", *by_renyi, DPSGD.words, "paper's gain")
+    table = titled("PTR, Table 1, MNIST", *heads, words=("corruption",))
     for case in report["cases"]:
         printed = [case[key]["paper"] for key in ("gaussian", "ptr")]
         table.add_row(

@@ -53,9 +53,16 @@ QUICK_SEEDS, QUICK_CLEAN_SEEDS = 2, 4
 QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
 
 
-def quick_attacks(level: str, dataset: str) -> tuple[str, ...]:
-    """Return those of QUICK_ATTACKS that there are on such records."""
-    return tuple(attack for attack in QUICK_ATTACKS if attack in LEVELS[level].figure_of(dataset).attacks)
+def quick(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what --quick takes in place of what is left out: of QUICK_ATTACKS those that there are on such records."""
+    there = LEVELS[given["level"]].figure_of(given["dataset"]).attacks
+    attacks = tuple(attack for attack in QUICK_ATTACKS if attack in there)
+    return {
+        "attackers": QUICK_ATTACKERS,
+        "attacks": attacks,
+        "seeds": QUICK_SEEDS,
+        "clean_seeds": QUICK_CLEAN_SEEDS,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +135,6 @@ class Experiment:
             rounds=self.rounds or figure.rounds,
             poison_shares=tuple(sorted(self.poison_shares or (1.0,))),
         )
-
-    def starting_from(self, model: Path) -> Experiment:
-        """Return the same experiment, started from that public model."""
-        return replace(self, public_start=model)
 
     def trained(self) -> userdp_certified.Experiment | insdp_certified.Experiment:
         """Return the experiment that trains without attackers."""
@@ -284,6 +287,4 @@ def _measured(outcome: Outcome, reached: Reached, clean: Reached, cost_bound: fl
     }
 
 
-def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """Print the report for people."""
-    attack_shown.print_report(console, report)
+print_report = attack_shown.print_report

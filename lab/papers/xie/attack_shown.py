@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from precad.deploy.figures import within
+from precad.deploy.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
 from precad.lab.papers.xie.attack_levels import LEVELS
@@ -67,12 +67,10 @@ def _down(value: float) -> str:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    table = Table(title=f"Xie et al., what attacks cost, {report['level']} level", title_justify="left")
-    for column in ("sigma", "attack", "k", "share", "accuracy", "success", "cost", "error", "without"):
-        table.add_column(column, justify="left" if column == "attack" else "right")
-    for evidence in ("radius", "estimate"):
-        for method in Method:
-            table.add_column(f"{method.value}\n{evidence}", justify="right")
+    measured = ("sigma", "attack", "k", "share", "accuracy", "success", "cost", "error", "without")
+    certified = (f"{method.value}\n{evidence}" for evidence in ("radius", "estimate") for method in Method)
+    title = f"Xie et al., what attacks cost, {report['level']} level"
+    table = titled(title, *measured, *certified, words=("attack",))
     for case in report["cases"]:
         for row in case["measured"]:
             bounds = (

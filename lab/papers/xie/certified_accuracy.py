@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from precad.deploy.guarantees.certificates import Request, certify_runs
+from precad.deploy.tables import titled
 from precad.dp.accountants.pld import PldAccountant
 from precad.dp.certificates.prediction import Method, Threat, published_epsilon
 from precad.lab.papers import runner
@@ -195,11 +195,8 @@ def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], experiment: Experiment) 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    table = Table(title=report["title"], title_justify="left")
-    for column in ("sigma", "accuracy", "paper", "epsilon published", "epsilon proved", "threat", "evidence"):
-        table.add_column(column, justify="right")
-    for method in Method:
-        table.add_column(f"k, {method.value}", justify="right")
+    columns = ("sigma", "accuracy", "paper", "epsilon published", "epsilon proved", "threat", "evidence")
+    table = titled(report["title"], *columns, *(f"k, {method.value}" for method in Method))
     for case in report["cases"]:
         for threat, evidences in case["most_attackers"].items():
             for evidence, by_method in evidences.items():

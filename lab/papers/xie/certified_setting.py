@@ -84,10 +84,6 @@ class Experiment(ABC):
         """Return the experiment with what the row has in place of what is left out."""
         return replace(self, sigmas=tuple(self.sigmas or self.row.sigmas), rounds=self.rounds or self.row.rounds)
 
-    def starting_from(self, model: Path) -> Self:
-        """Return the same experiment, started from that public model."""
-        return replace(self, public_start=model)
-
     def _case(
         self, sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any], simulation: Mapping[str, Any]
     ) -> Case:

@@ -133,10 +133,6 @@ class Experiment:
         rounds, attackers = self.rounds or self.row.rounds, tuple(sorted(self.attackers))
         return replace(self, sigma=self.noise_multiplier, rounds=rounds, attackers=attackers)
 
-    def starting_from(self, model: Path) -> Experiment:
-        """Return the same experiment, started from that public model."""
-        return replace(self, public_start=model)
-
     def trained(self) -> userdp_certified.Experiment:
         """Return the experiment that the certification trains."""
         return userdp_certified.Experiment(
@@ -169,6 +165,11 @@ class Experiment:
             rule = "krum" if defence in _SELECTING else "bound"
             return {"kind": attack, "clients": k, "parameters": {"rule": rule}}
         return of_clients(attack, k, self.row, pair_of(self.dataset))
+
+
+def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what --quick takes in place of what is left out."""
+    return {"attackers": QUICK_ATTACKERS, "seeds": QUICK_SEEDS, "rule_seeds": QUICK_RULE_SEEDS}
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
@@ -270,6 +271,4 @@ def _at(curve: Sequence[float], k: int) -> float:
     return curve[k] if k < len(curve) else 0.0
 
 
-def print_report(console: Console, report: Mapping[str, Any]) -> None:
-    """Print the report for people."""
-    defences_shown.print_report(console, report)
+print_report = defences_shown.print_report

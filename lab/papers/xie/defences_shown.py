@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
+from precad.deploy.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
 from precad.lab.papers.xie.public_start import PublicStart
@@ -77,19 +77,10 @@ def _draw(axes: Any, report: Mapping[str, Any]) -> None:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    table = Table(title=f"Xie et al., robust accuracy by defence, {report['dataset']}", title_justify="left")
-    for column in (
-        "attack",
-        "k",
-        "drawn",
-        "defence",
-        "trainings",
-        "robust accuracy",
-        "least",
-        "most",
-        "attack success",
-    ):
-        table.add_column(column, justify="left" if column in ("attack", "defence") else "right")
+    title = f"Xie et al., robust accuracy by defence, {report['dataset']}"
+    shares = ("robust accuracy", "least", "most", "attack success")
+    words = ("attack", "defence")
+    table = titled(title, "attack", "k", "drawn", "defence", "trainings", *shares, words=words)
     for case in report["cases"]:
         success = case.get("attack_success_of_mean_confidence", case["attack_success"])
         table.add_row(

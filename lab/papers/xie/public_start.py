@@ -19,10 +19,10 @@ public-start.npy       the model, as `simulation.initial_model` takes it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,9 @@ class PublicStart:
 
 
 class Starting(Protocol):
-    """An experiment that may begin with a public model."""
+    """A dataclass of an experiment that may begin with a public model."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def dataset(self) -> str: ...
@@ -121,7 +123,6 @@ class Starting(Protocol):
     def device(self) -> str: ...
     @property
     def public_start(self) -> Path | None: ...
-    def starting_from(self, model: Path) -> Self: ...
 
 
 E = TypeVar("E", bound=Starting)
@@ -140,7 +141,7 @@ def started(
     if experiment.dataset not in RECIPES:
         return None, experiment
     start = _trained(experiment, RECIPES[experiment.dataset], folder, console, workers)
-    return start, experiment.starting_from(start.path)
+    return start, replace(experiment, public_start=start.path)
 
 
 def case_of(recipe: Recipe, device: str) -> Case:

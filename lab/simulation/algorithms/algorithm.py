@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,9 @@ from precad.clients.errors import ArgumentError
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, effective_noise_multiplier
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import REALISED, Guarantee
-from precad.protos.task.task import Task
+from precad.protos.task.algorithms import BUDGETS
 
 Parameters = NDArray[np.float32]
-_BUDGETS: Final = tuple(name for name in Task.model_fields if name.startswith("epsilon_budget_"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,12 +40,14 @@ class Algorithm(ABC):
     """Whether clients take steps of their own, at models of their own (`Federation.own_models`)."""
     budgets: ClassVar[tuple[str, ...]] = ()
     """Fields `epsilon_budget_..` of a task that end this training; others are refused."""
+    has_two_servers: ClassVar[bool] = False
+    """Whether two servers hold shares of the updates, and can check norms. Elsewhere one server sees all of them."""
     is_of_any_task: ClassVar[bool] = False
     """Whether it runs what `task.algorithm` says. All others take the task's parameters as those of `precad`."""
 
     def __init__(self, federation: Federation) -> None:
         """Raises ArgumentError for settings that mean nothing here."""
-        if not self.is_of_any_task and federation.task.algorithm != "precad":
+        if not self.is_of_any_task and not federation.task.rules.is_default:
             raise ArgumentError(
                 f"simulation.algorithm: expected 'deployed' for a task of {federation.task.algorithm!r}, "
                 f"found {federation.settings.algorithm!r}"
@@ -59,12 +60,18 @@ class Algorithm(ABC):
                 f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
                 f"found {self.settings.update_clipping!r}"
             )
-        for budget in _BUDGETS:
+        for budget in BUDGETS:
             if getattr(self.task, budget) is not None and budget not in self.budgets:
                 raise ArgumentError(
                     f"task.{budget}: expected none with {self.name}, which no budget of that kind ends, "
                     f"found {getattr(self.task, budget)}"
                 )
+
+    @property
+    def step(self) -> float:
+        """Return eta / W: what the sum of a round's updates is multiplied with."""
+        divisor = self.federation.nominal_clients if self.trains_locally else self.task.divisor
+        return self.task.learning_rate / divisor
 
     @abstractmethod
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:

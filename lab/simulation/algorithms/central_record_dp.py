@@ -31,7 +31,7 @@ class CentralRecordDp(Algorithm):
         """Run the round: the sum of all, and one server's noise."""
         task, federation = self.task, self.federation
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
-        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=task.learning_rate / task.divisor)
+        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
         accepted = federation.uploads(updates, is_clipped=False)
         total = np.zeros(task.dim, dtype=np.int64)
         for upload in accepted.values():

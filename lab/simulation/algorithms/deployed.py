@@ -7,9 +7,7 @@ from typing import ClassVar, Final
 
 from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
-from precad.dp.accountants.pld import Event, PldAccountant, View
-from precad.dp.accountants.task_cost import everybody_drawn
-from precad.dp.ledger import Level
+from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.config import SimulationSettings
@@ -17,8 +15,8 @@ from precad.lab.simulation.federation import Federation, Vector
 from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.two_servers import CleartextServers, MpcServers, TwoServers
 from precad.mpc.ring import RingArray
+from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
 from precad.protos.task.model_update import updated
-from precad.protos.task.task import OF_AN_ALGORITHM
 
 _AGAINST: Final = {
     View.ONE_SERVER: "one aggregation server and any other clients",
@@ -33,12 +31,9 @@ class Deployed(Algorithm):
     their own. What the algorithm needs to know is in `[task]`.
     """
 
-    name: ClassVar[str] = "deployed"
-    budgets: ClassVar[tuple[str, ...]] = (
-        "epsilon_budget_one_server",
-        "epsilon_budget_clients_only",
-        "epsilon_budget_client",
-    )
+    name: ClassVar[str] = AS_DEPLOYED
+    budgets: ClassVar[tuple[str, ...]] = BUDGETS
+    has_two_servers: ClassVar[bool] = True
     is_of_any_task: ClassVar[bool] = True
 
     def __init__(self, federation: Federation) -> None:
@@ -91,8 +86,7 @@ class Deployed(Algorithm):
             participants = [self._participant(t, client) for client in group]
             found = round_updates(task, parameters, participants, federation.engine)
             updates.update(zip(group, found, strict=True))
-        step = task.learning_rate / task.divisor
-        updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=step)
+        updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=self.step)
         return federation.uploads(updates, is_clipped=True)
 
     def _participant(self, t: int, client: str) -> Participant:
@@ -118,26 +112,17 @@ class Deployed(Algorithm):
                 unit=privacy.unit.value,
                 against=against,
                 epsilon=None if privacy.events[view] is None else privacy.epsilon(view, most, self.task.delta),
-                epsilon_if_discarded=None if privacy.events[view] is None else self._if_discarded(view, most),
+                epsilon_if_discarded=None if privacy.events[view] is None else self._cost.view_if_discarded(view, most),
                 delta=self.task.delta,
                 note=privacy.rests_on[view],
             )
             for view, against in _AGAINST.items()
         ]
 
-    def _if_discarded(self, view: View, most: int) -> float:
-        """Return the epsilon of a client in the most rounds that a deployment of the task allows."""
-        return self._cost.view_if_discarded(view, most)
-
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
         """Decide as the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task."""
-        task, most = self.task, max(participation.values(), default=0)
-        budgets = {View.ONE_SERVER: task.epsilon_budget_one_server, View.CLIENTS_ONLY: task.epsilon_budget_clients_only}
-        limits = {view: budget for view, budget in budgets.items() if budget is not None}
-        if any(not self._privacy.epsilon(view, most + 1, task.delta) <= limit for view, limit in limits.items()):
-            return False
-        if task.epsilon_budget_client is None:
-            return True
-        event: Event = self._privacy.every_round[Level.CLIENT]
-        event = everybody_drawn(event) if limits else event
-        return PldAccountant().epsilon(event, rounds_done + 1, task.delta) <= task.epsilon_budget_client
+        cost, most = self._cost, max(participation.values(), default=0) + 1
+        return all(
+            (cost.of_view(key, most) if isinstance(key, View) else cost.of_level(key, rounds_done + 1)) <= budget
+            for key, budget in cost.budgets.items()
+        )

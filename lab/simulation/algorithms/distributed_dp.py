@@ -13,7 +13,7 @@ from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, Ro
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
 from precad.protos.task.model_update import updated
-from precad.protos.task.task import MIN_NOISE_STD_ON_GRID
+from precad.protos.task.refusals import MIN_NOISE_STD_ON_GRID
 
 
 class DistributedDp(Algorithm):
@@ -50,7 +50,7 @@ class DistributedDp(Algorithm):
         if len(chosen) < self._tau:
             return RoundOutcome(parameters, ())
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
-        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=task.learning_rate / task.divisor)
+        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
         total = np.zeros(task.dim, dtype=np.int64)
         accepted = []
         for client, update in updates.items():

@@ -24,11 +24,6 @@ class FedAvg(PlainServer):
     name: ClassVar[str] = "fedavg"
     trains_locally: ClassVar[bool] = True
 
-    @property
-    def step(self) -> float:
-        """Return eta / (q n): differences of models are averaged."""
-        return self.task.learning_rate / self.federation.nominal_clients
-
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the round: the average, or what a robust rule makes of the clients' differences."""
         updates = self.federation.differences(t, parameters, chosen)

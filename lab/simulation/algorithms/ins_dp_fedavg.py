@@ -31,11 +31,6 @@ class InsDpFedAvg(PlainServer):
     name: ClassVar[str] = "ins-dp-fedavg"
     trains_locally: ClassVar[bool] = True
 
-    @property
-    def step(self) -> float:
-        """Return 1 / (q n): differences of models are averaged."""
-        return self.task.learning_rate / self.federation.nominal_clients
-
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the round. The server does nothing for privacy."""
         updates: dict[str, Vector] = {}

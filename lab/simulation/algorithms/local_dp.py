@@ -33,11 +33,6 @@ class LocalDp(PlainServer):
         self._bound = self.task.client_clip if self.settings.client_clipping else math.inf
         self._enforced = self._bound if self.settings.validation else math.inf
 
-    @property
-    def noise_std_on_grid(self) -> float:
-        """Return the standard deviation of each client's own noise, in steps of 2^-f."""
-        return self.task.noise_std_on_grid
-
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the round. The noise of all clients adds up in the model."""
         federation = self.federation
@@ -52,7 +47,7 @@ class LocalDp(PlainServer):
         return RoundOutcome(self.moved(t, parameters, accepted), tuple(accepted), rejected)
 
     def _noised(self, t: int, client: str, update: Vector) -> Vector:
-        noise = self.federation.randomness.noise(t, client, self.noise_std_on_grid, self.task.dim)
+        noise = self.federation.randomness.noise(t, client, self.task.noise_std_on_grid, self.task.dim)
         noisy = fixed_point.decode(fixed_point.encode(update, self.task.frac_bits) + noise, self.task.frac_bits)
         return noisy if math.isinf(self._bound) else project(noisy, self._bound)
 

@@ -15,11 +15,6 @@ from precad.lab.simulation.guarantee import REALISED, Guarantee
 class PlainServer(Algorithm):
     """A server that holds all updates of a round in the clear."""
 
-    @property
-    def step(self) -> float:
-        """Return eta / W: what a sum of gradient sums is multiplied with."""
-        return self.task.learning_rate / self.task.divisor
-
     def moved(self, t: int, parameters: Parameters, updates: Mapping[str, Vector]) -> Parameters:
         """Return theta + eta / W * sum. With a rule, its estimate of the mean times q n, the public expected number of
         clients, stands for the sum."""

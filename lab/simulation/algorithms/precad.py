@@ -43,6 +43,5 @@ class Precad(Deployed):
         bound = task.client_clip if settings.client_clipping else math.inf
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=bound)
         enforced = task.client_clip if settings.validation else math.inf
-        step = task.learning_rate / task.divisor
-        updates = federation.attacked(t, parameters, updates, bound=enforced, step=step)
+        updates = federation.attacked(t, parameters, updates, bound=enforced, step=self.step)
         return federation.uploads(updates, is_clipped=settings.client_clipping)

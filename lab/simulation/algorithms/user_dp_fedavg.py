@@ -41,16 +41,15 @@ class UserDpFedAvg(Algorithm):
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the round. The server's part is on the integer grid, with exact noise."""
         task, federation = self.task, self.federation
-        step = task.learning_rate / federation.nominal_clients
         updates = federation.differences(t, parameters, chosen)
-        updates = federation.attacked(t, parameters, updates, bound=self.clipping.known_bound, step=step)
+        updates = federation.attacked(t, parameters, updates, bound=self.clipping.known_bound, step=self.step)
         bound = self.clipping.bound(list(updates.values()))
         std = self.clipping.noise_multiplier * bound * float(2**task.frac_bits)
         total = federation.randomness.noise(t, "server", std, task.dim)
         for update in updates.values():
             total = total + fixed_point.encode(self.clipping.clipped(update, bound), task.frac_bits)
         self._learn(t, list(updates.values()))
-        moved = parameters.astype(np.float64) + step * fixed_point.decode(total, task.frac_bits)
+        moved = parameters.astype(np.float64) + self.step * fixed_point.decode(total, task.frac_bits)
         return RoundOutcome(moved.astype(np.float32), tuple(updates))
 
     def _learn(self, t: int, updates: Sequence[Vector]) -> None:

@@ -33,17 +33,18 @@ from precad.clients.upload import links as links_module
 from precad.clients.upload import patience as patience_module
 from precad.clients.upload import session as session_module
 from precad.clients.upload_limit import UploadLimit
-from precad.mpc import joint_coin
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers import aggregator as aggregator_module
-from precad.servers import dealer as dealer_module
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
+from precad.servers.door import admission as admission_module
 from precad.servers.errors import PeerUnreachableError
+from precad.servers.rounds.equipment import Randomness
 from precad.servers.store.rounds import TaskStore
 from precad.servers.task import meeting as meeting_module
+from precad.servers.task import patience as task_patience_module
 from precad.servers.task import run as task_run_module
 from tests.faults.server_main import AGGREGATOR_POINTS, DEALER_POINTS
 from tests.faults.simulation.lane import SimulatedLane
@@ -193,7 +194,7 @@ class World:
             task=self.task,
             config=self._pki.aggregator(party, **changes),
             addresses=(ADDRESSES[AGGREGATORS[1]], ADDRESSES[Role.DEALER]),
-            noise=functools.partial(self.noise, process, party),
+            randomness=Randomness(coin=self.draw.randbytes, noise=functools.partial(self.noise, process, party)),
         ).run()
 
     def noise(self, process: Process, party: int, std: float, dim: int) -> RingArray:
@@ -309,17 +310,16 @@ class World:
     def _patched(self) -> Iterator[None]:
         """Clock, network, threads and public randomness are ours; nothing is logged."""
         clock = SimpleNamespace(monotonic=self.loop.time)
-        commit = functools.partial(joint_coin.commit, random_bytes=self.draw.randbytes)
         with ExitStack() as stack:
             for module, changes in (
-                (aggregator_module, {"ThreadPoolExecutor": self._new_strand, "bind_server": self.network.bind_server}),
-                (task_run_module, {"time": clock, "dial": self.network.dial}),
-                (dealer_module, {"bind_server": self.network.bind_server}),
-                (meeting_module, {"os": SimpleNamespace(urandom=self.draw.randbytes), **self._lanes}),
+                (aggregator_module, {"ThreadPoolExecutor": self._new_strand}),
+                (admission_module, {"bind_server": self.network.bind_server}),
+                (task_run_module, {"dial": self.network.dial}),
+                (task_patience_module, {"time": clock}),
+                (meeting_module, self._lanes),
                 (session_module, {"time": clock}),
                 (links_module, {"dial": self.network.dial}),
                 (patience_module, {"time": clock, "random": self.draw}),
-                (joint_coin, {"commit": commit}),
             ):
                 stack.enter_context(patch.multiple(module, **changes))
             for owner, name in sorted(TRANSITIONS, key=repr):

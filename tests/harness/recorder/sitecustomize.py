@@ -14,16 +14,17 @@ import os
 import sys
 from pathlib import Path
 
-RECORD = Path(os.environ["PRECAD_RECORDER"]) / str(os.getpid())
-"""Made by a process only when it has something to tell, so that it holds its command line by then."""
+RECORDS = Path(os.environ["PRECAD_RECORDER"])
+"""A process makes its file only when it has something to tell, so that it holds its command line by then."""
 
 _urandom = os.urandom
 
 
 def note(kind: str, secret: bytes) -> None:
     """Appends one line, at once: the process may be killed next."""
-    is_new = not RECORD.exists()
-    with RECORD.open("a") as file:
+    record = RECORDS / str(os.getpid())
+    is_new = not record.exists()
+    with record.open("a") as file:
         if is_new:
             file.write(" ".join(sys.orig_argv) + "\n")
         file.write(f"{kind} {secret.hex()}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
 from precad.deploy.errors import INVALID_INPUT
-from precad.lab.bench import overhead, peer_runs, plots, scale, server_pair, training, validation
+from precad.lab.bench import overhead, peer_runs, plots, scale, server_pair, startup, training, validation
 from precad.lab.bench.errors import PlotUnavailableError, ProcessFailedError
 from precad.lab.bench.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
 from precad.lab.bench.workload import Case
@@ -43,6 +44,24 @@ def bench(*arguments):
     done = CliRunner().invoke(app, ["bench", *arguments, "--json", "--peers-python", str(NOWHERE)])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.slow
+def test_startup_report():
+    """A row per thing that is waited for, and a first line before a first round."""
+    done = CliRunner().invoke(app, ["bench", "startup", "--repetitions", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    rows = {row["what"]: row for row in json.loads(done.stdout)["rows"]}
+
+    assert list(rows) == ["import", "help", "config-error", "first-line", "first-round"]
+    assert all(row["warm_s"] > 0 and row["cold_s"] > 0 for row in rows.values())
+    assert rows["first-line"]["warm_s"] < rows["first-round"]["warm_s"]
+
+
+def test_a_start_that_does_not_end_as_it_should_is_no_measurement():
+    """A command that runs where an error is expected says nothing about errors."""
+    with pytest.raises(ProcessFailedError, match="expected exit code 2, found 0"):
+        startup._to_exit([sys.executable, "-c", "pass"], dict(os.environ), code=2)
 
 
 def test_threads_report():

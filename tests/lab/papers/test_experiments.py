@@ -235,6 +235,7 @@ def test_a_missed_target_is_called_missed(means: tuple[float, ...], verdict: str
     assert "the paper's T" in said
 
 
+@pytest.mark.slow
 def test_central_and_local_dp_under_backdoors_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget that pays for one round of central DP and not for two; everybody else trains on."""
     pytest.importorskip("matplotlib")

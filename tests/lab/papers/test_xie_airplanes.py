@@ -90,6 +90,7 @@ def test_cifars_settings_are_table_2_s() -> None:
     assert pair_of("cifar10") is AIRPLANES_AND_BIRDS
 
 
+@pytest.mark.slow
 def test_airplanes_in_small(small_cifar: Split, tmp_path: Path) -> None:
     """The start comes from the other classes alone, every training begins with it, and means are PyTorch's."""
     pytest.importorskip("matplotlib")

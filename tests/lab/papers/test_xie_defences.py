@@ -87,6 +87,7 @@ def test_flags_that_mean_nothing_are_refused(arguments: tuple[object, ...], why:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_defences_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accuracies are those of the models that lie there; attackers are counted by name; the second time nothing is
     trained."""

@@ -21,8 +21,8 @@ from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.attack_inefficacy import attackers_needed, xie_corollary_k
 from precad.dp.certificates.attack_simulation import simulate as worst_attack
-from precad.dp.certificates.expected_loss import gdp_robust_bounds
 from precad.dp.certificates.prediction import Threat, Training, published_epsilon
+from precad.dp.published.precad_client import gdp_robust_bounds
 from precad.lab.papers.xie import attack_cost, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_cost import TAUS
 from precad.lab.papers.xie.attack_levels import LEVELS
@@ -189,6 +189,7 @@ def small(folder: Path, *arguments: object) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs are by PyTorch, on stamped ones that shall be zeros; a second time, with the paper's C_bar, nothing is
     trained."""
@@ -254,6 +255,7 @@ def test_poisoned_records_in_small(tmp_path: Path) -> None:
     assert "poisoned records that join one client's" in report["paragraph"]
 
 
+@pytest.mark.slow
 def test_accuracy_certified_against_records_in_small(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     arguments = ("insdp-certified", "--dataset", "digits", "--sigma", 1, "--rounds", 1, "--seeds", 1)

@@ -78,10 +78,11 @@ def test_the_settings_are_table_2_s_and_the_epsilons_figure_4_s() -> None:
     epsilon = published_epsilon(Training(SampledGaussian(10 / 805, 2.0), figure.rounds), 1e-6)
     assert epsilon == pytest.approx(0.4102, abs=6e-5)
     flips = attack_cost.Experiment(dataset="sentiment140-50k").filled().case(2.0, "label-flip", 5)
-    assert attack_cost.quick_attacks("user", "sentiment140-50k") == ("label-flip",)
+    assert attack_cost.quick({"level": "user", "dataset": "sentiment140-50k"})["attacks"] == ("label-flip",)
     assert flips.config["simulation"]["attack"]["parameters"] == {"gamma": 50.0, "source": 1}
 
 
+@pytest.mark.slow
 def test_tweets_in_small(small: Split, tmp_path: Path) -> None:
     """The start is the other collection's negative and positive tweets' but for its last layer; accuracies are those of
     the models that lie there."""
@@ -103,6 +104,7 @@ def test_tweets_in_small(small: Split, tmp_path: Path) -> None:
     assert tomllib.loads((folder / "sigma-1" / "config.toml").read_text())["client"]["partition"] == "dirichlet"
 
 
+@pytest.mark.slow
 def test_what_flipped_tweets_cost_in_small(small: Split, tmp_path: Path) -> None:
     """The share of positive tweets that are not taken for negative ones, from a start that is given."""
     pytest.importorskip("matplotlib")

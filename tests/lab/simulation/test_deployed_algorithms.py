@@ -24,9 +24,12 @@ from precad.clients.training.conduct import Honest
 from precad.clients.training.round_update import Participant, round_updates
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian
 from precad.lab.simulation import AttackSettings, SeededRandomness
+from precad.lab.simulation.algorithms import ALGORITHMS
+from precad.lab.simulation.rules import RULES as AGGREGATION_RULES
 from precad.lab.simulation.two_servers import MpcServers
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
+from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, ONLY_SIMULATED, RULES
 from precad.protos.task.task import Task
 from tests.lab.simulation.test_simulation import DIM, IDS, MODEL, RECORDS, STEP, Recording, simulation, task
 
@@ -305,3 +308,11 @@ def test_budgets_end_a_simulated_deployment_as_they_end_the_ledgers(engine: Reco
 def test_a_budget_of_a_whole_client_needs_a_bound_on_it(engine: RecordEngine) -> None:
     with pytest.raises(ArgumentError, match=r"task\.epsilon_budget_client: expected none where clients do not clip"):
         simulation(engine, task(epsilon_budget_client=1.0), validation=False, client_clipping=False)
+
+
+def test_a_simulation_knows_every_name_of_a_task() -> None:
+    """Deployed algorithms, their other names, and the names that a task refuses because only a simulation has them."""
+    assert {*RULES, *ALIASES, AS_DEPLOYED} <= ALGORITHMS.keys()
+    assert set(ONLY_SIMULATED) <= ALGORITHMS.keys() | AGGREGATION_RULES.keys()
+    assert {name for name, kind in ALGORITHMS.items() if kind.has_two_servers} == {"precad", "deployed"}
+    assert {name for name, kind in ALGORITHMS.items() if kind.is_of_any_task} == {AS_DEPLOYED}

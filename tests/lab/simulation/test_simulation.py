@@ -696,7 +696,7 @@ def test_a_backdoor_succeeds_where_nobody_bounds_it(engine: RecordEngine) -> Non
     ("changes", "error", "message"),
     [
         ({"algorithm": "magic"}, UnknownNameError, "unknown algorithm 'magic'"),
-        ({"algorithm": "precad.clients.models.networks:LstmClassifier"}, ExtensionError, "no subclass"),
+        ({"algorithm": "precad.clients.models.architectures:LstmClassifier"}, ExtensionError, "no subclass"),
         ({"algorithm": "nowhere:Thing"}, ExtensionError, "No module named"),
         ({"aggregation": "median"}, ArgumentError, "simulation.aggregation: expected 'sum'"),
         ({"algorithm": "non-private", "aggregation": "magic"}, UnknownNameError, "unknown aggregation rule"),

@@ -1,4 +1,5 @@
-"""Why the `shares` form is refused unless a task says `accept_weak_wire_form`: docs/threat-model.md, "The wire forms".
+"""Why the `shares` form is refused unless a task says `accept_weak_wire_form`: docs/explanation/threat-model.md, "The
+wire forms".
 
 Server B deviates: to its part of b it adds 2^(62-j) in one coordinate. So honest A computes with an update that is
 longer there, and B takes out of its own words what it knows of the difference. What is left of the squared norm's is

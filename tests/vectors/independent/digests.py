@@ -19,6 +19,8 @@ FLOATS = frozenset(
     | {"local_rate", "local_momentum", "local_weight_decay", "quantile", "quantile_rate", "quantile_noise"}
 )
 """Fields of a task that are written with a point or an exponent, whatever their value."""
+COLUMN_FLOATS = frozenset({"mean", "std", "min", "max", "missing"})
+"""Members of one of the task's columns, likewise."""
 BINDING_FIELDS = (
     "protocol_version",
     "task",
@@ -52,6 +54,12 @@ def canonical_task(task: Mapping[str, Any]) -> str:
 def _value(value: Any, *, is_float: bool) -> str:
     if value is None:
         return "null"
+    if isinstance(value, list):
+        return (
+            "["
+            + ",".join(_column(item) if isinstance(item, dict) else _value(item, is_float=False) for item in value)
+            + "]"
+        )
     if isinstance(value, dict):
         return _object({name: _value(item, is_float=False) for name, item in value.items()})
     if isinstance(value, str):
@@ -59,6 +67,10 @@ def _value(value: Any, *, is_float: bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(float(value)) if is_float else str(value)
+
+
+def _column(column: Mapping[str, Any]) -> str:
+    return _object({name: _value(value, is_float=name in COLUMN_FLOATS) for name, value in column.items()})
 
 
 def _object(fields: Mapping[str, str]) -> str:

@@ -1,0 +1,30 @@
+"""A task as an argument of the front door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Task(dict[str, Any]):
+    """The fields of a `[task]` section, by name, as `precad.simulate` and `precad.run` take them.
+
+    They are validated together, where they are used. The dimension and the clients may come from there. The samples in
+    `deploy/hosts` say what each means.
+
+    Raises: ConfigError for a name that no task has.
+
+        >>> task = precad.Task(
+        ...     name="patients", rounds=10, client_rate=1.0, record_rate=0.2, record_clip=1.0, client_clip=8.0,
+        ...     noise_multiplier=2.0, learning_rate=0.5, gate="native",
+        ... )
+        >>> task["rounds"]
+        10
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        from precad.deploy.errors import ConfigError
+        from precad.protos.task.task import Task as Valid
+
+        if unknown := sorted(fields.keys() - Valid.model_fields.keys()):
+            raise ConfigError("\n".join(f"task.{name}: unknown field, found {fields[name]!r:.60}" for name in unknown))
+        super().__init__(fields)

@@ -1,0 +1,300 @@
+"""`precad.App`: records, a model and a loss of the user's own, in a notebook, in local processes, and at a client."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import precad
+from precad.clients.config import ClientConfig
+from precad.clients.errors import DropoutLayerError, OwnRecordsError, RecordMixingLayerError, TargetError
+from precad.clients.models.learning import Learning
+from precad.deploy.configuration.apps import client_of_app, with_app
+from precad.deploy.configuration.local import resolve
+from precad.deploy.run_folder import RunFolder
+from precad.lab.simulation.apps import resolve_apps
+from tests.harness.harness import small_task
+
+TASK = precad.Task(
+    name="own",
+    rounds=2,
+    client_rate=1.0,
+    record_rate=0.5,
+    record_clip=1.0,
+    client_clip=8.0,
+    noise_multiplier=0.5,
+    learning_rate=1.0,
+    gate="native",
+)
+RNG = np.random.default_rng(3)
+ROWS = RNG.standard_normal((40, 3)).astype(np.float32)
+SICK = (ROWS.sum(axis=1) > 0).astype(np.int64)
+DOSES = ROWS @ np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=np.float32)
+
+
+def net(outputs: int = 2) -> nn.Module:
+    """A table's model."""
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
+
+
+def confident(model: nn.Module, record: tuple[Tensor, Tensor]) -> Tensor:
+    """Punish with the square of what the right class lacks."""
+    features, label = record
+    return (1 - model(features).softmax(dim=1)[0, label[0]]).square()
+
+
+def share_of_sick(outputs: Any, labels: Any) -> float:
+    """A metric of the user's own."""
+    return float(np.mean(outputs.argmax(axis=1)))
+
+
+class Pairs(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """A map-style data set."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        if i >= len(self):
+            raise IndexError
+        return torch.from_numpy(ROWS[i]), int(SICK[i])
+
+
+def norm() -> nn.Module:
+    """A model that mixes records."""
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def drop() -> nn.Module:
+    """A model that draws."""
+    return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+
+
+ANIMALS = np.array(["ant", "bee", "cat"])[np.arange(40) % 3]
+zoo = precad.App(
+    model=lambda: net(3),
+    records=lambda: (ROWS, ANIMALS),
+    test=(ROWS[:2], np.array(["cat", "bee"])),
+    loss="cross-entropy",
+)
+arrays = (ROWS, SICK)
+app = precad.App(model=net, records=lambda: arrays, loss=confident, metrics=["accuracy", share_of_sick])
+
+
+def test_an_app_trains_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records as arrays, as a data set, from a function and from a file; a loss and a metric that are functions."""
+    monkeypatch.chdir(tmp_path)
+    lines = [",".join(map(str, [*row, label])) for row, label in zip(ROWS.tolist(), SICK.tolist(), strict=True)]
+    Path("site.csv").write_text("\n".join(["a,b,c,sick", *lines]) + "\n")
+    sites = {"dana": arrays, "eli": Pairs(), "fay": lambda: arrays, "gus": "csv:site.csv"}
+    labelled = precad.App(model=net, loss=confident, metrics=["accuracy", share_of_sick], label="sick")
+    found = precad.simulate(
+        TASK, clients={site: labelled.with_records(own) for site, own in sites.items()}, folder="runs/own"
+    )
+    (one,) = found.seeds
+    assert one.rounds == 2
+    assert one.accuracy == one.summary["metrics"]["accuracy"]
+    assert set(one.metrics()[-1]["metrics"]) == {"accuracy", "share_of_sick"}
+    model = one.load_model()
+    with torch.no_grad():
+        assert np.isfinite(model(torch.from_numpy(ROWS)).numpy()).all()
+    task = (tmp_path / "runs" / "own" / "config.toml").read_text()
+    assert f'model = "{__name__}:net"' in task
+    assert "dana = 40\neli = 20\nfay = 40\ngus = 40" in task
+
+
+def test_a_regression_has_no_accuracy_but_metrics(tmp_path: Path) -> None:
+    doses = precad.App(model=net, records=(ROWS, DOSES), loss="mse", metrics=["mse", "mae"], test=(ROWS[:9], DOSES[:9]))
+    found = precad.simulate({"task": TASK | {"rounds": 12}}, clients=[doses] * 3, folder=tmp_path / "doses")
+    (one,) = found.seeds
+    assert one.accuracy is None
+    model = one.load_model()
+    with torch.no_grad():
+        expected = np.mean((model(torch.from_numpy(ROWS[:9])).numpy() - DOSES[:9]) ** 2)
+    assert one.summary["metrics"]["mse"] == pytest.approx(float(expected), rel=1e-5)
+    first = one.metrics()[0]["metrics"]["mse"] if "metrics" in one.metrics()[0] else None
+    assert first is None or first > one.summary["metrics"]["mse"]
+
+
+@pytest.mark.parametrize(
+    ("clients", "error", "why"),
+    [
+        ([app], precad.ConfigError, "clients: expected two apps at least"),
+        ([app, 3], precad.ConfigError, "expected apps, found a int for client-1"),
+        (
+            [app, precad.App(model="mlp", records=arrays, loss=confident)],
+            precad.ConfigError,
+            "one model for all of them",
+        ),
+        ([precad.App(model=net)] * 2, precad.ConfigError, "records of client-0: expected a data set, arrays"),
+        (
+            [app.with_records((ROWS, SICK[:3]))] * 2,
+            OwnRecordsError,
+            "records of client-0: expected a label for each of 40",
+        ),
+        ([app.with_records((ROWS[:, :2], SICK)), app], precad.ConfigError, r"expected shape \(2,\), as others have"),
+        ([precad.App(model=net, records=(ROWS, DOSES[:, :1]), loss="mse")] * 2, TargetError, "expected 2 a record"),
+        ([precad.App(model=lambda: precad.fix(norm()), records=arrays)] * 2, None, ""),
+        ([precad.App(model=norm, records=arrays)] * 2, RecordMixingLayerError, r"precad.fix\(model\)"),
+        ([precad.App(model=drop, records=arrays)] * 2, DropoutLayerError, r"precad.fix\(model\)"),
+    ],
+)
+def test_apps_that_do_not_fit_are_refused_by_name(
+    clients: list[Any], error: type[Exception] | None, why: str, tmp_path: Path
+) -> None:
+    if error is None:
+        precad.simulate(TASK, clients=clients, folder=tmp_path / "a", rounds=1)
+        return
+    with pytest.raises(error, match=why):
+        precad.simulate(TASK, clients=clients, folder=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"loss": "mse"}, f"task.loss: expected '{__name__}:confident', of the apps, found 'mse'"),
+        ({"model": "mlp"}, f"task.model: expected '{__name__}:net', of the apps, found 'mlp'"),
+        ({"model_digest": "0" * 64}, f"task.model_digest: expected '[0-9a-f]*', of the apps, found '{'0' * 64}'"),
+        ({"dim": 7}, "task.dim: expected 26, of the apps, found 7"),
+        ({"record_shape": [4]}, r"task.record_shape: expected \[3\], of the apps, found \[4\]"),
+        ({"clients": ["a", "c"]}, "clients: expected apps of a, c, as in task.clients, found a, b"),
+        ({"clients": 3}, "clients: expected 3 apps, as many as task.clients, found 2"),
+    ],
+)
+def test_a_task_that_says_something_else_than_its_apps_is_refused(given: dict[str, Any], why: str) -> None:
+    apps = {"a": app.with_records(arrays), "b": app.with_records(arrays)}
+    with pytest.raises(precad.ConfigError, match=why):
+        resolve_apps({"task": TASK | given}, apps)
+
+
+def test_declared_numbers_of_records_stay() -> None:
+    """They are public constants; a client may have another number."""
+    plan = resolve_apps({"task": TASK | {"clients": {"a": 100, "b": 7}}}, [app.with_records(arrays)] * 2)
+    assert plan.task.clients == {"a": 100, "b": 7}
+    assert {name: len(own) for name, own in plan.records.items()} == {"a": 40, "b": 40}
+
+
+def run_app(own: precad.App, folder: Path, rounds: int = 1) -> precad.SimulationResult:
+    """Simulate two clients with the same records."""
+    return precad.simulate(TASK, clients=[own.with_records(own.records())] * 2, folder=folder, rounds=rounds)
+
+
+def test_a_folder_is_continued_with_the_same_records_and_code_only(tmp_path: Path) -> None:
+    """Records with one other value, another loss of the same name, other metrics, and no app at all are refused."""
+    own, folder = replace(app, loss=confident, test=(ROWS[:5], SICK[:5])), tmp_path / "own"
+    run_app(own, folder)
+    assert run_app(own, folder, rounds=2).seeds[0].rounds == 2
+    moved = ROWS.copy()
+    moved[3, 1] += 1
+    others = {
+        "records": replace(own, records=lambda: (moved, SICK)),
+        "loss": replace(own, loss=other_of_that_name()),
+        "metrics": replace(own, metrics=["accuracy"]),
+    }
+    for name, other in others.items():
+        with pytest.raises(precad.ConfigError, match=rf"expected the same records and .*: app\.{name}_sha256$"):
+            run_app(other, folder, rounds=2)
+    written = (folder / "config.toml").read_text()
+    assert "sha256" in written
+    with pytest.raises(precad.ConfigError, match="app: expected one of task, client, simulation"):
+        precad.simulate(folder / "config.toml", folder=folder)
+
+
+def other_of_that_name() -> Any:
+    """A loss that is called as `confident` is."""
+    found: dict[str, Any] = {"__name__": __name__}
+    exec("def confident(model, record):\n    return 2 * model(record[0])[0, record[1][0]]\n", found)
+    return found["confident"]
+
+
+def test_a_task_knows_its_fields() -> None:
+    with pytest.raises(precad.ConfigError, match=r"task\.round: unknown field, found 3"):
+        precad.Task(round=3)
+    task = copy.deepcopy(TASK)
+    precad.Task(**task)
+    assert task == TASK
+
+
+def test_a_run_names_the_app_and_deals_its_records(tmp_path: Path) -> None:
+    """Everything up to the start of processes: the task says which model it means, and servers get a name alone."""
+    raw = with_app({"task": {**TASK, "clients": ["a", "b", "c"]}}, f"{__name__}:app")
+    resolved, deployment, split = resolve(raw, RunFolder(tmp_path))
+    assert (deployment.task.model, deployment.task.loss) == (f"{__name__}:app", f"{__name__}:app")
+    assert deployment.task.model_digest == resolved["task"]["model_digest"] is not None
+    assert sum(deployment.task.clients.values()) == len(split.train) == 40
+    assert deployment.client is not None
+    assert deployment.client.dealt
+    learning = Learning.of_task(deployment.task, deployment.client.metrics)
+    assert set(learning.metrics) == {"accuracy", "share_of_sick"}
+    with pytest.raises(precad.ConfigError, match=f"task.loss: expected '{__name__}:app', of the app"):
+        with_app({"task": {"loss": "mse"}}, f"{__name__}:app")
+    with pytest.raises(precad.ConfigError, match=f"expected a precad.App at {__name__}:net, found a function"):
+        with_app({"task": {}}, f"{__name__}:net")
+    with pytest.raises(precad.ConfigError, match="app: expected module:name, found 'app'"):
+        with_app({"task": {}}, "app")
+
+
+def test_classes_of_test_records_are_those_of_the_training(tmp_path: Path) -> None:
+    """Even where some are absent: by an alphabet of their own, cat would be 1."""
+    plan = resolve_apps({"task": TASK}, [zoo.with_records((ROWS, ANIMALS))] * 2)
+    raw = with_app({"task": {**TASK, "clients": ["a", "b", "c"]}}, f"{__name__}:zoo")
+    _, _, split = resolve(raw, RunFolder(tmp_path))
+    for found in (plan.split.test, split.test):
+        assert found.labels.tolist() == [2, 1]
+    unknown = replace(zoo, records=(ROWS, ANIMALS), test=(ROWS[:2], np.array(["cat", "emu"])))
+    with pytest.raises(OwnRecordsError, match=r"test, row 1 .*: expected one of the 3 classes .*, found another class"):
+        resolve_apps({"task": TASK}, [unknown] * 2)
+
+
+def test_a_client_takes_an_app_that_its_task_means() -> None:
+    here = f"{__name__}:app"
+    config = ClientConfig.model_validate({"certificates": "c", "authority": "a"}, context={"base": Path("/")})
+    task = small_task(model=here, loss=here)
+    assert client_of_app(task, config, here).records == here
+    with pytest.raises(precad.ConfigError, match=f"task.loss: expected '{__name__}:app'.*found 'cross-entropy'"):
+        client_of_app(small_task(model=here), config, here)
+
+
+HOSPITAL = """
+import sys
+import numpy as np
+import precad
+from torch import nn
+
+with open("importers", "a") as file:
+    file.write(f"{' '.join(sys.argv[1:2])}\\n")
+
+def records():
+    rows = np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
+    return rows, (rows.sum(axis=1) > 0).astype(np.int64)
+
+app = precad.App(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), records=records)
+"""
+
+
+@pytest.mark.slow
+def test_an_app_trains_over_real_processes_and_no_server_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that also has `clients/`, `mpc/` and `dp/` of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "hospital_of_one.py").write_text(HOSPITAL)
+    for hostile in ("clients", "mpc", "dp", "servers"):
+        (tmp_path / hostile).mkdir()
+        (tmp_path / hostile / "__init__.py").write_text("raise RuntimeError('taken for ours')\n")
+    found = precad.run(TASK, "runs/own", app="hospital_of_one:app", clients=3)
+    assert (found.rounds, found.accepted, found.rejected) == (2, 6, 0)
+    assert found.accuracy is not None
+    assert sum(own.numel() for own in found.load_model().parameters()) == 16 + 10
+    importers = (tmp_path / "importers").read_text().splitlines()[1:]  # without this process
+    assert importers == ["client"] * 3
