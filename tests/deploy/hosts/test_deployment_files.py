@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 import yaml
 
+from precad.clients.config import ClientConfig
 from precad.deploy import errors
 from precad.deploy.configuration.sections import Deployment, load
 from precad.protos.tls.identity import Role
@@ -233,6 +234,9 @@ def test_a_pods_configuration_is_the_samples(role: Role) -> None:
     paths = {name for name, value in ours if isinstance(value, Path)}
     others = paths | {"operations_listen", "operations_tls"}
     assert ours.model_dump(exclude=others) == theirs.model_dump(exclude=others)
+    if isinstance(ours, ClientConfig):  # where the file itself lies: in the pod, the volume `config`
+        assert ours.folder == FOLDERS[role]
+        paths.remove("folder")
     (container,) = pod_spec(role)["containers"]
     mounts = [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
     for name in paths:
