@@ -17,5 +17,6 @@ Modules:
     gate/        from shares of words to one opened bit per client
     kernels/     the compiled loops: the only folder that imports Numba
     local/       everything that one server computes from vectors of length d
+    proved/      mode `proved`: the client proves its norm, and no vector is multiplied
     tuples/      correlated randomness: dealt, held, and burnt before use
 """

@@ -8,6 +8,9 @@
     ├── MalformedMessageError           bytes that no honest party sends
     ├── PeerMismatchError               the two servers are out of step
     │   └── VerdictsDifferError         they do not accept the same clients
+    ├── OutsideWindowError              a client's row leaves its window, so that no proof leaves the client
+    ├── ProofRefusedError               an upload or a proof that the holder, or the seeded server, does not take
+    ├── ProofQueriedTwiceError          a proof asked for at points beyond the first two
     ├── CommitmentError                 what a server reveals is not what it committed to
     ├── TupleReusedError                correlated randomness asked for twice
     ├── TupleExhaustedError             more correlated randomness asked for than was dealt
@@ -62,6 +65,23 @@ class VerdictsDifferError(PeerMismatchError):
         """clients: those on whom the servers differ."""
         MpcError.__init__(self, "verdicts differ between the servers: one of them did not follow the protocol")
         self.field, self.clients = "verdicts", tuple(clients)
+
+
+class OutsideWindowError(MpcError):
+    """A row value of an honest vector leaves its window, with probability 2^-40. The client is silent for the round."""
+
+
+class ProofRefusedError(MpcError):
+    """An upload or a proof is not what the server expects; it is not kept."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        """reason: the protocol's word, as in `wrong_challenge`."""
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+
+
+class ProofQueriedTwiceError(MpcError):
+    """A second query of one round's proofs. A value at a third point would give a linear function of an update."""
 
 
 class CommitmentError(MpcError):

@@ -44,6 +44,13 @@ class Purpose(enum.IntEnum):
     CORRELATION_MASKS = 13
     CORRELATION_PRODUCTS = 14
     STATEMENT = 15
+    SHARE = 16
+    SHARE_REPAIR = 17
+    PROOF_SHARE = 18
+    PROOF_SHARE_REPAIR = 19
+    QUERY = 20
+    QUERY_REPAIR = 21
+    PROOF_STATEMENT = 22
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ ROOMS = (
     Room("mpc/kernels", "| tuples local", "The compiled loops: the only folder that imports Numba."),
     Room("mpc/gate", "| . tuples kernels", "From shares of words to one opened bit per client."),
     Room(
+        "mpc/proved",
+        "| . local kernels",
+        "Mode `proved`: each client proves to both servers, in one message after the lock, that its update is short.",
+    ),
+    Room(
         "mpc/crypten",
         "| . tuples gate",
         "CrypTen's carry circuit as a comparison gate: the only folder that imports CrypTen.",

@@ -9,15 +9,12 @@ No branch and no address depends on an element: a comparison is only ever the ca
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.wide import high_product
 
 Words = NDArray[np.uint64]
 
@@ -29,18 +26,6 @@ _U64, _PAIR = types.uint64, types.UniTuple(types.uint64, 2)
 _READ = types.Array(types.uint64, 2, "C", readonly=True)
 _READ_3D = types.Array(types.uint64, 3, "C", readonly=True)
 _WRITE = types.Array(types.uint64, 2, "C")
-
-
-@intrinsic
-def _high_product(_context: Any, x: Any, y: Any) -> Any:
-    """Bits 64..127 of the product of two words."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        wide, word = ir.IntType(128), ir.IntType(64)
-        product = builder.mul(*(builder.zext(value, wide) for value in arguments))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), word)
-
-    return types.uint64(types.uint64, types.uint64), generate
 
 
 @compiled(_PAIR(_U64, _U64, _U64, _U64))
@@ -58,15 +43,15 @@ def add(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.
 @compiled(_PAIR(_U64, _U64, _U64, _U64))
 def multiply(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.uint64, np.uint64]:
     """x y modulo p, below p, for any x and y up to p."""
-    word0, carry = x0 * y0, _high_product(x0, y0)
+    word0, carry = x0 * y0, high_product(x0, y0)
     cross = x0 * y1
     word1 = carry + cross
-    carry = _high_product(x0, y1) + np.uint64(word1 < cross)
+    carry = high_product(x0, y1) + np.uint64(word1 < cross)
     cross = x1 * y0
     word1 += cross
-    word2 = _high_product(x1, y0) + np.uint64(word1 < cross)
+    word2 = high_product(x1, y0) + np.uint64(word1 < cross)
     word2 += carry
-    word3 = _high_product(x1, y1) + np.uint64(word2 < carry)
+    word3 = high_product(x1, y1) + np.uint64(word2 < carry)
     cross = x1 * y1
     word2 += cross
     word3 += np.uint64(word2 < cross)

@@ -12,6 +12,12 @@ from typing import Any
 
 
 @functools.cache
+def local() -> Any:
+    """`precad.mpc.kernels.local`."""
+    return importlib.import_module("precad.mpc.kernels.local")
+
+
+@functools.cache
 def gate() -> Any:
     """`precad.mpc.kernels.gate`."""
     return importlib.import_module("precad.mpc.kernels.gate")
@@ -21,6 +27,18 @@ def gate() -> Any:
 def field() -> Any:
     """`precad.mpc.kernels.field`."""
     return importlib.import_module("precad.mpc.kernels.field")
+
+
+@functools.cache
+def prime_field() -> Any:
+    """`precad.mpc.kernels.prime_field`."""
+    return importlib.import_module("precad.mpc.kernels.prime_field")
+
+
+@functools.cache
+def proofs() -> Any:
+    """`precad.mpc.kernels.proofs`."""
+    return importlib.import_module("precad.mpc.kernels.proofs")
 
 
 def warm_up() -> None:

@@ -8,7 +8,7 @@ bytes of u_i. Afterwards row 8 g + j is the sum of the buckets of byte g whose i
 per coordinate and client, with no table to build and no bit matrix to transpose. Source: Pippenger's bucket method.
 
 Four clients side by side share each bucket's address, and their four words are added at once. That takes 0.9 ns per
-coordinate and client instead of 2.6. Numba vectorises no such store by itself, hence `_add_four`, in LLVM's portable
+coordinate and client instead of 2.6. Numba vectorises no such store by itself, hence `add_four`, in LLVM's portable
 vector type.
 
 Signatures are given, so that all is compiled or read (`precad.mpc.kernels.machine_code`) when the module is loaded,
@@ -19,15 +19,12 @@ Everything is uint64: Numba, like NumPy, would turn uint64 with int64 into float
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.wide import add_four
 from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 
 Words = NDArray[np.uint64]
@@ -75,25 +72,6 @@ def scatter_one(row_words: Words, signed: Words, buckets: Words) -> None:
             word >>= BYTE_BITS
 
 
-@intrinsic
-def _add_four(_context: Any, buckets: Any, first: Any, y0: Any, y1: Any, y2: Any, y3: Any) -> Any:
-    """buckets[first : first + 4] += (y0, y1, y2, y3), as one vector."""
-    signature = types.void(buckets, first, y0, y1, y2, y3)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(ir.IntType(64), LANES)
-        array, first, *lanes = arguments
-        data = context.make_array(signature.args[0])(context, builder, array).data
-        where = builder.bitcast(builder.gep(data, [first]), vector.as_pointer())
-        addend = ir.Constant(vector, ir.Undefined)
-        for lane, value in enumerate(lanes):
-            addend = builder.insert_element(addend, value, ir.Constant(ir.IntType(32), lane))
-        builder.store(builder.add(builder.load(where, align=8), addend), where, align=8)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
 @compiled(types.void(_READ, _READ_2D, _WRITE))
 def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
     """`scatter_one` for four clients. Shapes: row_words (m,), signed (4, >= m), buckets (8 * 256 * 4,)."""
@@ -102,7 +80,7 @@ def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
         y0, y1, y2, y3 = signed[0, i], signed[1, i], signed[2, i], signed[3, i]
         for byte in range(BYTES):
             first = (np.uint64(byte * BYTE_VALUES) + (word & BYTE_MASK)) * np.uint64(LANES)
-            _add_four(buckets, first, y0, y1, y2, y3)
+            add_four(buckets, first, y0, y1, y2, y3)
             word >>= BYTE_BITS
 
 

@@ -1,0 +1,250 @@
+"""Arithmetic of F_p, p = 2^56 - 2^32 + 1, for `precad.mpc.proved`, compiled by Numba. `precad.mpc.kernels.loading`
+loads it when first needed.
+
+An element is one word below p. Between steps a word may be larger, as long as nothing reaches 2^64: each loop says how
+large. 254 elements fit into a word, so most additions need no reduction.
+
+2^56 = 2^32 - 1 modulo p, so what lies above bit 55 is multiplied by 2^32 - 1 and added to what lies below. Products
+by a constant w take Shoup's quotient floor(w 2^64 / p): one high product, and the rest modulo 2^64. Transforms are
+Cooley-Tukey in both directions, so that a layer adds at most 2p to a value and none needs a correction.
+
+No branch and no address depends on an element: a comparison is only ever the carry of a subtraction.
+Source: `proved.md` sections 2, 4 and 6.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.wide import high_product
+
+Words = NDArray[np.uint64]
+
+ZERO, ONE = np.uint64(0), np.uint64(1)
+P = np.uint64(2**56 - 2**32 + 1)
+TWO_P = np.uint64(2 * (2**56 - 2**32 + 1))
+INVERSE_OF_P = np.uint64(pow(2**56 - 2**32 + 1, -1, 2**64))
+"""1 / p modulo 2^64."""
+MASK56, MASK28, MASK24 = np.uint64(2**56 - 1), np.uint64(2**28 - 1), np.uint64(2**24 - 1)
+B8, B24, B28, B32, B48, B56, B63 = (np.uint64(bits) for bits in (8, 24, 28, 32, 48, 56, 63))
+TWO_TO_28, TWO_TO_56 = np.uint64(2**28), np.uint64(2**32 - 1)
+TWO_TO_64, TWO_TO_112 = np.uint64(2**40 - 2**8), np.uint64(2**40 - 2**33 - 2**8 + 1)
+"""Powers of two modulo p, by what they are powers of."""
+LIMB_BLOCK = 128
+"""Coordinates whose products of 28-bit limbs, two of each, fit into a word: 2 * 128 * (2^28 - 1)^2 < 2^64."""
+
+_U64 = types.uint64
+_READ = types.Array(types.uint64, 1, "C", readonly=True)
+_READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
+_WRITE = types.Array(types.uint64, 1, "C")
+_WRITE_2D = types.Array(types.uint64, 2, "C")
+_READ_SIGNED = types.Array(types.int64, 1, "C", readonly=True)
+_ORDER = types.Array(types.int64, 1, "C", readonly=True)
+
+
+@compiled(_U64(_U64))
+def fold(y: np.uint64) -> np.uint64:
+    """y modulo p, below 2^56 + 2^40, for any word."""
+    return (y & MASK56) + (y >> B56) * TWO_TO_56
+
+
+@compiled(_U64(_U64))
+def canonical(y: np.uint64) -> np.uint64:
+    """y modulo p, below p, for any word."""
+    rest = fold(y) - P
+    reduced: np.uint64 = rest + (P & (ZERO - (rest >> B63)))
+    return reduced
+
+
+@compiled(_U64(_U64, _U64))
+def multiply(x: np.uint64, y: np.uint64) -> np.uint64:
+    """x y modulo p, below 2^56 + 2^35, for x and y below 2^60.
+
+    The product is c0 + 2^56 c1 + 2^112 c2, and 2^56 c1 = 2^32 c1 - c1. What 2^32 c1 has above bit 55 is folded twice.
+    """
+    high, low = high_product(x, y), x * y
+    c0, c1, c2 = low & MASK56, ((high << B8) | (low >> B56)) & MASK56, high >> B48
+    d0, d1 = c1 & MASK24, c1 >> B24
+    e0, e1 = d1 & MASK24, d1 >> B24
+    total = c0 + ((d0 + e0 + e1) << B32) + c2 * TWO_TO_112 + TWO_P - (e1 + d1 + c1)
+    return fold(total)
+
+
+@compiled(_U64(_U64, _U64, _U64))
+def times(x: np.uint64, factor: np.uint64, quotient: np.uint64) -> np.uint64:
+    """x factor modulo p, below 2p, for any x and factor < p; quotient: floor(factor 2^64 / p)."""
+    estimate = high_product(x, quotient)
+    product: np.uint64 = x * factor - estimate * P
+    return product
+
+
+@compiled(types.void(_READ, _WRITE))
+def quotients(factors: Words, out: Words) -> None:
+    """floor(w 2^64 / p) of each w < p: w 2^64 less its remainder r is q p, so q = -r / p modulo 2^64."""
+    for i in range(factors.size):
+        out[i] = (ZERO - canonical(multiply(factors[i], TWO_TO_64))) * INVERSE_OF_P
+
+
+@compiled(types.void(_U64, _U64, _WRITE))
+def powers(first: np.uint64, base: np.uint64, out: Words) -> None:
+    """out[i] = first base^i."""
+    value = first
+    for i in range(out.size):
+        out[i] = canonical(value)
+        value = multiply(value, base)
+
+
+@compiled(_U64(_WRITE))
+def mask(words: Words) -> np.uint64:
+    """Keep the low 56 bits of each word. Return how many of them are p or above."""
+    refused = ZERO
+    for i in range(words.size):
+        word = words[i] & MASK56
+        words[i] = word
+        refused += ONE - ((word - P) >> B63)
+    return refused
+
+
+@compiled(_U64(_READ, _WRITE))
+def unpack(packed: Words, out: Words) -> np.uint64:
+    """Seven words of 64 bits to eight of 56. Return how many are p or above. Shapes: (7 g,), (8 g,)."""
+    for group in range(out.size // 8):
+        words, to = packed[7 * group : 7 * group + 7], out[8 * group : 8 * group + 8]
+        to[0] = words[0] & MASK56
+        for k in range(1, 7):
+            to[k] = ((words[k - 1] >> np.uint64(64 - 8 * k)) | (words[k] << np.uint64(8 * k))) & MASK56
+        to[7] = words[6] >> B8
+    return mask(out)
+
+
+@compiled(types.void(_READ, _WRITE))
+def pack(elements: Words, out: Words) -> None:
+    """Eight words of 56 bits to seven of 64. Shapes: (8 g,), (7 g,)."""
+    for group in range(elements.size // 8):
+        words, to = elements[8 * group : 8 * group + 8], out[7 * group : 7 * group + 7]
+        for k in range(7):
+            to[k] = (words[k] >> np.uint64(8 * k)) | (words[k + 1] << np.uint64(56 - 8 * k))
+
+
+@compiled(types.void(_READ_SIGNED, _WRITE))
+def residues(integers: NDArray[np.int64], out: Words) -> None:
+    """Integers of (-p/2, p/2) modulo p."""
+    for i in range(integers.size):
+        word = np.uint64(integers[i])
+        out[i] = word + (P & (ZERO - (word >> B63)))
+
+
+@compiled(types.void(_READ, _READ, _U64, _WRITE))
+def add(x: Words, y: Words, sign: np.uint64, out: Words) -> None:
+    """x + y modulo p where `sign` is zero, x - y where it is all ones. Both below 2^62; `out` may be either of them."""
+    for i in range(x.size):
+        out[i] = canonical(x[i] + ((canonical(y[i]) ^ sign) - sign) + (P & sign))
+
+
+@compiled(types.void(_READ, _WRITE))
+def squares(x: Words, out: Words) -> None:
+    """x^2 modulo p, below p, of elements."""
+    for i in range(x.size):
+        out[i] = canonical(multiply(x[i], x[i]))
+
+
+@compiled(types.void(_WRITE, _READ, _READ))
+def scrambling(values: Words, roots: Words, root_quotients: Words) -> None:
+    """The discrete Fourier transform in place: natural order in, bits of the index reversed out.
+
+    A layer takes each polynomial modulo x^2t - r^2 to one modulo x^t - r and one modulo x^t + r. roots: r of block i, (n / 2,). Values grow by 2p a layer.
+    """
+    half, n_blocks = values.size // 2, 1
+    while half > 0:
+        for block in range(n_blocks):
+            root, quotient, first = roots[block], root_quotients[block], 2 * half * block
+            for i in range(first, first + half):
+                low, high = values[i], times(values[i + half], root, quotient)
+                values[i], values[i + half] = low + high, low + TWO_P - high
+        half, n_blocks = half // 2, 2 * n_blocks
+
+
+@compiled(types.void(_WRITE, _READ, _READ))
+def ordering(values: Words, roots: Words, root_quotients: Words) -> None:
+    """The discrete Fourier transform in place: bits of the index reversed in, natural order out.
+
+    roots: (n,); from `half` on, the first `half` powers of a root of order 2 half. Values grow by 2p a layer.
+    """
+    half = 1
+    while half < values.size:
+        for first in range(0, values.size, 2 * half):
+            for i in range(half):
+                low = values[first + i]
+                high = times(values[first + half + i], roots[half + i], root_quotients[half + i])
+                values[first + i], values[first + half + i] = low + high, low + TWO_P - high
+        half *= 2
+
+
+@compiled(types.void(_READ, _ORDER, _READ, _READ, _WRITE))
+def scaled(values: Words, order: NDArray[np.int64], factors: Words, factor_quotients: Words, out: Words) -> None:
+    """out[i] = values[order[i]] factors[i], below p."""
+    for i in range(out.size):
+        out[i] = canonical(times(values[order[i]], factors[i], factor_quotients[i]))
+
+
+@compiled(types.UniTuple(_U64, 6)(_READ, _READ, _READ))
+def _limb_products(
+    x: Words, weights: Words, others: Words
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Sums of products of 28-bit limbs, of at most LIMB_BLOCK elements: low, middle and high, for both weights."""
+    a0 = a1 = a2 = b0 = b1 = b2 = ZERO
+    for i in range(x.size):
+        low, high = x[i] & MASK28, x[i] >> B28
+        w0, w1 = weights[i] & MASK28, weights[i] >> B28
+        o0, o1 = others[i] & MASK28, others[i] >> B28
+        a0 += low * w0
+        a1 += low * w1 + high * w0
+        a2 += high * w1
+        b0 += low * o0
+        b1 += low * o1 + high * o0
+        b2 += high * o1
+    return a0, a1, a2, b0, b1, b2
+
+
+@compiled(_U64(_U64, _U64, _U64))
+def _joined(low: np.uint64, middle: np.uint64, high: np.uint64) -> np.uint64:
+    """low + 2^28 middle + 2^56 high modulo p, below p, for folded words."""
+    return canonical(low + multiply(middle, TWO_TO_28) + multiply(high, TWO_TO_56))
+
+
+@compiled(types.UniTuple(_U64, 2)(_READ, _READ, _READ))
+def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np.uint64]:
+    """(<x, weights>, <x, others>) modulo p, below p. All elements below 2^56; x may be shorter.
+
+    The compiler makes eight products of limbs at a time. Products of 64-bit words would take three times as long.
+    """
+    a0 = a1 = a2 = b0 = b1 = b2 = ZERO
+    for start in range(0, x.size, LIMB_BLOCK):
+        block = slice(start, start + LIMB_BLOCK)
+        part = _limb_products(x[block], weights[block], others[block])
+        a0, a1, a2 = fold(a0 + fold(part[0])), fold(a1 + fold(part[1])), fold(a2 + fold(part[2]))
+        b0, b1, b2 = fold(b0 + fold(part[3])), fold(b1 + fold(part[4])), fold(b2 + fold(part[5]))
+    return _joined(a0, a1, a2), _joined(b0, b1, b2)
+
+
+@compiled(types.void(_U64, _U64, _READ, _WRITE))
+def lagrange(point: np.uint64, scale: np.uint64, roots: Words, out: Words) -> None:
+    """out[j] = scale roots[j] / (point - roots[j]), with one inversion for all: Montgomery's way.
+
+    point: none of the roots. scale: (point^n - 1) / n for the n-th roots of unity.
+    """
+    product = ONE
+    for j in range(roots.size):
+        out[j] = product
+        product = multiply(product, point + P - roots[j])
+    inverse, exponent, base = scale, P - np.uint64(2), product
+    while exponent > ZERO:
+        if exponent & ONE:
+            inverse = multiply(inverse, base)
+        base, exponent = multiply(base, base), exponent >> ONE
+    for j in range(roots.size - 1, -1, -1):
+        out[j] = canonical(multiply(multiply(inverse, out[j]), roots[j]))
+        inverse = multiply(inverse, point + P - roots[j])

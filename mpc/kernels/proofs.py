@@ -1,0 +1,177 @@
+"""The loops of mode `proved`, compiled by Numba: the client's wires and the servers' pass over the shares.
+
+The arithmetic is that of `precad.mpc.kernels.prime_field`. The buckets of the rows are those of
+`precad.mpc.kernels.local`, folded after each tile, as a bucket has room for 254 elements. No branch and no address
+depends on an element. Source: `proved.md` sections 6, 7 and 12.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from precad.mpc.kernels.local import BYTE_BITS, BYTE_MASK, scatter_one
+from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.prime_field import (
+    B63,
+    ONE,
+    TWO_P,
+    ZERO,
+    P,
+    Words,
+    canonical,
+    fold,
+    multiply,
+    ordering,
+    scrambling,
+    times,
+    two_products,
+)
+from precad.mpc.kernels.wide import add_four
+from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
+from precad.mpc.ring import TILE
+
+_U64 = types.uint64
+_READ = types.Array(types.uint64, 1, "C", readonly=True)
+_READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
+_WRITE = types.Array(types.uint64, 1, "C")
+_WRITE_2D = types.Array(types.uint64, 2, "C")
+_READ_SIGNED = types.Array(types.int64, 1, "C", readonly=True)
+
+
+@compiled(types.void(_WRITE, _READ, _WRITE))
+def combine(share: Words, sign_words: Words, share_sum: Words) -> None:
+    """Add a tile of one share to the sum, and replace each x by s x, in 0..p. Shapes: (m,), (ceil(m / 64),), (m,).
+
+    Bit i of the signs is set for s_i = -1.
+    """
+    for block in range(sign_words.size):
+        signs, start = sign_words[block], 64 * block
+        for k in range(min(64, share.size - start)):
+            x = share[start + k]
+            share_sum[start + k] += x
+            negative = ZERO - ((signs >> np.uint64(k)) & ONE)
+            share[start + k] = (x ^ negative) - negative + (P & negative)
+
+
+@compiled(types.void(_WRITE))
+def fold_all(words: Words) -> None:
+    """Each word modulo p, below 2^56 + 2^40."""
+    for i in range(words.size):
+        words[i] = fold(words[i])
+
+
+@compiled(types.void(_WRITE))
+def reduce_all(words: Words) -> None:
+    """Each word modulo p, below p."""
+    for i in range(words.size):
+        words[i] = canonical(words[i])
+
+
+@compiled(types.void(_READ, _READ_2D, _WRITE))
+def scatter(row_words: Words, signed: Words, buckets: Words) -> None:
+    """Add each s x to the eight buckets of its row word, and fold the buckets after each tile.
+
+    A bucket takes 64 of a tile's words on average. It takes more than 253, which would overflow it, with probability
+    below 2^-237. Shapes: row_words (m,); signed (1, >= m) with buckets (8 * 256,), or (4, >= m) with (8 * 256 * 4,).
+    """
+    for start in range(0, row_words.size, TILE):
+        stop = min(start + TILE, row_words.size)
+        if signed.shape[0] == 1:
+            scatter_one(row_words[start:stop], signed[0, start:stop], buckets)
+        else:
+            for i in range(start, stop):
+                word = row_words[i]
+                y0, y1, y2, y3 = signed[0, i], signed[1, i], signed[2, i], signed[3, i]
+                for byte in range(BYTES):
+                    first = (np.uint64(byte * BYTE_VALUES) + (word & BYTE_MASK)) * np.uint64(LANES)
+                    add_four(buckets, first, y0, y1, y2, y3)
+                    word >>= BYTE_BITS
+        fold_all(buckets)
+
+
+@compiled(types.void(_READ, types.int64, _READ_2D, _WRITE_2D))
+def weigh(share: Words, start: int, weights: Words, sums: Words) -> None:
+    """Add a tile's part of both weighted sums of each wire: sums[e, m] += sum_j weights[e, j] x_(m N + j).
+
+    start: the coordinate of share[0]. Shapes: share (m,), below p; weights (2, N); sums (2, c), below p.
+    """
+    length, at = weights.shape[1], 0
+    while at < share.size:
+        wire, first = divmod(start + at, length)
+        stop = min(share.size, at + length - first)
+        part = two_products(share[at:stop], weights[0, first:], weights[1, first:])
+        sums[0, wire] = canonical(sums[0, wire] + part[0])
+        sums[1, wire] = canonical(sums[1, wire] + part[1])
+        at = stop
+
+
+@compiled(types.void(_READ, _READ, types.int64, types.int64, _WRITE))
+def derived_bits(values: Words, sent: Words, row_bits: int, norm_bits: int, bits: Words) -> None:
+    """Fill in all bits of the 65 numbers, the lowest of each derived: b_0 = V - sum_(i >= 1) 2^i b_i modulo p.
+
+    Shapes: values (65,), sent (64 (row_bits - 1) + norm_bits - 1,), bits (64 row_bits + norm_bits,).
+    """
+    at = to = 0
+    for j in range(values.size):
+        width = row_bits if j < values.size - 1 else norm_bits
+        total = ZERO
+        for i in range(width - 1, 0, -1):
+            bit = sent[at + i - 1]
+            bits[to + i] = bit
+            total = fold((total + bit) << ONE)
+        bits[to] = canonical(values[j] + TWO_P - total)
+        at, to = at + width - 1, to + width
+
+
+@compiled(_U64(_READ))
+def sum_of_squares(elements: Words) -> np.uint64:
+    """The sum of squares modulo p, below p."""
+    total = ZERO
+    for i in range(elements.size):
+        total = fold(total + multiply(elements[i], elements[i]))
+    return canonical(total)
+
+
+@compiled(types.void(_READ_SIGNED, _READ_2D, _U64, _READ_2D, _READ_2D, _READ_2D, _WRITE_2D, _WRITE))
+def wires(
+    x: NDArray[np.int64],
+    masks: Words,
+    root: np.uint64,
+    inverse: Words,
+    twist: Words,
+    forward: Words,
+    squares: Words,
+    tops: Words,
+) -> None:
+    """Add up the squares of all wires at the 2N-th roots of unity, one wire in memory at a time.
+
+    `squares[0]` takes the squares at the powers of root^2, where a wire has the values of x. `squares[1]` takes those at
+    root times these powers, where x^N is -1. `tops[m]` is N times the highest coefficient of a wire before its mask.
+
+    `x` holds integers, no magnitude above (p - 1) / 2, (d,). `masks` is s and s', (2, c). `root` is of order 2N. What is
+    filled in has shapes (2, N) and (c,). The tables are factors and their quotients: `inverse` (2, N / 2), `twist` and
+    `forward` (2, N).
+    """
+    length = squares.shape[1]
+    wire = np.empty(length, dtype=np.uint64)
+    for m in range(tops.size):
+        start = m * length
+        n_values = min(length, x.size - start)
+        for i in range(n_values):
+            word = np.uint64(x[start + i])
+            wire[i] = word + (P & (ZERO - (word >> B63)))
+            squares[0, i] = fold(squares[0, i] + multiply(wire[i], wire[i]))
+        for i in range(n_values, length):
+            wire[i] = ZERO
+        scrambling(wire, inverse[0], inverse[1])
+        tops[m] = canonical(wire[length - 1])
+        for i in range(length):
+            wire[i] = times(wire[i], twist[0, i], twist[1, i])
+        wire[0] += TWO_P - (masks[0, m] << ONE)
+        wire[length // 2] += multiply(TWO_P - (masks[1, m] << ONE), root)
+        ordering(wire, forward[0], forward[1])
+        for i in range(length):
+            value = fold(wire[i])
+            squares[1, i] = fold(squares[1, i] + multiply(value, value))

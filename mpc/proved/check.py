@@ -1,0 +1,206 @@
+"""One round's proofs at one server, from the lock to the accepted sum, without the wire.
+
+A server opens its shares only of a proof that was made for its own challenge, the binding that it locked and its own
+sizes. It does so once, at one pair of points. Both are rules whose absence would give a linear function of an update:
+S2 and S3 of `proved.md` section 10. The steps are those of sections 6, 7 and 12.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from precad.mpc.errors import MalformedMessageError, ParameterError, ProofQueriedTwiceError, ProofRefusedError
+from precad.mpc.local.rows import RowStreams
+from precad.mpc.local.threads import ALONE, Threads
+from precad.mpc.prg import Label, Seed
+from precad.mpc.proved import verifier
+from precad.mpc.proved.field import FieldArray
+from precad.mpc.proved.query import Query
+from precad.mpc.proved.shares import HeldBytes, PackedShare, Share, seeded_proof_share, seeded_share
+from precad.mpc.proved.sizes import ProofSizes
+from precad.mpc.proved.submission import (
+    DIGEST_BYTES,
+    PayloadIntake,
+    ProofBinding,
+    Relay,
+    Submission,
+    holder_of,
+    is_statement_of,
+    relay_of,
+    require_binding,
+)
+from precad.mpc.proved.sums import add_shares, share_sums
+from precad.mpc.sharing import Party
+
+
+@dataclass(frozen=True, slots=True)
+class LockedUpload:
+    """An upload that both servers have locked, as one of them has it."""
+
+    client: str
+    binding_digest: bytes
+    share: PackedShare | Seed = field(repr=False)
+    """The holder's share, or the seed of the seeded server's."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Taken:
+    """A proof that fits, and this server's share of it."""
+
+    digest: bytes
+    share: FieldArray
+
+
+class ProofCheck:
+    """The proofs of one round. Slots are handled in rising order.
+
+    Raises ParameterError for an upload of which this server has the other server's kind of share.
+    """
+
+    def __init__(
+        self, party: Party, label: Label, sizes: ProofSizes, challenge: Seed, locked: Mapping[int, LockedUpload]
+    ) -> None:
+        self._party, self._label, self._sizes, self._challenge = party, label, sizes, challenge
+        self._locked = dict(sorted(locked.items()))
+        for slot, upload in self._locked.items():
+            if isinstance(upload.share, Seed) is self._is_held(slot):
+                kind = "holder" if self._is_held(slot) else "seeded server"
+                raise ParameterError(f"slot {slot}: expected the share of its {kind}")
+        self._taken: dict[int, _Taken] = {}
+        self._relayed: set[int] = set()
+        self._is_open = True
+        self._query: Query | None = None
+        self._opened: dict[int, FieldArray] = {}
+        self._sum: FieldArray | None = None
+
+    def take_proof(self, slot: int, proof: Submission, payload: bytes) -> Relay:
+        """Take a proof as the holder, and return what the seeded server is to be told.
+
+        Raises ProofRefusedError, checking in the protocol's order: `late`, `wrong_server`, `duplicate`,
+        `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
+        """
+        binding = proof.binding
+        self._require_open(slot)
+        if not isinstance(binding, ProofBinding) or len(proof.statement) != DIGEST_BYTES:
+            raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, and its statement")
+        require_binding(binding, self._expected(slot, binding.proof_digest))
+        intake = PayloadIntake(self._sizes.proof_elements)
+        intake.take(payload)
+        intake.finish(proof.salt, binding.proof_digest)
+        share = np.empty(self._sizes.proof_elements, dtype=np.uint64)
+        PackedShare(HeldBytes(payload), share.size).fill(share)
+        self._taken[slot] = _Taken(binding.digest(), share)
+        return relay_of(proof)
+
+    def take_relay(self, slot: int, relay: Relay) -> bool:
+        """Take a relay as the seeded server, and tell whether the proof counts. The first relay of a slot decides."""
+        upload = self._locked.get(slot)
+        if not self._is_open or slot in self._relayed or upload is None or not isinstance(upload.share, Seed):
+            return False
+        self._relayed.add(slot)
+        expected = self._expected(slot, relay.payload_digest)
+        if not is_statement_of(relay, expected, upload.share, self._slot_label(slot)):
+            return False
+        share = seeded_proof_share(upload.share, self._slot_label(slot)).take(self._sizes.proof_elements)
+        self._taken[slot] = _Taken(expected.digest(), share)
+        return True
+
+    def close(self) -> list[bytes]:
+        """Take no proof from now on. Return the digests of the proofs per active slot, zeros where there is none."""
+        self._is_open = False
+        missing = bytes(DIGEST_BYTES)
+        return [self._taken[slot].digest if slot in self._taken else missing for slot in self._locked]
+
+    def proved(self, peers_digests: Sequence[bytes]) -> dict[int, bytes]:
+        """Return the proof binding digests of the slots on which both servers agree. Closes.
+
+        Raises MalformedMessageError for a list of another length.
+        """
+        ours = self.close()
+        if [len(digest) for digest in peers_digests] != [DIGEST_BYTES] * len(ours):
+            raise MalformedMessageError(f"proofs: expected {len(ours)} digests of {DIGEST_BYTES} bytes")
+        pairs = zip(self._locked, ours, peers_digests, strict=True)
+        return {slot: a for slot, a, b in pairs if hmac.compare_digest(a, b) and any(a)}
+
+    def open(self, proved: Mapping[int, bytes], query: Query, threads: Threads = ALONE) -> dict[int, FieldArray]:
+        """Run the pass over the proved slots, and return this server's part of the verifier message for each.
+
+        Raises ProofQueriedTwiceError the second time, whatever happened after the first. Raises ParameterError for a
+        slot without a proof of its own here, and before the intake is closed.
+        """
+        if self._query is not None:
+            raise ProofQueriedTwiceError("query: expected one pair of points for a round's proofs, found a second")
+        if self._is_open or any(slot not in self._taken or self._taken[slot].digest != proved[slot] for slot in proved):
+            raise ParameterError("proved: expected slots whose proof was taken, after the intake was closed")
+        self._query = query
+        slots = sorted(proved)
+        rows = RowStreams(self._challenge, self._label)
+        sums = share_sums([self._share(slot) for slot in slots], rows, query, self._sizes, threads)
+        self._sum = sums.share_sum
+        for i, slot in enumerate(slots):
+            proof = self._taken[slot].share
+            self._opened[slot] = verifier.opened_share(
+                self._party, sums.rows[i], sums.wires[i], proof, query, self._sizes
+            )
+        return dict(self._opened)
+
+    def verdicts(self, theirs: Mapping[int, FieldArray]) -> dict[int, bool]:
+        """Return which proved slots are valid. theirs: the peer's parts, for the same slots.
+
+        Raises ParameterError before `open`, or for other slots.
+        """
+        if self._query is None or theirs.keys() != self._opened.keys():
+            raise ParameterError("verdicts: expected the peer's part for each opened slot")
+        return {slot: verifier.is_valid(ours, theirs[slot], self._query) for slot, ours in self._opened.items()}
+
+    def accepted_sum(self, verdicts: Mapping[int, bool]) -> FieldArray:
+        """Return this server's share of the sum of the valid slots, (d,), and give it up.
+
+        The rejected are taken out by a second reading, or, where they are the majority, the valid are added up anew.
+        Raises ParameterError before `open`, or the second time.
+        """
+        if self._sum is None or verdicts.keys() != self._opened.keys():
+            raise ParameterError("accepted: expected a verdict for each opened slot, once")
+        total, self._sum = self._sum, None
+        rejected = [self._share(slot) for slot, is_valid in verdicts.items() if not is_valid]
+        if 2 * len(rejected) <= len(verdicts):
+            add_shares(total, rejected, negate=True)
+        else:
+            total.fill(0)
+            add_shares(total, [self._share(slot) for slot, is_valid in verdicts.items() if is_valid])
+        return total
+
+    def _require_open(self, slot: int) -> None:
+        """Refuse a proof that this server does not take now, whatever it says."""
+        if not self._is_open:
+            raise ProofRefusedError("late", "proof: expected it before the end of the phase")
+        if slot not in self._locked or not self._is_held(slot):
+            raise ProofRefusedError("wrong_server", "proof: expected a slot that is active and held here")
+        if slot in self._taken:
+            raise ProofRefusedError("duplicate", "proof: expected one for each upload")
+
+    def _expected(self, slot: int, proof_digest: bytes) -> ProofBinding:
+        """Return the binding of a proof for this server's own task, round, locked binding and challenge."""
+        upload = self._locked[slot]
+        return ProofBinding(
+            task=self._label.task,
+            round=self._label.round,
+            client=upload.client,
+            binding_digest=upload.binding_digest,
+            challenge=self._challenge.reveal(),
+            proof_digest=proof_digest,
+        )
+
+    def _share(self, slot: int) -> Share:
+        upload = self._locked[slot]
+        return seeded_share(upload.share, self._slot_label(slot)) if isinstance(upload.share, Seed) else upload.share
+
+    def _slot_label(self, slot: int) -> Label:
+        return Label(self._label.task, self._label.round, str(slot))
+
+    def _is_held(self, slot: int) -> bool:
+        return holder_of(slot) == self._party

@@ -1,0 +1,209 @@
+"""F_p, p = 2^56 - 2^32 + 1, on arrays: words, bytes and transforms. The loops are compiled when they are first needed.
+
+An element is a uint64 below p. On the wire it has 7 bytes, the lowest first. It stands for the integer in (-p/2, p/2)
+that it is congruent to. Source: `proved.md` section 4.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.mpc.errors import MalformedMessageError, ParameterError
+from precad.mpc.kernels import loading
+from precad.mpc.prg import RandomBytes
+from precad.mpc.ring import RingArray
+
+P: Final = 2**56 - 2**32 + 1
+GENERATOR: Final = 22
+"""The smallest primitive root."""
+ELEMENT_BYTES: Final = 7
+MAX_ADDITIONS: Final = 254
+"""Elements whose sum fits into a word."""
+
+FieldArray: TypeAlias = NDArray[np.uint64]
+
+PLUS, MINUS = np.uint64(0), np.uint64(2**64 - 1)
+"""Signs, as the compiled addition takes them."""
+_GROUP = 8
+"""Elements that fill seven words of 64 bits."""
+
+
+def root_of_unity(order: int) -> int:
+    """Return the root of unity of this order, a power of two up to 2^32: the generator's power."""
+    return pow(GENERATOR, (P - 1) // order, P)
+
+
+def from_integers(integers: RingArray) -> FieldArray:
+    """Return integers as elements. Raises ParameterError above (p - 1) / 2 in magnitude: no element stands for that."""
+    if max(int(integers.max(initial=0)), -int(integers.min(initial=0))) > P // 2:
+        raise ParameterError("integers: expected magnitudes of at most (p - 1) / 2")
+    out = np.empty(integers.size, dtype=np.uint64)
+    loading.prime_field().residues(np.ascontiguousarray(integers), out)
+    return out
+
+
+def to_integers(elements: FieldArray) -> RingArray:
+    """Return the integers in (-p/2, p/2) that the elements stand for."""
+    words = elements.view(np.int64)
+    centred: RingArray = words - (P & ((P // 2 - words) >> 63))
+    return centred
+
+
+def add(x: FieldArray, y: FieldArray, out: FieldArray | None = None) -> FieldArray:
+    """Return x + y. Shapes: (m,). Words of x may be sums of up to 63 elements; `out` may be x or y."""
+    out = np.empty_like(x) if out is None else out
+    loading.prime_field().add(x, y, PLUS, out)
+    return out
+
+
+def subtract(x: FieldArray, y: FieldArray, out: FieldArray | None = None) -> FieldArray:
+    """Return x - y, as `add`."""
+    out = np.empty_like(x) if out is None else out
+    loading.prime_field().add(x, y, MINUS, out)
+    return out
+
+
+def times(x: FieldArray, factor: int) -> FieldArray:
+    """Return every element times an integer."""
+    factors, order = _factors(np.full(x.size, factor % P, dtype=np.uint64)), np.arange(x.size)
+    return _scaled(x, order, factors)
+
+
+def dot(x: FieldArray, y: FieldArray) -> int:
+    """Return <x, y>. Shapes: (m,), of y the first m."""
+    return int(loading.prime_field().two_products(x, y, y)[0])
+
+
+def random_elements(n: int, random_bytes: RandomBytes = os.urandom) -> FieldArray:
+    """Return uniform elements: 7 bytes each, drawn again where they are not below p."""
+    found: list[FieldArray] = []
+    missing = n
+    while missing:
+        words = _words_of(random_bytes(ELEMENT_BYTES * missing), missing)[0]
+        found.append(words[words < P])
+        missing -= found[-1].size
+    return np.concatenate([*found, np.empty(0, dtype=np.uint64)])
+
+
+def to_bytes(elements: FieldArray) -> bytes:
+    """Return elements on the wire, 7 bytes each."""
+    groups = -(-elements.size // _GROUP)
+    padded = np.zeros(_GROUP * groups, dtype=np.uint64)
+    padded[: elements.size] = elements
+    words = np.empty(ELEMENT_BYTES * groups, dtype=np.uint64)
+    loading.prime_field().pack(padded, words)
+    return words.astype("<u8", copy=False).tobytes()[: ELEMENT_BYTES * elements.size]
+
+
+def from_bytes(data: bytes | bytearray | memoryview, *, n_elements: int, field: str = "elements") -> FieldArray:
+    """Return what `to_bytes` wrote. Raises MalformedMessageError on another length or an element of p or above."""
+    if len(data) != ELEMENT_BYTES * n_elements:
+        raise MalformedMessageError(f"{field}: expected {ELEMENT_BYTES * n_elements} bytes, found {len(data)}")
+    elements, n_refused = _words_of(data, n_elements)
+    if n_refused:
+        raise MalformedMessageError(f"{field}: expected elements below p, found {n_refused} others")
+    return elements
+
+
+def packed_room(n_elements: int) -> FieldArray:
+    """Return words with room for packed elements, in whole groups, for `unpack_into`. What is spare is zero."""
+    words = np.empty(ELEMENT_BYTES * -(-n_elements // _GROUP), dtype=np.uint64)
+    words[-ELEMENT_BYTES:] = 0
+    return words
+
+
+def unpack_into(packed: FieldArray, out: FieldArray) -> int:
+    """Fill `out` with the packed elements of `packed_room`'s words. Return how many are not below p."""
+    if sys.byteorder == "big":
+        packed.byteswap(inplace=True)
+    kernels, whole = loading.prime_field(), out.size - out.size % _GROUP
+    refused = int(kernels.unpack(packed[: whole // _GROUP * ELEMENT_BYTES], out[:whole]))
+    if whole < out.size:
+        last = np.empty(_GROUP, dtype=np.uint64)
+        refused += int(kernels.unpack(packed[whole // _GROUP * ELEMENT_BYTES :], last))
+        out[whole:] = last[: out.size - whole]
+    return refused
+
+
+def _words_of(data: bytes | bytearray | memoryview, n_elements: int) -> tuple[FieldArray, int]:
+    packed, out = packed_room(n_elements), np.empty(n_elements, dtype=np.uint64)
+    packed.view(np.uint8)[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return out, unpack_into(packed, out)
+
+
+def powers(first: int, base: int, n: int) -> FieldArray:
+    """Return first base^i for i < n."""
+    out = np.empty(n, dtype=np.uint64)
+    loading.prime_field().powers(np.uint64(first % P), np.uint64(base % P), out)
+    return out
+
+
+def _factors(values: FieldArray) -> FieldArray:
+    """Return factors and their quotients, (2, m), as the compiled loops multiply by constants."""
+    table = np.stack([values, np.empty_like(values)])
+    loading.prime_field().quotients(table[0], table[1])
+    return table
+
+
+def _scaled(values: FieldArray, order: NDArray[np.int64], factors: FieldArray) -> FieldArray:
+    out = np.empty(order.size, dtype=np.uint64)
+    loading.prime_field().scaled(values, order, factors[0], factors[1], out)
+    return out
+
+
+class Transform:
+    """Transforms of n values, n a power of two: between values at w^j, w of order n, and coefficients.
+
+    The coset is g w^j, g of order 2n, where x^n is -1. Tables hold factors and their quotients, (2, m). Made by
+    `transform`, once per n.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n, self.root = n, root_of_unity(2 * n)
+        bits = n.bit_length() - 1
+        indices = np.arange(n)
+        self.reversed = np.zeros(n, dtype=np.int64)
+        for bit in range(bits):
+            self.reversed |= (indices >> bit & 1) << (bits - 1 - bit)
+        by_root = powers(1, pow(self.root, 2, P), n)
+        self.inverse = _factors(powers(1, pow(self.root, -2, P), n)[self.reversed[::2]])
+        strides = [by_root[np.arange(half) * (n // (2 * half))] for half in (1 << bit for bit in range(bits))]
+        self.forward = _factors(np.concatenate([np.zeros(1, dtype=np.uint64), *strides]))
+        one_nth = pow(n, -1, P)
+        self._scale = _factors(np.full(n, one_nth, dtype=np.uint64))
+        self._coset_scale = _factors(powers(one_nth, pow(self.root, -1, P), n))
+        self._to_coset = _factors(powers(1, self.root, n)[self.reversed])
+        self.twist = _factors(powers(one_nth, self.root, n)[self.reversed])
+        """From `scrambling`'s output to the input of `ordering`, for values on the coset."""
+
+    def coefficients(self, values: FieldArray) -> FieldArray:
+        """Return the polynomial of degree below n with these values at w^j."""
+        return self._coefficients(values, self._scale)
+
+    def coset_coefficients(self, values: FieldArray) -> FieldArray:
+        """Return the polynomial of degree below n with these values at g w^j."""
+        return self._coefficients(values, self._coset_scale)
+
+    def coset_values(self, coefficients: FieldArray) -> FieldArray:
+        """Return the values at g w^j of a polynomial of degree below n."""
+        values = _scaled(coefficients, self.reversed, self._to_coset)
+        loading.prime_field().ordering(values, *self.forward)
+        loading.proofs().reduce_all(values)
+        return values
+
+    def _coefficients(self, values: FieldArray, scale: FieldArray) -> FieldArray:
+        scrambled = values.copy()
+        loading.prime_field().scrambling(scrambled, *self.inverse)
+        return _scaled(scrambled, self.reversed, scale)
+
+
+@functools.cache
+def transform(n: int) -> Transform:
+    """Return the transforms of n values."""
+    return Transform(n)

@@ -1,0 +1,106 @@
+"""The query of a round: two points that neither server chose, and all that is computed from them once.
+
+The points come from a coin that is tossed when no proof can change any more. Both serve every client of the round. No
+proof is ever queried at a third point, because three values of a wire give a linear function of X.
+
+Source: `proved.md` section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from precad.mpc import joint_coin, prg
+from precad.mpc.errors import MalformedMessageError, ParameterError
+from precad.mpc.joint_coin import COIN_BYTES
+from precad.mpc.kernels import loading
+from precad.mpc.prg import Label, Purpose, Seed
+from precad.mpc.proved import field
+from precad.mpc.proved.field import FieldArray, P
+from precad.mpc.proved.sizes import N_POINTS, ProofSizes
+from precad.mpc.proved.streams import open_field_stream
+
+PROOFS_STEP = "validation/proofs"
+_POINTS_AT_ONCE = 8
+
+
+def query_seed(label: Label, coins: tuple[bytes, bytes], proof_digests: Sequence[bytes]) -> Seed:
+    """Return the seed of the points. coins: of servers A and B. proof_digests: of the proved slots, in their order.
+
+    Raises MalformedMessageError for a coin of another length.
+    """
+    for coin in coins:
+        if len(coin) != COIN_BYTES:
+            raise MalformedMessageError(f"{PROOFS_STEP}: expected a coin of {COIN_BYTES} bytes, found {len(coin)}")
+    context = f"{label.task}/{label.round}/query"
+    transcript = joint_coin.digest(b"proofs", *proof_digests)
+    return Seed(joint_coin.digest(b"joint coin", context.encode(), *coins, transcript)[: prg.SEED_BYTES])
+
+
+def query_elements(seed: Seed, label: Label) -> Iterator[int]:
+    """Yield the elements of QUERY, in order."""
+    stream = open_field_stream(seed, Purpose.QUERY, label)
+    while True:
+        yield from stream.take(_POINTS_AT_ONCE).tolist()
+
+
+def admissible_points(elements: Iterator[int], sizes: ProofSizes) -> tuple[int, int]:
+    """Return the first two different elements that are no root of unity of a wire's or the bits' domain."""
+    kept: list[int] = []
+    while len(kept) < N_POINTS:
+        point = next(elements)
+        if point not in kept and is_admissible(point, sizes):
+            kept.append(point)
+    return kept[0], kept[1]
+
+
+def is_admissible(point: int, sizes: ProofSizes) -> bool:
+    """Tell whether t^N and t^n differ from 1, so that no opened value stands there without a mask."""
+    return 0 <= point < P and all(pow(point, n, P) != 1 for n in (sizes.wire_length, sizes.bit_domain))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Two points, and the tables that serve every client of the round. Made by `prepare`."""
+
+    points: tuple[int, int]
+    wire_weights: FieldArray
+    """A wire's value at t from its values on the N-th roots of unity: (2, N)."""
+    bit_weights: FieldArray
+    """The bits' polynomial at t from its values on the n-th roots of unity: (2, n)."""
+    powers: FieldArray
+    """t^i, (2, max(2N, n) + 3)."""
+    wire_vanishing: tuple[int, int]
+    """t^N - 1."""
+    bit_vanishing: tuple[int, int]
+    """t^n - 1."""
+
+
+def prepare(points: tuple[int, int], sizes: ProofSizes) -> Query:
+    """Return the tables of two points. Raises ParameterError unless they are different and admissible."""
+    if points[0] == points[1] or not all(is_admissible(point, sizes) for point in points):
+        raise ParameterError("points: expected two different elements outside both domains")
+    n_wire, n_bit = sizes.wire_length, sizes.bit_domain
+    return Query(
+        points=points,
+        wire_weights=np.stack([_weights(point, n_wire) for point in points]),
+        bit_weights=np.stack([_weights(point, n_bit) for point in points]),
+        powers=np.stack([field.powers(1, point, max(2 * n_wire, n_bit) + 3) for point in points]),
+        wire_vanishing=(_vanishing(points[0], n_wire), _vanishing(points[1], n_wire)),
+        bit_vanishing=(_vanishing(points[0], n_bit), _vanishing(points[1], n_bit)),
+    )
+
+
+def _vanishing(point: int, n: int) -> int:
+    return (pow(point, n, P) - 1) % P
+
+
+def _weights(point: int, n: int) -> FieldArray:
+    """Return (t^n - 1) / n * w^j / (t - w^j) for the n-th roots of unity w^j, (n,)."""
+    roots, out = field.powers(1, field.root_of_unity(n), n), np.empty(n, dtype=np.uint64)
+    scale = _vanishing(point, n) * pow(n, -1, P) % P
+    loading.prime_field().lagrange(np.uint64(point), np.uint64(scale), roots, out)
+    return out

@@ -1,0 +1,213 @@
+"""Uploads and proofs as values: bindings, digests, salts and statements, and who may hold which of them.
+
+The holder of a slot gets a payload and a salt. The seeded server must never get the salt. It knows the other share, so
+for each guess of X it knows the payload. A digest without a salt would say which guess is right. It gets a `Relay`,
+which has no place for a salt. It makes the binding itself, and counts an upload or a proof if and only if the client's
+statement fits, which the holder cannot make.
+
+Source: `proved.md` sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass, field, replace
+
+from precad.mpc import prg
+from precad.mpc.errors import MalformedMessageError, ParameterError, ProofRefusedError
+from precad.mpc.prg import Label, Purpose, RandomBytes, Seed
+from precad.mpc.proved import field as elements
+from precad.mpc.proved.field import ELEMENT_BYTES
+from precad.mpc.sharing import Party
+
+PROTOCOL_VERSION = "precad/v2"
+MODE = "proved"
+SALT_BYTES = DIGEST_BYTES = 32
+
+
+def holder_of(slot: int) -> Party:
+    """Return the server that gets the payload of a slot."""
+    return 1 if slot % 2 else 0
+
+
+def seeded_of(slot: int) -> Party:
+    """Return the server that gives the share seed of a slot, and gets no data."""
+    return 0 if slot % 2 else 1
+
+
+def fields_digest(fields: dict[int, bytes | str | int]) -> bytes:
+    """Return the SHA-256 over numbered fields in rising order, each with its number and length; integers in decimal."""
+    hasher = hashlib.sha256()
+    for number, value in sorted(fields.items()):
+        part = value if isinstance(value, bytes) else str(value).encode()
+        hasher.update(number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
+    return hasher.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Everything that one upload is bound to."""
+
+    task: str
+    round: int
+    client: str
+    config_digest: bytes
+    model_digest: bytes
+    dim: int
+    payload_digest: bytes
+    """`salted_digest` of the payload."""
+
+    def digest(self) -> bytes:
+        """Return 32 bytes that the servers lock."""
+        return fields_digest(
+            {
+                1: PROTOCOL_VERSION,
+                2: self.task,
+                3: self.round,
+                4: self.client,
+                5: self.config_digest,
+                6: self.model_digest,
+                7: self.dim,
+                8: MODE,
+                9: self.payload_digest,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProofBinding:
+    """Everything that one proof is bound to. Its digest is never that of a `Binding`: it has other fields."""
+
+    task: str
+    round: int
+    client: str
+    binding_digest: bytes
+    challenge: bytes
+    proof_digest: bytes
+    """`salted_digest` of the payload."""
+
+    def digest(self) -> bytes:
+        """Return 32 bytes that the servers compare in `validation/proofs`."""
+        return fields_digest(
+            {
+                1: PROTOCOL_VERSION,
+                2: self.task,
+                3: self.round,
+                4: self.client,
+                11: self.binding_digest,
+                12: self.challenge,
+                13: self.proof_digest,
+            }
+        )
+
+
+def draw_salt(random_bytes: RandomBytes = os.urandom) -> bytes:
+    """Return a fresh salt, for the client and the holder alone."""
+    return random_bytes(SALT_BYTES)
+
+
+def salted_digest(salt: bytes, payload_sha256: bytes) -> bytes:
+    """Return HMAC-SHA256 of a payload's SHA-256 under the salt. Raises ParameterError unless the salt has 32 bytes."""
+    if len(salt) != SALT_BYTES:
+        raise ParameterError(f"salt: expected {SALT_BYTES} bytes, found {len(salt)}")
+    return hmac.digest(salt, payload_sha256, "sha256")
+
+
+def statement(share_seed: Seed, label: Label, binding_digest: bytes) -> bytes:
+    """Return a client's word to the seeded server that the upload with this binding is its own, 32 bytes."""
+    return hmac.digest(prg.derive(share_seed, Purpose.STATEMENT, label).reveal(), binding_digest, "sha256")
+
+
+def proof_statement(share_seed: Seed, label: Label, proof_binding_digest: bytes) -> bytes:
+    """Return the same for a proof, under a key of its own: no statement of an upload is one of a proof."""
+    return hmac.digest(prg.derive(share_seed, Purpose.PROOF_STATEMENT, label).reveal(), proof_binding_digest, "sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An upload or a proof, as it leaves the client for the holder, and for nobody else."""
+
+    binding: Binding | ProofBinding
+    statement: bytes
+    salt: bytes = field(repr=False)
+    """Never for the seeded server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Word of an upload or a proof, from the holder to the seeded server: no data, and no salt."""
+
+    round: int
+    client: str
+    payload_digest: bytes
+    statement: bytes
+
+
+def relay_of(submission: Submission) -> Relay:
+    """Return the relay of what the holder has taken."""
+    binding = submission.binding
+    return Relay(binding.round, binding.client, _payload_digest(binding), submission.statement)
+
+
+def is_statement_of(relay: Relay, expected: Binding | ProofBinding, share_seed: Seed, label: Label) -> bool:
+    """Tell the seeded server whether a relay counts. expected: the binding that it has made of what it knows itself."""
+    make = statement if isinstance(expected, Binding) else proof_statement
+    return hmac.compare_digest(make(share_seed, label, expected.digest()), relay.statement)
+
+
+def require_binding(found: Binding | ProofBinding, expected: Binding | ProofBinding) -> None:
+    """Compare a client's binding, all but the payload's digest, with the one that the holder has made itself.
+
+    Raises ProofRefusedError: `wrong_binding`, or `wrong_challenge` where only a proof's challenge differs.
+    """
+    is_bound = _without_content(found) == _without_content(expected)
+    if not is_bound or len(_payload_digest(found)) != DIGEST_BYTES:
+        raise ProofRefusedError("wrong_binding", "binding: expected that of this upload, round and task, found another")
+    ours, theirs = (binding.challenge if isinstance(binding, ProofBinding) else b"" for binding in (expected, found))
+    if not hmac.compare_digest(ours, theirs):
+        raise ProofRefusedError("wrong_challenge", "challenge: expected this server's own, found another")
+
+
+def _payload_digest(binding: Binding | ProofBinding) -> bytes:
+    return binding.payload_digest if isinstance(binding, Binding) else binding.proof_digest
+
+
+def _without_content(binding: Binding | ProofBinding) -> Binding | ProofBinding:
+    """Return it without what the client alone knows, and without the challenge."""
+    if isinstance(binding, Binding):
+        return replace(binding, payload_digest=b"")
+    return replace(binding, challenge=b"", proof_digest=b"")
+
+
+class PayloadIntake:
+    """The holder's check of a payload while it comes: its length, and every element below p.
+
+    A refusal must be known before the lock, so nothing is left for the pass to find.
+    """
+
+    def __init__(self, n_elements: int) -> None:
+        self._n_bytes = ELEMENT_BYTES * n_elements
+        self._taken, self._rest, self._hasher = 0, b"", hashlib.sha256()
+
+    def take(self, data: bytes) -> None:
+        """Take the next bytes. Raises ProofRefusedError: `wrong_length` at the first byte too many, or `malformed`."""
+        self._taken += len(data)
+        if self._taken > self._n_bytes:
+            raise ProofRefusedError("wrong_length", f"payload: expected {self._n_bytes} bytes, found more")
+        self._hasher.update(data)
+        waiting = self._rest + data
+        n_elements = len(waiting) // ELEMENT_BYTES
+        whole, self._rest = waiting[: ELEMENT_BYTES * n_elements], waiting[ELEMENT_BYTES * n_elements :]
+        try:
+            elements.from_bytes(whole, n_elements=n_elements)
+        except MalformedMessageError:
+            raise ProofRefusedError("malformed", "payload: expected elements below p, found another") from None
+
+    def finish(self, salt: bytes, announced: bytes) -> None:
+        """Compare the digest, after the last byte. Raises ProofRefusedError: `wrong_length` or `wrong_digest`."""
+        if self._taken != self._n_bytes:
+            raise ProofRefusedError("wrong_length", f"payload: expected {self._n_bytes} bytes, found {self._taken}")
+        if not hmac.compare_digest(salted_digest(salt, self._hasher.digest()), announced):
+            raise ProofRefusedError("wrong_digest", "payload: expected another digest than that of what came")
