@@ -155,7 +155,8 @@ def squares(x: Words, out: Words) -> None:
 def scrambling(values: Words, roots: Words, root_quotients: Words) -> None:
     """The discrete Fourier transform in place: natural order in, bits of the index reversed out.
 
-    A layer takes each polynomial modulo x^2t - r^2 to one modulo x^t - r and one modulo x^t + r. roots: r of block i, (n / 2,). Values grow by 2p a layer.
+    A layer takes each polynomial modulo x^2t - r^2 to one modulo x^t - r and one modulo x^t + r.
+    roots: r of block i, (n / 2,). Values grow by 2p a layer.
     """
     half, n_blocks = values.size // 2, 1
     while half > 0:

@@ -147,12 +147,12 @@ def wires(
 ) -> None:
     """Add up the squares of all wires at the 2N-th roots of unity, one wire in memory at a time.
 
-    `squares[0]` takes the squares at the powers of root^2, where a wire has the values of x. `squares[1]` takes those at
-    root times these powers, where x^N is -1. `tops[m]` is N times the highest coefficient of a wire before its mask.
+    `squares[0]` takes the squares at the powers of root^2, where a wire has the values of x. `squares[1]` takes those
+    at root times these powers, where x^N is -1. `tops[m]` is N times the highest coefficient of a wire before its mask.
 
-    `x` holds integers, no magnitude above (p - 1) / 2, (d,). `masks` is s and s', (2, c). `root` is of order 2N. What is
-    filled in has shapes (2, N) and (c,). The tables are factors and their quotients: `inverse` (2, N / 2), `twist` and
-    `forward` (2, N).
+    `x` holds integers, no magnitude above (p - 1) / 2, (d,). `masks` is s and s', (2, c). `root` is of order 2N. What
+    is filled in has shapes (2, N) and (c,). The tables are factors and their quotients: `inverse` (2, N / 2), `twist`
+    and `forward` (2, N).
     """
     length = squares.shape[1]
     wire = np.empty(length, dtype=np.uint64)

@@ -71,6 +71,7 @@ class ProofCheck:
                 kind = "holder" if self._is_held(slot) else "seeded server"
                 raise ParameterError(f"slot {slot}: expected the share of its {kind}")
         self._taken: dict[int, _Taken] = {}
+        self._begun: set[int] = set()
         self._relayed: set[int] = set()
         self._is_open = True
         self._query: Query | None = None
@@ -80,7 +81,7 @@ class ProofCheck:
     def take_proof(self, slot: int, proof: Submission, payload: bytes) -> Relay:
         """Take a proof as the holder, and return what the seeded server is to be told.
 
-        Raises ProofRefusedError, checking in the protocol's order: `late`, `wrong_server`, `duplicate`,
+        Raises ProofRefusedError, checking in the protocol's order: `wrong_server`, `late`, `duplicate`,
         `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
         """
         binding = proof.binding
@@ -176,12 +177,13 @@ class ProofCheck:
 
     def _require_open(self, slot: int) -> None:
         """Refuse a proof that this server does not take now, whatever it says."""
-        if not self._is_open:
-            raise ProofRefusedError("late", "proof: expected it before the end of the phase")
         if slot not in self._locked or not self._is_held(slot):
             raise ProofRefusedError("wrong_server", "proof: expected a slot that is active and held here")
-        if slot in self._taken:
-            raise ProofRefusedError("duplicate", "proof: expected one for each upload")
+        if not self._is_open:
+            raise ProofRefusedError("late", "proof: expected it before the end of the phase")
+        if slot in self._begun:
+            raise ProofRefusedError("duplicate", "proof: expected one for each upload, whatever came of the first")
+        self._begun.add(slot)
 
     def _expected(self, slot: int, proof_digest: bytes) -> ProofBinding:
         """Return the binding of a proof for this server's own task, round, locked binding and challenge."""

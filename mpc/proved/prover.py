@@ -1,7 +1,8 @@
 """The client's proof that its vector is short: one message, made after the rows are known.
 
-A wire is a polynomial of degree below N, whose values are N coordinates, plus the mask (x^N - 1)(s + s' x). The proof holds F, the sum of the wires' squares, whose values on the domain add up to the squared
-norm. It holds the bits of 65 numbers, and q, which shows that each is 0 or 1. One wire at a time is in memory.
+A wire is a polynomial of degree below N, whose values are N coordinates, plus the mask (x^N - 1)(s + s' x). The proof
+holds F, the sum of the wires' squares, whose values on the domain add up to the squared norm. It holds the bits of 65
+numbers, and q, which shows that each is 0 or 1. One wire at a time is in memory.
 
 Nothing here branches on a value of X, but for the one question whether a row leaves its window: then the client is
 silent. Source: `proved.md` section 6.
@@ -119,8 +120,8 @@ def _bit_quotient(bits: FieldArray, sizes: ProofSizes, masks: ProofMasks) -> Fie
     """Return q = (u^2 - u) / (x^n - 1), degree n + 2, for bits that are 0 or 1.
 
     Let u = v + (x^n - 1) R, with v of degree below n and R = r + r' x. Let v^2 = low + x^n high. Then
-    q = high + (2 v - 1) R + (x^n - 1) R^2. On the coset, where x^n is -1, v^2 has the values of low - high, and low + high
-    is v.
+    q = high + (2 v - 1) R + (x^n - 1) R^2. On the coset, where x^n is -1, v^2 has the values of low - high. For bits
+    low + high is v.
     """
     n, (r, r_x) = sizes.bit_domain, (int(value) for value in masks.bits)
     domain = transform(n)

@@ -106,4 +106,4 @@ def read_message(pieces: Iterator[bytes], n_clients: int, sizes: ProofSizes) -> 
         elements[start : start + n] = field.from_bytes(piece, n_elements=n, field=VERIFIER_STEP)
     if any(pieces):
         raise MalformedMessageError(f"{VERIFIER_STEP}: expected {ELEMENT_BYTES * total} bytes, found more")
-    return list(elements.reshape(n_clients, N_POINTS, -1))
+    return list(elements.reshape(n_clients, N_POINTS, sizes.opened_elements))

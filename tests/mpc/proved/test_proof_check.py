@@ -1,0 +1,278 @@
+"""One round at both servers without a wire: from the lock to the accepted sum, and what a server never does.
+
+Failure means: a server that opens its shares of a proof that was made for other rows, or at a third point. Either
+gives its peer a linear function of an honest update.
+"""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from precad.mpc.errors import MalformedMessageError, ParameterError, ProofQueriedTwiceError, ProofRefusedError
+from precad.mpc.prg import Label, Seed
+from precad.mpc.proved import field, prover, query, verifier
+from precad.mpc.proved.check import LockedUpload, ProofCheck
+from precad.mpc.proved.prover import ProofMasks
+from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, proof_payload
+from precad.mpc.proved.sizes import ProofSizes
+from precad.mpc.proved.submission import ProofBinding, Submission, holder_of, proof_statement, salted_digest
+from tests.mpc.fixed_randomness import random_bytes_of
+from tests.mpc.proved.two_servers import ROUND, low_bits, rows_of, with_norm
+
+SIZES = ProofSizes(1.0, 40, 8)
+CHALLENGE = Seed(bytes(range(16)))
+LABELS = (2, 3, 4, 9, 12)
+"""Slots of v2 are labels: holders alternate by them, not by place."""
+
+
+class Round:
+    """A round whose clients have uploaded: both servers' checks, and what every client sends them."""
+
+    def __init__(self, vectors, challenge=CHALLENGE):
+        self.random_bytes = random_bytes_of("round")
+        self.vectors = vectors
+        self.seeds = {slot: Seed.random(self.random_bytes) for slot in vectors}
+        self.servers = [ProofCheck(party, ROUND, SIZES, challenge, self.locked(party)) for party in (0, 1)]
+
+    def locked(self, party):
+        """Return what one server has locked."""
+        found = {}
+        for slot, x in self.vectors.items():
+            data = b"".join(payload_pieces(x, self.seeds[slot], self.label(slot)))
+            held = holder_of(slot) == party
+            share = PackedShare(HeldBytes(data), SIZES.dim) if held else self.seeds[slot]
+            found[slot] = LockedUpload(f"client-{slot}", self.binding_digest(slot), share)
+        return found
+
+    @staticmethod
+    def label(slot):
+        return Label(ROUND.task, ROUND.round, str(slot))
+
+    @staticmethod
+    def binding_digest(slot):
+        return hashlib.sha256(b"%d" % slot).digest()
+
+    def proof(self, slot, challenge=CHALLENGE, **changed):
+        """Return the proof of one client, for a challenge, with fields of its binding changed: (message, payload)."""
+        masks = ProofMasks.draw(SIZES, self.random_bytes)
+        found = prover.witness(self.vectors[slot], rows_of(challenge), SIZES, masks)
+        words = prover.assemble(low_bits(found.numbers, SIZES), found.squares, SIZES, masks)
+        payload, salt = proof_payload(words, self.seeds[slot], self.label(slot)), self.random_bytes(32)
+        binding = ProofBinding(
+            task=ROUND.task,
+            round=ROUND.round,
+            client=f"client-{slot}",
+            binding_digest=self.binding_digest(slot),
+            challenge=challenge.reveal(),
+            proof_digest=salted_digest(salt, hashlib.sha256(payload).digest()),
+        )
+        binding = replace(binding, **changed)
+        return Submission(binding, proof_statement(self.seeds[slot], self.label(slot), binding.digest()), salt), payload
+
+    def send(self, slot):
+        """Let a client send its proof to its holder, and the holder relay it."""
+        holder = holder_of(slot)
+        relay = self.servers[holder].take_proof(slot, *self.proof(slot))
+        return self.servers[1 - holder].take_relay(slot, relay)
+
+    def finish(self):
+        """Return (verdicts, the sum of the valid vectors as integers)."""
+        a, b = self.servers
+        digests = a.close(), b.close()
+        proved = a.proved(digests[1])
+        assert proved == b.proved(digests[0])
+        points = query.query_elements(query.query_seed(ROUND, (bytes(32), b"b" * 32), list(proved.values())), ROUND)
+        tables = query.prepare(query.admissible_points(points, SIZES), SIZES)
+        opened = [server.open(proved, tables) for server in (a, b)]
+        verdicts = a.verdicts(opened[1])
+        assert verdicts == b.verdicts(opened[0])
+        total = field.add(a.accepted_sum(verdicts), b.accepted_sum(verdicts))
+        return verdicts, field.to_integers(total)
+
+
+def vectors(n=5, too_long=()):
+    """Return vectors at the exact bound, or one above it, by slot."""
+    return {s: with_norm(SIZES, SIZES.threshold + (s in too_long), f"v{s}") for s in LABELS[:n]}
+
+
+@pytest.mark.parametrize(("n", "too_long"), [(1, ()), (4, (3,)), (5, ()), (5, (2, 4, 12)), (5, LABELS)])
+def test_a_round_from_the_lock_to_the_accepted_sum(n, too_long):
+    """Holders mixed; the valid vectors add up, whether the rejected are few or most."""
+    round_ = Round(vectors(n, too_long))
+    assert all(round_.send(slot) for slot in round_.vectors)
+    verdicts, total = round_.finish()
+    assert verdicts == {slot: slot not in too_long for slot in round_.vectors}
+    expected = sum((x for slot, x in round_.vectors.items() if verdicts[slot]), np.zeros(SIZES.dim, dtype=np.int64))
+    assert total.tolist() == expected.tolist()
+
+
+def test_who_does_not_prove_is_not_in_the_sum():
+    """No proof came from one client, and a relay that was forged by the holder of another does not count."""
+    round_ = Round(vectors())
+    for slot in LABELS[:3]:
+        assert round_.send(slot)
+    message, payload = round_.proof(LABELS[3])
+    relay = round_.servers[1].take_proof(LABELS[3], message, payload)
+    assert not round_.servers[0].take_relay(LABELS[3], replace(relay, statement=bytes(32)))
+    assert not round_.servers[0].take_relay(LABELS[3], relay)  # the first relay of a slot decides
+    verdicts, total = round_.finish()
+    assert verdicts == dict.fromkeys(LABELS[:3], True)
+    assert total.tolist() == sum(round_.vectors[slot] for slot in LABELS[:3]).tolist()
+
+
+def test_nobody_proves():
+    verdicts, total = Round(vectors(3)).finish()
+    assert verdicts == {}
+    assert not total.any()
+
+
+def test_a_proof_for_another_challenge_is_never_opened():
+    """S2, as the holder and as the seeded server: client and server must hold the same rows."""
+    round_ = Round(vectors(1))
+    slot, other = LABELS[0], Seed(bytes(16))
+    message, payload = round_.proof(slot, other)
+    with pytest.raises(ProofRefusedError, match="wrong_challenge"):
+        round_.servers[0].take_proof(slot, message, payload)
+    careless = ProofCheck(0, ROUND, SIZES, other, round_.locked(0))  # a holder that passes another challenge on
+    relay = careless.take_proof(slot, message, payload)
+    assert not round_.servers[1].take_relay(slot, relay)
+    assert round_.servers[1].proved([message.binding.digest()]) == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"binding_digest": bytes(32)}, "wrong_binding"),
+        ({"client": "client-3"}, "wrong_binding"),
+        ({"round": 4}, "wrong_binding"),
+        ({"proof_digest": bytes(32)}, "wrong_digest"),
+    ],
+)
+def test_a_proof_of_another_upload_is_refused(changed, reason):
+    round_ = Round(vectors(1))
+    with pytest.raises(ProofRefusedError, match=reason):
+        round_.servers[0].take_proof(LABELS[0], *round_.proof(LABELS[0], **changed))
+
+
+def test_a_proof_is_taken_once_by_its_holder_before_the_end_of_the_phase():
+    round_ = Round(vectors(2))
+    a, b = round_.servers
+    message, payload = round_.proof(LABELS[0])
+    with pytest.raises(ProofRefusedError, match="wrong_server"):
+        b.take_proof(LABELS[0], message, payload)
+    with pytest.raises(ProofRefusedError, match="wrong_server"):
+        a.take_proof(77, message, payload)
+    relay = a.take_proof(LABELS[0], message, payload)
+    with pytest.raises(ProofRefusedError, match="duplicate"):
+        a.take_proof(LABELS[0], message, payload)
+    assert not a.take_relay(LABELS[0], relay)  # the holder is told nothing of its own slots
+    for server in (a, b):
+        server.close()
+    with pytest.raises(ProofRefusedError, match="late"):
+        b.take_proof(LABELS[1], *round_.proof(LABELS[1]))
+    assert not b.take_relay(LABELS[0], relay)
+
+
+def test_a_malformed_proof_is_refused_by_the_holder_and_no_second_one_is_taken():
+    """Each as the first message of a round, and then the proof as it should have been."""
+    for reason, change in (
+        ("malformed", lambda message, payload: (message, b"\xff" * 7 + payload[7:])),
+        ("wrong_length", lambda message, payload: (message, payload + b"\0")),
+        ("wrong_length", lambda message, payload: (message, payload[:-1])),
+        ("wrong_binding", lambda message, payload: (replace(message, statement=b"short"), payload)),
+    ):
+        round_ = Round(vectors(1))
+        proof = round_.proof(LABELS[0])
+        for expected, sent in ((reason, change(*proof)), ("duplicate", proof)):
+            with pytest.raises(ProofRefusedError) as refused:
+                round_.servers[0].take_proof(LABELS[0], *sent)
+            assert refused.value.reason == expected
+
+
+def test_proofs_are_queried_once():
+    """S3: neither at other points nor at the same ones; not after a failed verdict either."""
+    round_ = Round(vectors(2))
+    for slot in round_.vectors:
+        round_.send(slot)
+    a, b = round_.servers
+    proved = a.proved(b.close())
+    tables = query.prepare((12_345, 54_321), SIZES)
+    a.open(proved, tables)
+    for points in ((12_345, 54_321), (12_345, 3)):
+        with pytest.raises(ProofQueriedTwiceError, match="query: expected one pair"):
+            a.open(proved, query.prepare(points, SIZES))
+
+
+def test_nothing_is_opened_before_the_intake_is_closed_or_without_a_proof():
+    round_ = Round(vectors(2))
+    round_.send(LABELS[0])
+    a, b = round_.servers
+    tables = query.prepare((12_345, 54_321), SIZES)
+    with pytest.raises(ParameterError, match="after the intake was closed"):
+        a.open({}, tables)
+    proved = a.proved(b.close())
+    for wrong in ({**proved, LABELS[1]: bytes(32)}, {LABELS[0]: bytes(32)}):
+        with pytest.raises(ParameterError, match="proved: expected slots whose proof was taken"):
+            a.open(wrong, tables)
+    with pytest.raises(ParameterError, match="verdicts: expected the peer's part"):
+        a.verdicts({})
+    with pytest.raises(MalformedMessageError, match="proofs: expected 2 digests"):
+        a.proved([bytes(32)])
+
+
+def test_a_verifier_part_is_the_same_whatever_the_peer_sent():
+    """The verdict is computed from parts that were already sent; a peer that sends others changes verdicts alone."""
+    round_ = Round(vectors(1))
+    round_.send(LABELS[0])
+    a, b = round_.servers
+    proved = a.proved(b.close())
+    opened = a.open(proved, query.prepare((12_345, 54_321), SIZES))
+    zeros = {LABELS[0]: np.zeros((2, SIZES.opened_elements), dtype=np.uint64)}
+    assert a.verdicts(zeros) == {LABELS[0]: False}
+    with pytest.raises(ParameterError, match="for each opened slot"):
+        a.verdicts({})
+    assert opened[LABELS[0]].shape == (2, SIZES.n_wires + 3)
+
+
+def test_each_server_has_its_own_kind_of_share():
+    uploads = Round(vectors(1)).locked(0)
+    with pytest.raises(ParameterError, match="slot 2: expected the share of its seeded server"):
+        ProofCheck(1, ROUND, SIZES, CHALLENGE, uploads)
+
+
+# The message between the servers
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_the_verifier_message_there_and_back(n, monkeypatch):
+    """Slot after slot, in pieces that cut no element; 14 (c + 3) bytes per slot."""
+    monkeypatch.setattr(verifier, "PIECE_ELEMENTS", 10)
+    parts = [field.random_elements(2 * SIZES.opened_elements, random_bytes_of(str(i))).reshape(2, -1) for i in range(n)]
+    pieces = list(verifier.message_pieces(parts))
+    assert all(len(piece) == 70 for piece in pieces[:-1])
+    assert b"".join(pieces) == b"".join(field.to_bytes(part.reshape(-1)) for part in parts)
+    assert sum(map(len, pieces)) == n * SIZES.opened_bytes
+    assert np.array_equal(verifier.read_message(iter(pieces), n, SIZES), np.array(parts).reshape(n, 2, -1))
+
+
+def test_a_verifier_message_of_another_length_or_with_p_in_it_is_malformed():
+    piece = bytes(SIZES.opened_bytes)
+    for pieces in ([piece[:-1]], [], [piece, b"x"], [b"\xff" * len(piece)]):
+        with pytest.raises(MalformedMessageError, match="validation/verifier"):
+            verifier.read_message(iter(pieces), 1, SIZES)
+
+
+def test_the_query_seed_is_of_both_coins_and_of_all_proofs():
+    """Another coin, order or list gives other points; a coin of another length is malformed."""
+    coins = (bytes(32), b"b" * 32)
+    seeds = [
+        query.query_seed(ROUND, coins, [b"1" * 32, b"2" * 32]),
+        query.query_seed(ROUND, coins, [b"2" * 32, b"1" * 32]),
+        query.query_seed(ROUND, coins[::-1], [b"1" * 32, b"2" * 32]),
+        query.query_seed(Label("task", 4), coins, [b"1" * 32, b"2" * 32]),
+    ]
+    assert len({seed.reveal() for seed in seeds}) == 4
+    with pytest.raises(MalformedMessageError, match="expected a coin of 32 bytes, found 31"):
+        query.query_seed(ROUND, (bytes(31), bytes(32)), [])
