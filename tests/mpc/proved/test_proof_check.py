@@ -254,7 +254,7 @@ def test_the_verifier_message_there_and_back(n, monkeypatch):
     assert all(len(piece) == 70 for piece in pieces[:-1])
     assert b"".join(pieces) == b"".join(field.to_bytes(part.reshape(-1)) for part in parts)
     assert sum(map(len, pieces)) == n * SIZES.opened_bytes
-    assert np.array_equal(verifier.read_message(iter(pieces), n, SIZES), np.array(parts).reshape(n, 2, -1))
+    assert np.array_equal(verifier.read_message(iter(pieces), n, SIZES), np.array(parts).reshape(n, 2, SIZES.opened_elements))
 
 
 def test_a_verifier_message_of_another_length_or_with_p_in_it_is_malformed():
