@@ -51,6 +51,7 @@ class Purpose(enum.IntEnum):
     QUERY = 20
     QUERY_REPAIR = 21
     PROOF_STATEMENT = 22
+    SLOT_LABELS = 23
 
 
 @dataclass(frozen=True, slots=True)

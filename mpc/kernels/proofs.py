@@ -125,6 +125,15 @@ def derived_bits(values: Words, sent: Words, row_bits: int, norm_bits: int, bits
         at, to = at + width - 1, to + width
 
 
+@compiled(types.void(_READ_2D, _READ_2D, _READ, _READ, _WRITE_2D))
+def masked_wires(wires: Words, masks: Words, points: Words, vanishing: Words, opened: Words) -> None:
+    """opened[e, m] = wires[e, m] + vanishing[e] (s_m + s'_m t_e). Shapes: (2, c), masks (2, c), opened (2, >= c)."""
+    for e in range(wires.shape[0]):
+        for m in range(wires.shape[1]):
+            mask = masks[0, m] + multiply(masks[1, m], points[e])
+            opened[e, m] = canonical(wires[e, m] + multiply(mask, vanishing[e]))
+
+
 @compiled(_U64(_READ))
 def sum_of_squares(elements: Words) -> np.uint64:
     """The sum of squares modulo p, below p."""

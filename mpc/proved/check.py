@@ -24,6 +24,7 @@ from precad.mpc.proved.shares import HeldBytes, PackedShare, Share, seeded_proof
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.submission import (
     DIGEST_BYTES,
+    SALT_BYTES,
     PayloadIntake,
     ProofBinding,
     Relay,
@@ -71,7 +72,7 @@ class ProofCheck:
                 kind = "holder" if self._is_held(slot) else "seeded server"
                 raise ParameterError(f"slot {slot}: expected the share of its {kind}")
         self._taken: dict[int, _Taken] = {}
-        self._begun: set[int] = set()
+        self._bound: set[int] = set()
         self._relayed: set[int] = set()
         self._is_open = True
         self._query: Query | None = None
@@ -81,14 +82,18 @@ class ProofCheck:
     def take_proof(self, slot: int, proof: Submission, payload: bytes) -> Relay:
         """Take a proof as the holder, and return what the seeded server is to be told.
 
-        Raises ProofRefusedError, checking in the protocol's order: `wrong_server`, `late`, `duplicate`,
-        `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
+        Raises ProofRefusedError, checking in the protocol's order: `late`, `not_active`, `wrong_server`,
+        `duplicate`, `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
         """
         binding = proof.binding
         self._require_open(slot)
-        if not isinstance(binding, ProofBinding) or len(proof.statement) != DIGEST_BYTES:
-            raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, and its statement")
+        if not isinstance(binding, ProofBinding) or (len(proof.statement), len(proof.salt)) != (
+            DIGEST_BYTES,
+            SALT_BYTES,
+        ):
+            raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, its statement and its salt")
         require_binding(binding, self._expected(slot, binding.proof_digest))
+        self._bound.add(slot)
         intake = PayloadIntake(self._sizes.proof_elements)
         intake.take(payload)
         intake.finish(proof.salt, binding.proof_digest)
@@ -177,13 +182,14 @@ class ProofCheck:
 
     def _require_open(self, slot: int) -> None:
         """Refuse a proof that this server does not take now, whatever it says."""
-        if slot not in self._locked or not self._is_held(slot):
-            raise ProofRefusedError("wrong_server", "proof: expected a slot that is active and held here")
         if not self._is_open:
             raise ProofRefusedError("late", "proof: expected it before the end of the phase")
-        if slot in self._begun:
+        if slot not in self._locked:
+            raise ProofRefusedError("not_active", "proof: expected a slot whose upload is locked")
+        if not self._is_held(slot):
+            raise ProofRefusedError("wrong_server", "proof: expected a slot that is held here")
+        if slot in self._bound:
             raise ProofRefusedError("duplicate", "proof: expected one for each upload, whatever came of the first")
-        self._begun.add(slot)
 
     def _expected(self, slot: int, proof_digest: bytes) -> ProofBinding:
         """Return the binding of a proof for this server's own task, round, locked binding and challenge."""

@@ -6,6 +6,8 @@ of the next purpose's stream, modulo p. Every element depends on its index alone
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -28,8 +30,8 @@ class FieldStream:
 
     __slots__ = ("_key", "_position", "_repair_key", "_words")
 
-    def __init__(self, key: Seed, repair_key: Seed, position: int = 0) -> None:
-        """Begin at element `position`. The keys must come from `prg.derive`."""
+    def __init__(self, key: Seed, repair_key: Callable[[], Seed], position: int = 0) -> None:
+        """Begin at element `position`. Both keys come from `prg.derive`, the second one where it is needed."""
         self._key, self._repair_key, self._position = key, repair_key, position
         self._words = Stream(key, n_skipped=position)
 
@@ -53,7 +55,7 @@ class FieldStream:
 
     def _repaired(self, index: int) -> int:
         pair = np.empty(2, dtype=np.int64)
-        Stream(self._repair_key, n_skipped=2 * index).fill(pair)
+        Stream(self._repair_key(), n_skipped=2 * index).fill(pair)
         low, high = pair.view(np.uint64).tolist()
         return int((low + (high << 64)) % P)
 
@@ -63,4 +65,4 @@ class FieldStream:
 
 def open_field_stream(seed: Seed, purpose: Purpose, label: Label) -> FieldStream:
     """Return the stream of SHARE, PROOF_SHARE or QUERY with this label."""
-    return FieldStream(prg.derive(seed, purpose, label), prg.derive(seed, _REPAIRS[purpose], label))
+    return FieldStream(prg.derive(seed, purpose, label), partial(prg.derive, seed, _REPAIRS[purpose], label))

@@ -13,7 +13,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from precad.mpc import prg
 from precad.mpc.errors import MalformedMessageError, ParameterError, ProofRefusedError
@@ -35,6 +38,19 @@ def holder_of(slot: int) -> Party:
 def seeded_of(slot: int) -> Party:
     """Return the server that gives the share seed of a slot, and gets no data."""
     return 0 if slot % 2 else 1
+
+
+def slot_labels(selection: Seed, label: Label, enrolled: int, chosen: Sequence[str]) -> dict[str, int]:
+    """Return the slots of the drawn clients: distinct numbers below the number of enrolled clients, at random.
+
+    The numbers are sorted by their words of SLOT_LABELS, and the clients take the first of them in the order of their
+    names. So a slot says nothing of who else was drawn. Raises ParameterError for more clients than are enrolled.
+    """
+    if len(chosen) > enrolled:
+        raise ParameterError(f"clients: expected at most {enrolled} drawn, found {len(chosen)}")
+    words = prg.stream(selection, Purpose.SLOT_LABELS, label, enrolled).view(np.uint64)
+    order = np.argsort(words, kind="stable").tolist()
+    return dict(zip(sorted(chosen), order, strict=False))
 
 
 def fields_digest(fields: dict[int, bytes | str | int]) -> bytes:

@@ -34,23 +34,26 @@ def opened_share(
     """
     if proof.shape != (sizes.proof_elements,):
         raise ParameterError(f"proof: expected {sizes.proof_elements} elements, found shape {proof.shape}")
-    sent, s, s_x, squares, (r, r_x), quotient = _parts(proof, sizes)
+    sent, masks, squares, (r, r_x), quotient = _parts(proof, sizes)
     n_wire = sizes.wire_length
     norm = n_wire * (int(squares[0]) + int(squares[n_wire]) + int(squares[2 * n_wire]))
     bits = _bits(party, rows, norm, sent, sizes)
     opened = np.empty((N_POINTS, sizes.opened_elements), dtype=np.uint64)
-    for e, point in enumerate(query.points):
-        mask = field.add(s, field.times(s_x, point))
-        opened[e, :-3] = field.add(wires[e], field.times(mask, query.wire_vanishing[e]))
-        masked_bit = query.bit_vanishing[e] * (int(r) + int(r_x) * point)
-        opened[e, -3] = field.dot(squares, query.powers[e])
-        opened[e, -2] = (field.dot(bits, query.bit_weights[e]) + masked_bit) % P
-        opened[e, -1] = field.dot(quotient, query.powers[e])
+    vanishing = np.array(query.wire_vanishing, dtype=np.uint64)
+    points = np.array(query.points, dtype=np.uint64)
+    loading.proofs().masked_wires(wires, masks.reshape(N_POINTS, -1), points, vanishing, opened)
+    opened[:, -3] = field.two_dots(squares, query.powers)
+    opened[:, -1] = field.two_dots(quotient, query.powers)
+    of_bits = field.two_dots(bits, query.bit_weights)
+    for e, (point, factor) in enumerate(zip(query.points, query.bit_vanishing, strict=True)):
+        opened[e, -2] = (of_bits[e] + factor * (int(r) + int(r_x) * point)) % P
     return opened
 
 
 def _parts(proof: FieldArray, sizes: ProofSizes) -> list[FieldArray]:
-    ends = accumulate(sizes.parts, initial=0)
+    """Return bits, both rows of masks, F, (r, r') and q."""
+    ends = list(accumulate(sizes.parts, initial=0))
+    del ends[2]
     return [proof[start:stop] for start, stop in pairwise(ends)]
 
 

@@ -27,6 +27,7 @@ from precad.mpc.proved.submission import (
     require_binding,
     salted_digest,
     seeded_of,
+    slot_labels,
     statement,
 )
 
@@ -38,6 +39,16 @@ PROOF_BINDING = ProofBinding("task", 3, "alice", BINDING.digest(), b"s" * 16, b"
 
 def test_a_slot_has_one_holder_and_one_seeded_server():
     assert [(holder_of(slot), seeded_of(slot)) for slot in (0, 1, 2, 7)] == [(0, 1), (1, 0), (0, 1), (1, 0)]
+
+
+def test_slots_are_labels_not_ranks():
+    """The first places of a shuffle of all numbers, in the order of names, whoever else was drawn."""
+    words = prg.stream(SEED, Purpose.SLOT_LABELS, Label("task", 3), 9).view("uint64").tolist()
+    shuffled = sorted(range(9), key=lambda i: words[i])
+    assert slot_labels(SEED, Label("task", 3), 9, ["bob", "alice"]) == {"alice": shuffled[0], "bob": shuffled[1]}
+    assert sorted(slot_labels(SEED, Label("task", 3), 9, [f"c{i}" for i in range(9)]).values()) == list(range(9))
+    with pytest.raises(ParameterError, match="clients: expected at most 1 drawn, found 2"):
+        slot_labels(SEED, Label("task", 3), 1, ["bob", "alice"])
 
 
 def by_definition(values):
