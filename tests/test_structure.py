@@ -53,7 +53,7 @@ ROOMS = (
     ),
     Room("mpc/tuples", "| .", "Correlated randomness: dealt, held, and burnt before use."),
     Room("mpc/local", "| .", "Everything that one server computes from vectors of length d."),
-    Room("mpc/kernels", "| tuples local", "The compiled loops: the only folder that imports Numba."),
+    Room("mpc/kernels", "| . tuples local", "The compiled loops: the only folder that imports Numba."),
     Room("mpc/gate", "| . tuples kernels", "From shares of words to one opened bit per client."),
     Room(
         "mpc/proved",
