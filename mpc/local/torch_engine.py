@@ -31,20 +31,20 @@ class TorchEngine:
 
     def __init__(self, device: str = "cuda") -> None:
         try:
-            self._torch = importlib.import_module("torch")
+            self.torch = importlib.import_module("torch")
         except ImportError as error:
             raise EngineUnavailableError(f"engine 'cuda' needs PyTorch: {error}") from error
-        if device == "cuda" and not self._torch.cuda.is_available():
+        if device == "cuda" and not self.torch.cuda.is_available():
             raise EngineUnavailableError("engine 'cuda' needs a GPU that PyTorch can use; it finds none")
-        self._device = self._torch.device(device)
+        self.device = self.torch.device(device)
 
     def accumulator(self, party: Party, n_clients: int, share_sum: RingArray) -> TorchAccumulator:
         """See `Engine.accumulator`."""
-        return TorchAccumulator(self._torch, self._device, party, n_clients, share_sum)
+        return TorchAccumulator(self.torch, self.device, party, n_clients, share_sum)
 
     def warm_up(self) -> None:
         """See `Engine.warm_up`: makes the device's context."""
-        self._torch.zeros(1, device=self._device)
+        self.torch.zeros(1, device=self.device)
 
 
 class TorchAccumulator:

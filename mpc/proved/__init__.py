@@ -2,14 +2,15 @@
 
 Modules:
 
-    sizes       the public parameters of a proof, and the conditions that its theorems need
-    field       F_p on arrays: words, bytes and transforms
-    streams     field streams: uniform elements under a seed, readable from any element on
-    shares      shares of an upload and of a proof, and the client's payloads
-    submission  uploads and proofs as values: bindings, digests, salts and statements
-    prover      the client's proof
-    query       the two points of a round, and what is computed from them once
-    sums        the pass over the uploads: rows, weighted sums of wires, and the sum of all shares
-    verifier    what each server opens of its shares, and the verdict
-    check       one round's proofs at one server, from the lock to the accepted sum
+    sizes         the public parameters of a proof, and the conditions that its theorems need
+    field         F_p on arrays: words, bytes and transforms
+    streams       field streams: uniform elements under a seed, readable from any element on
+    shares        shares of an upload and of a proof, and the client's payloads
+    submission    uploads and proofs as values: bindings, digests, salts and statements
+    prover        the client's proof
+    query         the two points of a round, and what is computed from them once
+    accumulators  where the pass adds up its tiles: on the processor or on a GPU
+    sums          the pass over the uploads: rows, weighted sums of wires, and the sum of all shares
+    verifier      what each server opens of its shares, and the verdict
+    check         one round's proofs at one server, from the lock to the accepted sum
 """

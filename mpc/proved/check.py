@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from precad.mpc.errors import MalformedMessageError, ParameterError, ProofQueriedTwiceError, ProofRefusedError
+from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
-from precad.mpc.local.threads import ALONE, Threads
+from precad.mpc.local.step import Engine
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved import verifier
 from precad.mpc.proved.field import FieldArray
@@ -132,7 +133,7 @@ class ProofCheck:
         pairs = zip(self._locked, ours, peers_digests, strict=True)
         return {slot: a for slot, a, b in pairs if hmac.compare_digest(a, b) and any(a)}
 
-    def open(self, proved: Mapping[int, bytes], query: Query, threads: Threads = ALONE) -> dict[int, FieldArray]:
+    def open(self, proved: Mapping[int, bytes], query: Query, engine: Engine = CPU) -> dict[int, FieldArray]:
         """Run the pass over the proved slots, and return this server's part of the verifier message for each.
 
         Raises ProofQueriedTwiceError the second time, whatever happened after the first. Raises ParameterError for a
@@ -145,7 +146,7 @@ class ProofCheck:
         self._query = query
         slots = sorted(proved)
         rows = RowStreams(self._challenge, self._label)
-        sums = share_sums([self._share(slot) for slot in slots], rows, query, self._sizes, threads)
+        sums = share_sums([self._share(slot) for slot in slots], rows, query, self._sizes, engine)
         self._sum = sums.share_sum
         for i, slot in enumerate(slots):
             proof = self._taken[slot].share

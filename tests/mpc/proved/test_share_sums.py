@@ -12,8 +12,9 @@ import pytest
 
 from precad.mpc import ring
 from precad.mpc.errors import MalformedMessageError
+from precad.mpc.local.cpu_engine import CpuEngine
 from precad.mpc.local.encrypted_region import EncryptedRegion
-from precad.mpc.local.threads import Threads
+from precad.mpc.local.torch_engine import TorchEngine
 from precad.mpc.prg import Label, Purpose, Seed, stream
 from precad.mpc.proved import field, query, sums
 from precad.mpc.proved.field import P
@@ -88,9 +89,32 @@ def test_threads_give_the_same_elements(n_threads):
     data = [field.random_elements(sizes.dim, random_bytes_of(f"thread {i}")) for i in range(5)]
     chosen = query_for(sizes)
     alone = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes)
-    together = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes, Threads(n_threads))
+    together = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes, CpuEngine(n_threads))
     for name in ("rows", "wires", "share_sum"):
         assert np.array_equal(getattr(alone, name), getattr(together, name))
+
+
+@pytest.mark.parametrize(("dim", "n"), [(1, 1), (300, 35), (ring.TILE + 1, 3)])
+def test_pytorch_gives_the_same_elements(dim, n):
+    """The GPU's arithmetic, here on the processor: one client, more than a group, and wires that end within a tile."""
+    sizes = ProofSizes(1.0, dim, 16)
+    data, chosen = [edges(f"torch {i}", dim) for i in range(n)], query_for(sizes)
+    expected = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes)
+    found = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes, TorchEngine("cpu"))
+    for name in ("rows", "wires", "share_sum"):
+        assert np.array_equal(getattr(expected, name), getattr(found, name))
+
+
+@pytest.mark.parametrize("make_engine", [CpuEngine, lambda: TorchEngine("cpu")], ids=["cpu", "torch"])
+def test_a_wire_that_is_longer_than_a_tile(make_engine, monkeypatch):
+    """As at d = 2^30, where a wire has two tiles: here tiles of 64 coordinates, and wires of 128."""
+    sizes = ProofSizes(1.0, 16_000, 16)
+    x, chosen = edges("long wires", sizes.dim), query_for(sizes)
+    expected = sums.share_sums([packed(x)], rows_of(CHALLENGE), chosen, sizes)
+    monkeypatch.setattr(ring, "TILE", 64)
+    found = sums.share_sums([packed(x)], rows_of(CHALLENGE), chosen, sizes, make_engine())
+    for name in ("rows", "wires", "share_sum"):
+        assert np.array_equal(getattr(expected, name), getattr(found, name))
 
 
 def test_more_clients_than_a_word_takes_elements():
