@@ -83,14 +83,6 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Locked:
-    """Hold what a server fixed before it takes proofs. active: binding digests of the uploads, by slot."""
-
-    active: Mapping[int, bytes]
-    challenge: bytes
-
-
-@dataclass(frozen=True)
 class Relay:
     """Tell the seeded server of an upload or proof: no data, and no salt."""
 
@@ -169,45 +161,39 @@ def proof_message(
     return Sent(binding, statement(seed, PROOF_STATEMENT, round, slot, binding), salt, payload)
 
 
-def check_submission(party: int, round: Round, slots: Mapping[str, int], certificate: str, sent: Sent) -> list[int]:
-    """Return the holder's share of an upload that it takes; refuse any other. certificate: the caller's name."""
+def check_binding(round: Round, certificate: str, sent: Sent) -> None:
+    """Refuse an upload with another binding than the round's. certificate: the caller's name."""
     binding = sent.binding
     if binding["client"] != certificate:
         raise RefusedError("wrong_client")
     if binding["round"] != round.round:
         raise RefusedError("wrong_round")
-    if certificate not in slots:
-        raise RefusedError("not_chosen")
-    if slots[certificate] % 2 != party:
-        raise RefusedError("wrong_server")
     if binding != round.binding(certificate, binding["digest"]):
         raise RefusedError("wrong_binding")
-    return _payload(sent, binding["digest"], round.sizes.dim)
+    _check_lengths(sent, binding["digest"])
 
 
-def check_proof(
-    party: int, round: Round, slots: Mapping[str, int], locked: Locked, certificate: str, sent: Sent
-) -> list[int]:
-    """Return the holder's share of a proof that it takes; refuse any other."""
-    binding, slot = sent.binding, slots.get(certificate)
-    if slot is None or slot not in locked.active:
-        raise RefusedError("not_active")
-    if slot % 2 != party:
-        raise RefusedError("wrong_server")
+def check_proof_binding(round: Round, locked: bytes, challenge: bytes, certificate: str, sent: Sent) -> None:
+    """Refuse a proof with another binding than this server's. locked: the upload's binding digest."""
+    binding = sent.binding
     if binding["client"] != certificate:
         raise RefusedError("wrong_client")
     given = binding["challenge"], binding["proof_digest"]
-    if len(given[0]) != 16 or binding != round.proof_binding(certificate, locked.active[slot], *given):
+    if len(given[0]) != 16 or binding != round.proof_binding(certificate, locked, *given):
         raise RefusedError("wrong_binding")
-    if given[0] != locked.challenge:
+    _check_lengths(sent, given[1])
+    if given[0] != challenge:
         raise RefusedError("wrong_challenge")
-    return _payload(sent, given[1], round.sizes.n_elements)
 
 
-def _payload(sent: Sent, digest: bytes, n_elements: int) -> list[int]:
-    """Return a payload's elements, after the checks that uploads and proofs have in common."""
-    if len(digest) != 32 or len(sent.statement) != 32 or len(sent.salt) != 32:
+def _check_lengths(sent: Sent, digest: bytes) -> None:
+    """Refuse a digest, statement or salt of another length than 32 bytes."""
+    if not len(digest) == len(sent.statement) == len(sent.salt) == 32:
         raise RefusedError("wrong_binding")
+
+
+def payload_elements(sent: Sent, digest: bytes, n_elements: int) -> list[int]:
+    """Return a payload's elements; refuse another length, an element that is none, and another digest."""
     if len(sent.payload) != ELEMENT_BYTES * n_elements:
         raise RefusedError("wrong_length")
     elements = from_bytes(sent.payload)

@@ -19,14 +19,14 @@ from tests.vectors.independent.proved_field import (
     to_bytes,
 )
 from tests.vectors.independent.proved_messages import (
-    Locked,
     Relay,
     Round,
     Sent,
     binding_digest,
-    check_proof,
+    check_binding,
+    check_proof_binding,
     check_relay,
-    check_submission,
+    payload_elements,
 )
 from tests.vectors.independent.proved_verifier import is_valid, message, opened, query_points
 from tests.vectors.independent.ring import RefusedError
@@ -66,12 +66,18 @@ class Server:
             raise RefusedError("state")
         self._due += 1
 
-    def _take_before(self, step: str, kind: str, slot: int) -> None:
-        """Refuse an upload or proof that comes too late, and a second one."""
+    def _place(self, step: str, kind: str, certificate: str) -> int:
+        """Return the slot of a caller whose upload or proof may come now; refuse it before its message is read."""
         if STEPS[self._due] != step:
             raise RefusedError("late")
+        slot, allowed = self.slots.get(certificate), self.slots.values() if kind == "upload" else self.active
+        if slot is None or slot not in allowed:
+            raise RefusedError("not_chosen" if kind == "upload" else "not_active")
+        if slot % 2 != self.party:
+            raise RefusedError("wrong_server")
         if (kind, slot) in self._decided:
             raise RefusedError("duplicate")
+        return slot
 
     # Invitation and upload
 
@@ -89,12 +95,12 @@ class Server:
 
     def submit(self, certificate: str, sent: Sent) -> Relay:
         """Take an upload as its slot's holder, and return what goes to the peer."""
-        share = check_submission(self.party, self.round, self.slots, certificate, sent)
-        slot = self.slots[certificate]
-        self._take_before("lock", "upload", slot)
+        slot, digest = self._place("lock", "upload", certificate), sent.binding["digest"]
+        check_binding(self.round, certificate, sent)
         self._decided.add(("upload", slot))
-        self._uploads[slot], self._shares[slot] = binding_digest(sent.binding), share
-        return Relay(self.round.round, certificate, sent.binding["digest"], sent.statement)
+        self._shares[slot] = payload_elements(sent, digest, self.round.sizes.dim)
+        self._uploads[slot] = binding_digest(sent.binding)
+        return Relay(self.round.round, certificate, digest, sent.statement)
 
     def submit_relay(self, relay: Relay) -> None:
         """Take the peer's word of an upload as the seeded server; drop what does not fit."""
@@ -166,13 +172,12 @@ class Server:
 
     def prove(self, certificate: str, sent: Sent) -> Relay:
         """Take a proof as its slot's holder, and return what goes to the peer."""
-        locked = Locked(self.active, self.challenge_seed)
-        share = check_proof(self.party, self.round, self.slots, locked, certificate, sent)
-        slot = self.slots[certificate]
-        self._take_before("proofs", "proof", slot)
+        slot, digest = self._place("proofs", "proof", certificate), sent.binding["proof_digest"]
+        check_proof_binding(self.round, self.active[slot], self.challenge_seed, certificate, sent)
         self._decided.add(("proof", slot))
-        self._proofs[slot], self._proof_shares[slot] = binding_digest(sent.binding), share
-        return Relay(self.round.round, certificate, sent.binding["proof_digest"], sent.statement)
+        self._proof_shares[slot] = payload_elements(sent, digest, self.round.sizes.n_elements)
+        self._proofs[slot] = binding_digest(sent.binding)
+        return Relay(self.round.round, certificate, digest, sent.statement)
 
     def prove_relay(self, relay: Relay) -> None:
         """Take the peer's word of a proof; this server makes the binding of its own challenge and lock."""
