@@ -1,4 +1,4 @@
-"""The README's picture of a round is what its script draws."""
+"""The pictures of a round and of mode `proved` are what their scripts draw."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_picture_of_a_round_is_drawn_by_its_script(theme: str) -> None:
+@pytest.mark.parametrize("picture", ["round", "proof"])
+def test_a_picture_is_drawn_by_its_script(picture: str, theme: str) -> None:
     """Both files are fresh, well-formed, and say every step in words, for readers who do not see them."""
-    script = runpy.run_path(str(IMAGES / "round.py"))
-    drawn = (IMAGES / f"round-{theme}.svg").read_text()
+    script = runpy.run_path(str(IMAGES / f"{picture}.py"))
+    drawn = (IMAGES / f"{picture}-{theme}.svg").read_text()
     said = "".join(ET.fromstring(drawn).itertext())
 
     assert drawn == script["drawing"](script["THEMES"][theme])

@@ -392,6 +392,19 @@ def test_many_small_coordinates_spread_a_row(value, dim):
     assert 2 * most <= 2**dim
 
 
+def test_the_bound_of_the_rows_theorem_is_below_one_half():
+    """Its integral at length 3.35, by the midpoint rule. At 3.33 it is above one half."""
+    h, n = math.pi / 2, 2000
+    peak = (math.sin(h / 2) / (h / 2)) ** 2
+
+    def bound(length):
+        points = ((i + 0.5) * h / n for i in range(n))
+        return 2 / (h * peak) * h / n * sum((1 - w / h) * math.exp(-((w * length) ** 2) / 2) for w in points)
+
+    assert bound(3.35) == pytest.approx(0.4986, abs=1e-4)
+    assert bound(3.33) > 0.5
+
+
 def test_the_honest_failure_rate_is_that_of_the_document():
     """128 exp(-(b/B)^2) at the smallest ratio b/B that a task can have."""
     assert math.log2(128 * math.exp(-(5.71**2))) == pytest.approx(-40.04, abs=0.01)
