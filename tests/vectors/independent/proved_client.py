@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.vectors.independent import server
 from tests.vectors.independent.proved_messages import Round, Sent, agree, proof_message, submission
+from tests.vectors.independent.proved_parameters import Sizes
 from tests.vectors.independent.proved_proof import Masks, SilentError, prove
 from tests.vectors.independent.ring import RefusedError
 
@@ -18,8 +19,13 @@ UPLOADS_PER_MODEL = 3
 class Client:
     """One client of one task. What it refuses or leaves unanswered ends the round for it, and nothing else."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+        masks: Callable[[Sizes], Masks] = Masks.fresh,
+    ) -> None:
+        self.name, self._draw, self._masks = name, draw, masks
         self._answered: set[int] = set()
         self._uploads: Counter[tuple[bytes, int]] = Counter()
         self._open: _Open | None = None
@@ -38,7 +44,7 @@ class Client:
             raise RefusedError("invitation")
         self._answered.add(round.round)
         self._uploads[model] += 1
-        sent = submission(x, round, slot, self.name, seed, secrets.token_bytes(32))
+        sent = submission(x, round, slot, self.name, seed, self._draw(32))
         self._open = _Open(round, slot, seed, list(x), sent)
         return sent
 
@@ -46,7 +52,20 @@ class Client:
         """Return the proof once both servers have sent one challenge for the open upload; None while it is silent."""
         if self._open is None or self._open.round.round != round:
             return None
-        return self._open.challenge(party, seed)
+        challenge = self._open.heard(party, seed)
+        return None if challenge is None else self._proof(self._open, challenge)
+
+    def _proof(self, upload: _Open, challenge: bytes) -> Sent | None:
+        """Return the one proof of an upload, or None where a number does not fit its bits."""
+        at = upload.round
+        rows = server.row_streams(challenge, at.task, at.round, at.sizes.dim)
+        try:
+            proof = prove(upload.x, rows, at.sizes, self._masks(at.sizes))
+        except SilentError:
+            return None
+        known = (upload.slot, upload.last.binding, challenge, upload.seed)
+        upload.last = proof_message(proof, at, *known, self._draw(32))
+        return upload.last
 
     def again(self) -> Sent | None:
         """Return the last message again, byte for byte, for a call that was cut off or refused for overload."""
@@ -61,26 +80,14 @@ class _Open:
     """One upload until the round's end: it has at most one proof."""
 
     def __init__(self, round: Round, slot: int, seed: bytes, x: list[int], upload: Sent) -> None:
-        self.round, self.last = round, upload
-        self._slot, self._seed, self._x, self._upload = slot, seed, x, upload
+        self.round, self.slot, self.seed, self.x, self.last = round, slot, seed, x, upload
         self._heard: dict[int, bytes] = {}
         self._is_over = False
 
-    def challenge(self, party: int, seed: bytes) -> Sent | None:
+    def heard(self, party: int, challenge: bytes) -> bytes | None:
+        """Return the challenge to answer: once, and only when both servers have sent the same one."""
         if self._is_over:
             return None
-        self._is_over = len(seed) != 16 or self._heard.setdefault(party, seed) != seed
-        if self._is_over or len(self._heard) < 2:
-            return None
-        self._is_over = True
-        if self._heard[0] != self._heard[1]:
-            return None
-        at = self.round
-        rows = server.row_streams(seed, at.task, at.round, at.sizes.dim)
-        try:
-            proof = prove(self._x, rows, at.sizes, Masks.fresh(at.sizes))
-        except SilentError:
-            return None
-        salt = secrets.token_bytes(32)
-        self.last = proof_message(proof, at, self._slot, self._upload.binding, seed, self._seed, salt)
-        return self.last
+        is_new = self._heard.setdefault(party, challenge) == challenge and len(challenge) == 16
+        self._is_over = not is_new or len(self._heard) == 2
+        return challenge if is_new and self._heard.get(0) == self._heard.get(1) else None

@@ -42,24 +42,21 @@ class Parties:
             relay = self.holder(name).submit(name, self.clients[name].upload(self.round, invitations, x))
             self.seeded(name).submit_relay(relay)
 
-    def lock(self) -> bytes:
-        """Lock at both servers, and return the challenge."""
+    def lock(self) -> list[bytes]:
+        """Lock at both servers, and return the challenge of each: one, unless a server deviates."""
         self.exchange("lock", [server.lock() for server in self.servers])
         self.exchange("reveal", [server.reveal(self.theirs("lock", server)) for server in self.servers])
-        seeds = {server.challenge(self.theirs("reveal", server)) for server in self.servers}
-        assert len(seeds) == 1
-        return seeds.pop()
+        return [server.challenge(self.theirs("reveal", server)) for server in self.servers]
 
     def prove(self) -> None:
-        """Send the challenge to all active clients, and take their proofs at both servers."""
+        """Send each server's challenge to its active clients, and take their proofs at both servers."""
         for name, slot in self.slots.items():
-            if slot not in self.servers[0].active:
-                continue
-            client, seeds = self.clients[name], [server.challenge_seed for server in self.servers]
-            assert client.challenge(0, self.round.round, seeds[0]) is None
-            sent = client.challenge(1, self.round.round, seeds[1])
-            if sent is not None:
-                self.seeded(name).prove_relay(self.holder(name).prove(name, sent))
+            for server in self.servers:
+                if slot not in server.active:
+                    continue
+                sent = self.clients[name].challenge(server.party, self.round.round, server.challenge_seed)
+                if sent is not None:
+                    self.seeded(name).prove_relay(self.holder(name).prove(name, sent))
 
     def check(self) -> list[int]:
         """Run the check at both servers, and return the valid slots."""

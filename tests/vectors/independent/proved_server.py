@@ -6,7 +6,7 @@ Every method is one message that is taken or one that leaves. A step that is not
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.vectors.independent import digests, server, streams
@@ -38,12 +38,14 @@ STEPS = ("lock", "reveal", "challenge", "proofs", "query", "verifier", "verdicts
 class Server:
     """One server P in one round, from the invitations to its noisy share.
 
-    slots: of the chosen clients, by name.
+    slots: of the chosen clients, by name. draw: of n random bytes, which only vectors fix.
     """
 
-    def __init__(self, party: int, round: Round, slots: Mapping[str, int]) -> None:
+    def __init__(
+        self, party: int, round: Round, slots: Mapping[str, int], draw: Callable[[int], bytes] = secrets.token_bytes
+    ) -> None:
         self.party, self.round, self.slots = party, round, slots
-        self._due = 0
+        self._due, self._draw = 0, draw
         self._seeds: dict[int, bytes] = {}
         self._invited: set[str] = set()
         self._uploads: dict[int, bytes] = {}
@@ -51,7 +53,7 @@ class Server:
         self._shares: dict[int, list[int]] = {}
         self._proof_shares: dict[int, list[int]] = {}
         self._decided: set[tuple[str, int]] = set()
-        self._coin, self._query_coin = secrets.token_bytes(32), b""
+        self._coin, self._query_coin = draw(32), b""
         self.active: dict[int, bytes] = {}
         self.proved: list[int] = []
         self.valid: list[int] = []
@@ -88,7 +90,7 @@ class Server:
         self._invited.add(client)
         slot = self.slots[client]
         if slot % 2 != self.party:
-            self._seeds[slot] = secrets.token_bytes(16)
+            self._seeds[slot] = self._draw(16)
         at = self.round
         told = {"task": at.task, "round": at.round, "slot": slot, "dim": at.sizes.dim, "model_digest": at.model_digest}
         return {**told, "n_committed": n_committed, "share_seed": self._seeds.get(slot, b"")}
@@ -193,7 +195,7 @@ class Server:
     def proofs(self) -> bytes:
         """Return the payload of `validation/proofs`, with a coin that is drawn here: no proof is taken after it."""
         self._step("proofs")
-        self._query_coin = secrets.token_bytes(32)
+        self._query_coin = self._draw(32)
         return self._query_coin + b"".join(self._proofs.get(slot, bytes(32)) for slot in self.active)
 
     # Query and verdict
