@@ -5,18 +5,24 @@ Failure means that the honest server sends more than one message of a step, or t
 
 from __future__ import annotations
 
+import copy
 import random
+from dataclasses import replace
 
 import pytest
 
 from tests.vectors.independent.proved_field import from_bytes
 from tests.vectors.independent.proved_proof import Masks, prove
+from tests.vectors.independent.proved_round import Parties
 from tests.vectors.independent.proved_server import STEPS
 from tests.vectors.independent.proved_simulator import simulated_message
 from tests.vectors.independent.proved_verifier import is_valid, message, opened
 from tests.vectors.proved_harness import (
+    AT,
     CASE,
     POINTS,
+    SLOTS,
+    UPDATES,
     P,
     refused,
     rows_of,
@@ -102,3 +108,63 @@ def test_a_peer_that_answers_to_fit_is_believed_and_learns_nothing():
     payload = b"".join(v.to_bytes(7, "little") for one in fitted for v in one)
     parties.servers[0].verdicts(payload)
     assert parties.servers[0].valid == [1, 4, 6]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_slot_is_active_only_where_both_listed_one_binding(at):
+    """The peer lists another digest for one slot, or none. The others go on."""
+    parties = Parties.of(AT, SLOTS)
+    parties.upload(UPDATES)
+    one, peer = parties.servers
+    one.lock()
+    listed = bytearray(peer.lock())
+    for value in (bytes(32), b"x" * 32):
+        listed[32 + 32 * at : 64 + 32 * at] = value
+        fresh = copy.deepcopy(one)
+        fresh.reveal(bytes(listed))
+        assert list(fresh.active) == [slot for i, slot in enumerate(sorted(SLOTS.values())) if i != at]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_slot_is_proved_only_where_both_listed_one_proof(at):
+    """No message is computed for the slot whose proof the peer names otherwise."""
+    parties = until("query")
+    one, listed = parties.servers[0], bytearray(parties.theirs("proofs", parties.servers[0]))
+    for value in (bytes(32), b"x" * 32):
+        listed[32 + 32 * at : 64 + 32 * at] = value
+        fresh = copy.deepcopy(one)
+        fresh.query(bytes(listed))
+        assert fresh.proved == [slot for i, slot in enumerate(sorted(SLOTS.values())) if i != at]
+        assert len(fresh.verifier()) == 2 * 7 * CASE.message_elements
+
+
+def test_the_first_relay_of_a_slot_decides():
+    """A holder that lies first cannot correct itself, so it has one attempt at a statement."""
+    parties = Parties.of(AT, SLOTS)
+    told = [one.invite("bob") for one in parties.servers]
+    relay = parties.holder("bob").submit("bob", parties.clients["bob"].upload(AT, told, UPDATES["bob"]))
+    seeded = parties.seeded("bob")
+    seeded.submit_relay(replace(relay, statement=bytes(32)))
+    seeded.submit_relay(relay)
+    parties.lock()
+    assert not seeded.active
+
+
+def test_a_relay_after_the_lock_or_after_the_proofs_is_dropped():
+    """Its slot is not active; with a proof that comes too late, it is not proved."""
+    parties = Parties.of(AT, SLOTS)
+    told = [one.invite("bob") for one in parties.servers]
+    relay = parties.holder("bob").submit("bob", parties.clients["bob"].upload(AT, told, UPDATES["bob"]))
+    parties.exchange("lock", [one.lock() for one in parties.servers])
+    parties.seeded("bob").submit_relay(relay)
+    parties.seeded("bob").reveal(parties.theirs("lock", parties.seeded("bob")))
+    assert not parties.seeded("bob").active
+
+    parties = until("proofs")
+    bob, seed = parties.clients["bob"], parties.servers[0].challenge_seed
+    bob.challenge(0, 7, seed)
+    relay = parties.holder("bob").prove("bob", bob.challenge(1, 7, seed))
+    parties.exchange("proofs", [one.proofs() for one in parties.servers])
+    parties.seeded("bob").prove_relay(relay)
+    parties.seeded("bob").query(parties.theirs("proofs", parties.seeded("bob")))
+    assert parties.seeded("bob").proved == []

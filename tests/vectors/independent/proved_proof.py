@@ -129,9 +129,6 @@ def prove(x: Sequence[int], rows: Rows, sizes: Sizes, masks: Masks) -> list[int]
     field = sizes.field
     squares = sum_of_squares(x, masks, sizes)
     values = [(v + sizes.window) % field.modulus for v in project(x, rows, sizes)]
-    norm = sum(value * value for value in x)
-    if norm > sizes.threshold:
-        raise SilentError
     bits = bits_of([*values, (sizes.threshold - squared_norm(squares, sizes)) % field.modulus], sizes)
     u = bit_polynomial(bits, masks, sizes)
     minus_u = [-c % field.modulus for c in u]
