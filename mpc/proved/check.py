@@ -25,7 +25,6 @@ from precad.mpc.proved.shares import HeldBytes, PackedShare, Share, seeded_proof
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.submission import (
     DIGEST_BYTES,
-    SALT_BYTES,
     PayloadIntake,
     ProofBinding,
     Relay,
@@ -33,7 +32,7 @@ from precad.mpc.proved.submission import (
     holder_of,
     is_statement_of,
     relay_of,
-    require_binding,
+    require_submission,
 )
 from precad.mpc.proved.sums import add_shares, share_sums
 from precad.mpc.sharing import Party
@@ -84,16 +83,13 @@ class ProofCheck:
         """Take a proof as the holder, and return what the seeded server is to be told.
 
         Raises ProofRefusedError, checking in the protocol's order: `late`, `not_active`, `wrong_server`,
-        `duplicate`, `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
+        `duplicate`, `wrong_client`, `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
         """
         binding = proof.binding
         self._require_open(slot)
-        if not isinstance(binding, ProofBinding) or (len(proof.statement), len(proof.salt)) != (
-            DIGEST_BYTES,
-            SALT_BYTES,
-        ):
-            raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, its statement and its salt")
-        require_binding(binding, self._expected(slot, binding.proof_digest))
+        if not isinstance(binding, ProofBinding):
+            raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, found that of an upload")
+        require_submission(proof, self._expected(slot, binding.proof_digest))
         self._bound.add(slot)
         intake = PayloadIntake(self._sizes.proof_elements)
         intake.take(payload)

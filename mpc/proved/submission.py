@@ -74,19 +74,21 @@ class Binding:
     dim: int
     payload_digest: bytes
     """`salted_digest` of the payload."""
+    protocol_version: str = PROTOCOL_VERSION
+    mode: str = MODE
 
     def digest(self) -> bytes:
         """Return 32 bytes that the servers lock."""
         return fields_digest(
             {
-                1: PROTOCOL_VERSION,
+                1: self.protocol_version,
                 2: self.task,
                 3: self.round,
                 4: self.client,
                 5: self.config_digest,
                 6: self.model_digest,
                 7: self.dim,
-                8: MODE,
+                8: self.mode,
                 9: self.payload_digest,
             }
         )
@@ -103,12 +105,13 @@ class ProofBinding:
     challenge: bytes
     proof_digest: bytes
     """`salted_digest` of the payload."""
+    protocol_version: str = PROTOCOL_VERSION
 
     def digest(self) -> bytes:
         """Return 32 bytes that the servers compare in `validation/proofs`."""
         return fields_digest(
             {
-                1: PROTOCOL_VERSION,
+                1: self.protocol_version,
                 2: self.task,
                 3: self.round,
                 4: self.client,
@@ -164,29 +167,39 @@ class Relay:
 def relay_of(submission: Submission) -> Relay:
     """Return the relay of what the holder has taken."""
     binding = submission.binding
-    return Relay(binding.round, binding.client, _payload_digest(binding), submission.statement)
+    return Relay(binding.round, binding.client, payload_digest_of(binding), submission.statement)
 
 
 def is_statement_of(relay: Relay, expected: Binding | ProofBinding, share_seed: Seed, label: Label) -> bool:
     """Tell the seeded server whether a relay counts. expected: the binding that it has made of what it knows itself."""
     make = statement if isinstance(expected, Binding) else proof_statement
-    return hmac.compare_digest(make(share_seed, label, expected.digest()), relay.statement)
+    is_whole = len(relay.payload_digest) == DIGEST_BYTES
+    return is_whole and hmac.compare_digest(make(share_seed, label, expected.digest()), relay.statement)
 
 
-def require_binding(found: Binding | ProofBinding, expected: Binding | ProofBinding) -> None:
-    """Compare a client's binding, all but the payload's digest, with the one that the holder has made itself.
+def require_submission(found: Submission, expected: Binding | ProofBinding) -> None:
+    """Compare a client's message, all but the payload's digest, with the binding that the holder has made itself.
 
-    Raises ProofRefusedError: `wrong_binding`, or `wrong_challenge` where only a proof's challenge differs.
+    expected: with the certificate's name as client. Raises ProofRefusedError: `wrong_client`, `wrong_round` (of an
+    upload), `wrong_binding`, or `wrong_challenge` where only a proof's challenge differs.
     """
-    is_bound = _without_content(found) == _without_content(expected)
-    if not is_bound or len(_payload_digest(found)) != DIGEST_BYTES:
+    binding = found.binding
+    if binding.client != expected.client:
+        raise ProofRefusedError("wrong_client", "client: expected the certificate's name, found another")
+    if isinstance(binding, Binding) and binding.round != expected.round:
+        raise ProofRefusedError("wrong_round", f"round: expected {expected.round}, found {binding.round}")
+    lengths = len(payload_digest_of(binding)), len(found.statement), len(found.salt)
+    is_whole = lengths == (DIGEST_BYTES, DIGEST_BYTES, SALT_BYTES)
+    if not is_whole or _without_content(binding) != _without_content(expected):
         raise ProofRefusedError("wrong_binding", "binding: expected that of this upload, round and task, found another")
-    ours, theirs = (binding.challenge if isinstance(binding, ProofBinding) else b"" for binding in (expected, found))
+    ours, theirs = (one.challenge if isinstance(one, ProofBinding) else b"" for one in (expected, binding))
+    if len(theirs) != len(ours):
+        raise ProofRefusedError("wrong_binding", f"challenge: expected {len(ours)} bytes, found {len(theirs)}")
     if not hmac.compare_digest(ours, theirs):
         raise ProofRefusedError("wrong_challenge", "challenge: expected this server's own, found another")
 
 
-def _payload_digest(binding: Binding | ProofBinding) -> bytes:
+def payload_digest_of(binding: Binding | ProofBinding) -> bytes:
     return binding.payload_digest if isinstance(binding, Binding) else binding.proof_digest
 
 

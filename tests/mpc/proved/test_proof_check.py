@@ -145,7 +145,7 @@ def test_a_proof_for_another_challenge_is_never_opened():
     ("changed", "reason"),
     [
         ({"binding_digest": bytes(32)}, "wrong_binding"),
-        ({"client": "client-3"}, "wrong_binding"),
+        ({"client": "client-3"}, "wrong_client"),
         ({"round": 4}, "wrong_binding"),
         ({"proof_digest": bytes(32)}, "wrong_digest"),
     ],

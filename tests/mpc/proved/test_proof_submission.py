@@ -24,7 +24,7 @@ from precad.mpc.proved.submission import (
     is_statement_of,
     proof_statement,
     relay_of,
-    require_binding,
+    require_submission,
     salted_digest,
     seeded_of,
     slot_labels,
@@ -112,30 +112,48 @@ def test_the_seeded_server_counts_what_the_client_states_alone(changed):
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("changed", "reason"),
     [
-        (replace(PROOF_BINDING, task="other"), "wrong_binding"),
-        (replace(PROOF_BINDING, round=2), "wrong_binding"),
-        (replace(PROOF_BINDING, client="bob"), "wrong_binding"),
-        (replace(PROOF_BINDING, binding_digest=bytes(32)), "wrong_binding"),
-        (replace(PROOF_BINDING, proof_digest=b"short"), "wrong_binding"),
-        (BINDING, "wrong_binding"),
-        (replace(PROOF_BINDING, challenge=bytes(16)), "wrong_challenge"),
-        (replace(PROOF_BINDING, challenge=bytes(16), round=2), "wrong_binding"),
+        ({"client": "bob", "round": 4}, "wrong_client"),
+        ({"task": "other"}, "wrong_binding"),
+        ({"round": 2}, "wrong_binding"),
+        ({"protocol_version": "precad/v1.1"}, "wrong_binding"),
+        ({"binding_digest": bytes(32)}, "wrong_binding"),
+        ({"proof_digest": b"short"}, "wrong_binding"),
+        ({"challenge": bytes(15)}, "wrong_binding"),
+        ({"challenge": bytes(16)}, "wrong_challenge"),
+        ({"challenge": bytes(16), "task": "other"}, "wrong_binding"),
     ],
 )
-def test_a_proof_for_something_else_is_refused(found, reason):
+def test_a_proof_for_something_else_is_refused(changed, reason):
+    message = Submission(PROOF_BINDING, b"s" * 32, SALT)
+    require_submission(message, PROOF_BINDING)
     with pytest.raises(ProofRefusedError, match=reason) as refused:
-        require_binding(found, PROOF_BINDING)
+        require_submission(replace(message, binding=replace(PROOF_BINDING, **changed)), PROOF_BINDING)
     assert refused.value.reason == reason
 
 
-@pytest.mark.parametrize("name", ["task", "client", "config_digest", "model_digest", "dim", "payload_digest"])
-def test_an_upload_for_something_else_is_refused(name):
-    require_binding(replace(BINDING, payload_digest=b"x" * 32), BINDING)
-    changed = replace(BINDING, **{name: b"5" if isinstance(getattr(BINDING, name), bytes) else 5})
-    with pytest.raises(ProofRefusedError, match="wrong_binding"):
-        require_binding(changed, BINDING)
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("client", "bob", "wrong_client"),
+        ("round", 4, "wrong_round"),
+        ("task", "other", "wrong_binding"),
+        ("config_digest", bytes(32), "wrong_binding"),
+        ("model_digest", bytes(32), "wrong_binding"),
+        ("dim", 8, "wrong_binding"),
+        ("mode", "masked", "wrong_binding"),
+        ("payload_digest", b"short", "wrong_binding"),
+    ],
+)
+def test_an_upload_for_something_else_is_refused(name, value, reason):
+    message = Submission(BINDING, b"s" * 32, SALT)
+    require_submission(message, replace(BINDING, payload_digest=b"x" * 32))
+    with pytest.raises(ProofRefusedError, match=reason):
+        require_submission(replace(message, binding=replace(BINDING, **{name: value})), BINDING)
+    for short in ({"statement": b"short"}, {"salt": b"short"}, {"binding": PROOF_BINDING}):
+        with pytest.raises(ProofRefusedError, match="wrong_binding"):
+            require_submission(replace(message, **short), BINDING)
 
 
 # Payloads while they come
