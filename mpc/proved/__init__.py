@@ -8,6 +8,7 @@ Modules:
     shares        shares of an upload and of a proof, and the client's payloads
     submission    uploads and proofs as values: bindings, digests, salts and statements
     prover        the client's proof
+    client        what a client accepts, sends, and never sends twice
     query         the two points of a round, and what is computed from them once
     accumulators  where the pass adds up its tiles: on the processor or on a GPU
     sums          the pass over the uploads: rows, weighted sums of wires, and the sum of all shares

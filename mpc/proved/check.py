@@ -100,9 +100,14 @@ class ProofCheck:
         return relay_of(proof)
 
     def take_relay(self, slot: int, relay: Relay) -> bool:
-        """Take a relay as the seeded server, and tell whether the proof counts. The first relay of a slot decides."""
+        """Take a relay as the seeded server, and tell whether the proof counts.
+
+        The first relay of a slot decides. One that is not of this round, slot and client changes nothing.
+        """
         upload = self._locked.get(slot)
         if not self._is_open or slot in self._relayed or upload is None or not isinstance(upload.share, Seed):
+            return False
+        if (relay.round, relay.client) != (self._label.round, upload.client):
             return False
         self._relayed.add(slot)
         expected = self._expected(slot, relay.payload_digest)

@@ -53,6 +53,33 @@ def slot_labels(selection: Seed, label: Label, enrolled: int, chosen: Sequence[s
     return dict(zip(sorted(chosen), order, strict=False))
 
 
+class ShareSeeds:
+    """The share seeds of one round at the server that gives them: fresh, one per slot, each given once."""
+
+    def __init__(self, party: Party, random_bytes: RandomBytes = os.urandom) -> None:
+        self._party, self._random_bytes = party, random_bytes
+        self._given: dict[int, Seed] = {}
+
+    def give(self, slot: int) -> Seed:
+        """Draw the seed for the slot's invitation. Raises ParameterError the second time, and for a slot held here.
+
+        A client that lost the seed is out of the round: a second vector under one seed would show the difference.
+        """
+        if slot in self._given or seeded_of(slot) != self._party:
+            raise ParameterError(
+                f"slot {slot}: expected one share seed, from its seeded server, found a second request"
+            )
+        self._given[slot] = Seed.random(self._random_bytes)
+        return self._given[slot]
+
+    def given(self, slot: int) -> Seed | None:
+        """Return the seed that was given for a slot, for this server's own share."""
+        return self._given.get(slot)
+
+    def __repr__(self) -> str:
+        return f"ShareSeeds({len(self._given)} given)"
+
+
 def fields_digest(fields: dict[int, bytes | str | int]) -> bytes:
     """Return the SHA-256 over numbered fields in rising order, each with its number and length; integers in decimal."""
     hasher = hashlib.sha256()

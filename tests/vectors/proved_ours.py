@@ -1,12 +1,13 @@
 """Every step of the vectors of mode `proved` by this project's packages: JSON in, JSON out, or a refusal's kind.
 
-`agree` is the client's own, and not here. A `round` is played by `precad.mpc.proved.check` at both servers.
+A `round` is played by `precad.mpc.proved.client` and, at both servers, by `precad.mpc.proved.check`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from precad.mpc import joint_coin
 from precad.mpc.errors import (
     CommitmentError,
     MalformedMessageError,
-    OutsideWindowError,
     ParameterError,
     ProofRefusedError,
     VerdictsDifferError,
@@ -23,11 +23,12 @@ from precad.mpc.errors import (
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.prg import Label, Purpose, Seed
-from precad.mpc.proved import field, prover, query, submission, sums, verifier
+from precad.mpc.proved import client, field, prover, query, submission, sums, verifier
 from precad.mpc.proved.check import LockedUpload, ProofCheck
+from precad.mpc.proved.client import Invitation, OpenUpload
 from precad.mpc.proved.field import P
 from precad.mpc.proved.prover import ProofMasks
-from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, proof_payload
+from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.streams import open_field_stream
 from precad.mpc.proved.submission import Binding, PayloadIntake, ProofBinding, Relay, Submission
@@ -139,31 +140,12 @@ def slots(case: Json) -> Json:
 # Client and intake
 
 
-def sent_upload(case: Json, at: Json, salt: str = "salt") -> tuple[Submission, bytes]:
+def sent_upload(case: Json, at: Json) -> tuple[Submission, bytes]:
     """Return an upload as it leaves its client, and its payload. at: what both servers know of the round."""
-    seed, label = Seed(bytes.fromhex(case["share_seed"])), label_of(at, case["slot"])
-    data = b"".join(payload_pieces(np.array(case["x"], dtype=np.int64), seed, label))
-    binding = Binding(
-        at["task"],
-        at["round"],
-        case.get("client", case.get("name", "")),
-        bytes.fromhex(at["config_digest"]),
-        bytes.fromhex(at["model_digest"]),
-        at["dim"],
-        submission.salted_digest(bytes.fromhex(case[salt]), hashlib.sha256(data).digest()),
-    )
-    word = submission.statement(seed, label, binding.digest())
-    return Submission(binding, word, bytes.fromhex(case[salt])), data
-
-
-def sent_proof(
-    words: np.ndarray, binding: Binding, challenge: bytes, seed: Seed, label: Label, salt: bytes
-) -> tuple[Submission, bytes]:
-    """Return a proof as it leaves its client, and its payload."""
-    data = proof_payload(words, seed, label)
-    digest = submission.salted_digest(salt, hashlib.sha256(data).digest())
-    of_proof = ProofBinding(binding.task, binding.round, binding.client, binding.digest(), challenge, digest)
-    return Submission(of_proof, submission.proof_statement(seed, label, of_proof.digest()), salt), data
+    seed, label, x = Seed(bytes.fromhex(case["share_seed"])), label_of(at, case["slot"]), np.array(case["x"], np.int64)
+    blank = expected_upload(at, case.get("client", case.get("name", "")), b"")
+    sent = client.make_upload(x, blank, seed, label, lambda _: bytes.fromhex(case["salt"]))
+    return sent, b"".join(payload_pieces(x, seed, label))
 
 
 def upload(case: Json) -> Json:
@@ -220,12 +202,20 @@ def proof(case: Json) -> Json:
 
 
 def prove_message(case: Json) -> Json:
-    seed, challenge, salt = (bytes.fromhex(case[name]) for name in ("share_seed", "challenge", "salt"))
+    challenge, seed = (Seed(bytes.fromhex(case[name])) for name in ("challenge", "share_seed"))
     binding = binding_of(case["binding"])
     assert isinstance(binding, Binding)
-    return said(
-        *sent_proof(elements(case["proof"]), binding, challenge, Seed(seed), label_of(case, case["slot"]), salt)
-    )
+    known = (elements(case["proof"]), binding, challenge, seed, label_of(case, case["slot"]))
+    return said(*client.make_proof(*known, lambda _: bytes.fromhex(case["salt"])))
+
+
+def agree(case: Json) -> Json:
+    told = [
+        Invitation(**{k: bytes.fromhex(v) if k in ("model_digest", "share_seed") else v for k, v in one.items()})
+        for one in case["invitations"]
+    ]
+    seed = client.agree((told[0], told[1]), case["dim"])
+    return {"slot": told[0].slot, "share_seed": seed.reveal().hex()}
 
 
 # Check
@@ -286,8 +276,7 @@ class Played:
         for party in (0, 1):
             held = {slot: self.upload(party, slot, *uploads[slot]) for slot in active[party]}
             checks.append(ProofCheck(party, self.label, self.sizes, challenges[party], held))
-        if challenges[0] == challenges[1]:  # otherwise every client is silent
-            self.prove(checks, challenges[0], {slot: uploads[slot][0].binding for slot in active[0]})
+        self.prove(checks, challenges, {slot: uploads[slot][0].binding for slot in active[0]})
         verdicts = self.verdicts(checks, active)
         valid = [[slot for slot, is_valid in found.items() if is_valid] for found in verdicts]
         ours = [joint_coin.digest(b"accepted", bytes(slot in one for slot in self.clients)) for one in valid]
@@ -322,18 +311,23 @@ class Played:
         share = PackedShare(HeldBytes(data), self.sizes.dim) if held else seed
         return LockedUpload(sent.binding.client, sent.binding.digest(), share)
 
-    def prove(self, checks: list[ProofCheck], challenge: Seed, bindings: dict[int, Binding]) -> None:
-        """Let every active client prove, or be silent."""
+    def prove(self, checks: list[ProofCheck], challenges: list[Seed], bindings: dict[int, Binding]) -> None:
+        """Send the challenges to every active client, which proves or is silent."""
         for slot, binding in bindings.items():
-            one, rows = self.clients[slot], RowStreams(challenge, self.label)
+            one, seed = self.clients[slot], Seed(bytes.fromhex(self.clients[slot]["share_seed"]))
+            drawn = (partial(masks_of, one), partial(bytes.fromhex, one["proof_salt"]))
+            x, masks, salt = np.array(one["x"], dtype=np.int64), *drawn
+            own = OpenUpload(
+                x, self.sizes, binding, seed, slot, lambda _, masks=masks: masks(), lambda _, salt=salt: salt()
+            )
+            assert own.hear(0, challenges[0].reveal()) is None
             try:
-                words = prover.prove(np.array(one["x"], dtype=np.int64), rows, self.sizes, masks_of(one))
-            except (OutsideWindowError, ParameterError):
+                sent = own.hear(1, challenges[1].reveal())
+            except ParameterError:  # a client above the bound does not even try
                 continue
-            seed, salt = (bytes.fromhex(one[name]) for name in ("share_seed", "proof_salt"))
-            sent = sent_proof(words, binding, challenge.reveal(), Seed(seed), label_of(self.case, slot), salt)
-            holder = submission.holder_of(slot)
-            assert checks[1 - holder].take_relay(slot, checks[holder].take_proof(slot, *sent))
+            if sent is not None:
+                holder = submission.holder_of(slot)
+                assert checks[1 - holder].take_relay(slot, checks[holder].take_proof(slot, *sent))
 
     def verdicts(self, checks: list[ProofCheck], active: list[list[int]]) -> list[dict[int, bool]]:
         """Return the verdicts of each server."""
@@ -374,6 +368,7 @@ STEPS: dict[str, Callable[[Json], Json]] = {
     "field_stream": field_stream,
     "parameters": parameters,
     "slots": slots,
+    "agree": agree,
     "submission": upload,
     "take": take,
     "take_relay": lambda case: relayed(case, expected_upload),

@@ -115,6 +115,7 @@ def test_who_does_not_prove_is_not_in_the_sum():
         assert round_.send(slot)
     message, payload = round_.proof(LABELS[3])
     relay = round_.servers[1].take_proof(LABELS[3], message, payload)
+    assert not round_.servers[0].take_relay(LABELS[3], replace(relay, client="client-4"))  # which changes nothing
     assert not round_.servers[0].take_relay(LABELS[3], replace(relay, statement=bytes(32)))
     assert not round_.servers[0].take_relay(LABELS[3], relay)  # the first relay of a slot decides
     verdicts, total = round_.finish()

@@ -1,0 +1,141 @@
+"""The client's side of an upload, without the wire: what it accepts, what it sends, and what it never sends twice.
+
+The rules are those of `proved.md` section 10. C0: the share seed comes from the seeded server's own connection alone.
+C1: a seed serves one vector and one proof, and what is sent again is byte for byte the same. C2: a client answers one
+challenge for an upload, and only where both servers have sent it. C3: masks and salts are fresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from precad.mpc.errors import OutsideWindowError, ProofRefusedError
+from precad.mpc.local.rows import RowStreams
+from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
+from precad.mpc.proved.field import FieldArray
+from precad.mpc.proved.prover import ProofMasks, prove
+from precad.mpc.proved.shares import payload_pieces, proof_payload
+from precad.mpc.proved.sizes import ProofSizes
+from precad.mpc.proved.submission import (
+    Binding,
+    ProofBinding,
+    Submission,
+    draw_salt,
+    proof_statement,
+    salted_digest,
+    seeded_of,
+    statement,
+)
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Party
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """One server's invitation to one round."""
+
+    task: str
+    round: int
+    slot: int
+    dim: int
+    model_digest: bytes
+    n_committed: int
+    share_seed: bytes = field(repr=False)
+    """16 bytes from the seeded server, none from the holder."""
+
+
+def agree(invitations: tuple[Invitation, Invitation], dim: int) -> Seed:
+    """Return the share seed of the invitations of A and B, each taken from that server's own connection.
+
+    Raises ProofRefusedError (`invitation`) unless both say the same of the round, and the seeded server alone gives a
+    seed: with a seed of its own choice the holder would read the update. The client is then silent for the round.
+    """
+    of_a, of_b = (replace(invitation, share_seed=b"") for invitation in invitations)
+    if of_a != of_b or of_a.dim != dim:
+        raise ProofRefusedError("invitation", f"invitation: expected both servers' for one round and {dim} coordinates")
+    seeded = seeded_of(of_a.slot)
+    seed, others = invitations[seeded].share_seed, invitations[1 - seeded].share_seed
+    if len(seed) != SEED_BYTES or others:
+        raise ProofRefusedError("invitation", f"share_seed: expected {SEED_BYTES} bytes from the seeded server alone")
+    return Seed(seed)
+
+
+def make_upload(
+    x: RingArray, blank: Binding, share_seed: Seed, label: Label, random_bytes: RandomBytes = os.urandom
+) -> Submission:
+    """Return what goes to the holder beside the payload, `precad.mpc.proved.shares.payload_pieces`.
+
+    blank: the binding, whose payload digest is filled in. The payload is expanded tile by tile, for its digest.
+    """
+    hasher = hashlib.sha256()
+    for piece in payload_pieces(x, share_seed, label):
+        hasher.update(piece)
+    salt = draw_salt(random_bytes)
+    binding = replace(blank, payload_digest=salted_digest(salt, hasher.digest()))
+    return Submission(binding, statement(share_seed, label, binding.digest()), salt)
+
+
+def make_proof(
+    words: FieldArray,
+    binding: Binding,
+    challenge: Seed,
+    share_seed: Seed,
+    label: Label,
+    random_bytes: RandomBytes = os.urandom,
+) -> tuple[Submission, bytes]:
+    """Return what goes to the holder with a proof, and the proof's payload. binding: of the upload."""
+    payload, salt = proof_payload(words, share_seed, label), draw_salt(random_bytes)
+    digest = salted_digest(salt, hashlib.sha256(payload).digest())
+    bound = ProofBinding(binding.task, binding.round, binding.client, binding.digest(), challenge.reveal(), digest)
+    return Submission(bound, proof_statement(share_seed, label, bound.digest()), salt), payload
+
+
+class OpenUpload:
+    """One upload at its client, until the end of its round. Nothing of it is kept for another round."""
+
+    def __init__(
+        self,
+        x: RingArray,
+        sizes: ProofSizes,
+        binding: Binding,
+        share_seed: Seed,
+        slot: int,
+        draw_masks: Callable[[ProofSizes], ProofMasks] = ProofMasks.draw,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
+        """binding: that of the upload as it was sent. draw_masks and random_bytes: fixed by tests alone."""
+        self._x, self._sizes, self._binding, self._seed = x, sizes, binding, share_seed
+        self._round = Label(binding.task, binding.round)
+        self._label = replace(self._round, client=str(slot))
+        self._draw_masks, self._random_bytes = draw_masks, random_bytes
+        self._heard: dict[Party, bytes] = {}
+        self._is_answered = False
+        self.proof: tuple[Submission, bytes] | None = None
+        """The answer, which may be sent again as it is."""
+
+    def hear(self, party: Party, challenge: bytes) -> tuple[Submission, bytes] | None:
+        """Take a server's challenge, and return the proof once both have sent the same; else None, for silence.
+
+        A second, different challenge of a server, two that differ, or a row outside its window end the answering.
+        """
+        if self._is_answered:
+            return None
+        first = self._heard.setdefault(party, challenge)
+        is_sound = len(challenge) == SEED_BYTES and hmac.compare_digest(first, challenge)
+        if is_sound and len(self._heard) < 2:
+            return None
+        self._is_answered = True
+        if is_sound and hmac.compare_digest(self._heard[0], self._heard[1]):
+            self.proof = self._answer(Seed(challenge))
+        return self.proof
+
+    def _answer(self, challenge: Seed) -> tuple[Submission, bytes] | None:
+        try:
+            words = prove(self._x, RowStreams(challenge, self._round), self._sizes, self._draw_masks(self._sizes))
+        except OutsideWindowError:
+            return None
+        return make_proof(words, self._binding, challenge, self._seed, self._label, self._random_bytes)

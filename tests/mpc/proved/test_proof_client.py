@@ -1,0 +1,145 @@
+"""The client's rules C0 to C2, each with servers that break it: the client sends nothing more.
+
+Failure means: a holder that reads an update, or a pair of proofs whose difference is linear in it.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from precad.mpc.errors import ParameterError, ProofRefusedError
+from precad.mpc.prg import Label, Seed
+from precad.mpc.proved.client import Invitation, OpenUpload, agree, make_upload
+from precad.mpc.proved.sizes import ProofSizes
+from precad.mpc.proved.submission import Binding, ProofBinding, ShareSeeds, seeded_of
+from tests.mpc.fixed_randomness import random_bytes_of
+from tests.mpc.proved.two_servers import with_norm
+
+SIZES = ProofSizes(1.0, 20, 8)
+SEED, CHALLENGE, OTHER = bytes(range(16)), b"c" * 16, b"d" * 16
+SLOT = 4
+
+
+def invitations(slot=SLOT):
+    """Return those of A and B for one slot: the seeded server's has the seed."""
+    told = Invitation("task", 3, slot, SIZES.dim, b"m" * 32, 2, b"")
+    found = [told, told]
+    found[seeded_of(slot)] = replace(told, share_seed=SEED)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("slot", [4, 5])
+def test_the_seed_comes_from_the_seeded_server(slot):
+    assert agree(invitations(slot), SIZES.dim) == Seed(SEED)
+
+
+@pytest.mark.parametrize(
+    "of_b",
+    [
+        {"task": "other"},
+        {"round": 4},
+        {"slot": 6},
+        {"dim": 21},
+        {"model_digest": bytes(32)},
+        {"n_committed": 3},
+        {"share_seed": b""},
+        {"share_seed": SEED[1:]},
+    ],
+)
+def test_servers_that_differ_or_give_no_seed_are_refused(of_b):
+    a, b = invitations()
+    with pytest.raises(ProofRefusedError) as refused:
+        agree((a, replace(b, **of_b)), SIZES.dim)
+    assert refused.value.reason == "invitation"
+
+
+def test_a_seed_from_the_holder_is_refused():
+    """From it alone, beside the other's, or the same one: the holder would read the update."""
+    a, b = invitations()
+    for pair in ((replace(a, share_seed=SEED), b), (b, a), (replace(a, share_seed=OTHER), replace(b, share_seed=b""))):
+        with pytest.raises(ProofRefusedError, match="share_seed: expected 16 bytes from the seeded server alone"):
+            agree(pair, SIZES.dim)
+    with pytest.raises(ProofRefusedError, match="and 21 coordinates"):
+        agree((a, b), 21)
+
+
+def test_a_share_seed_is_given_once_by_the_seeded_server():
+    """S0: not again to a client that comes back, and never for a slot that this server holds."""
+    seeds = ShareSeeds(1, random_bytes_of("seeds"))
+    first = seeds.give(2)
+    assert seeds.give(4) != first == seeds.given(2)
+    assert seeds.given(6) is None
+    for slot in (2, 3):
+        with pytest.raises(ParameterError, match=f"slot {slot}: expected one share seed"):
+            seeds.give(slot)
+    assert repr(seeds) == "ShareSeeds(2 given)"
+
+
+def opened(x=None):
+    """Return a client that has uploaded."""
+    x = with_norm(SIZES, SIZES.threshold) if x is None else x
+    blank = Binding("task", 3, "alice", b"c" * 32, b"m" * 32, SIZES.dim, b"")
+    sent = make_upload(x, blank, Seed(SEED), Label("task", 3, str(SLOT)))
+    assert isinstance(sent.binding, Binding)
+    return OpenUpload(x, SIZES, sent.binding, Seed(SEED), SLOT)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_proof_leaves_when_both_servers_have_sent_one_challenge(order):
+    client = opened()
+    assert client.hear(order[0], CHALLENGE) is None
+    assert client.hear(order[0], CHALLENGE) is None  # said twice by one server
+    sent = client.hear(order[1], CHALLENGE)
+    assert sent is not None
+    binding = sent[0].binding
+    assert isinstance(binding, ProofBinding)
+    assert (binding.challenge, binding.client) == (CHALLENGE, "alice")
+    assert len(sent[1]) == SIZES.proof_bytes
+    assert client.proof is sent  # to be sent again as it is
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        [(0, CHALLENGE), (1, OTHER), (1, CHALLENGE), (0, OTHER)],
+        [(0, CHALLENGE), (0, OTHER), (1, OTHER), (1, CHALLENGE)],
+        [(0, CHALLENGE[1:]), (1, CHALLENGE), (0, CHALLENGE)],
+        [(0, b""), (1, b""), (0, CHALLENGE), (1, CHALLENGE)],
+    ],
+)
+def test_other_challenges_keep_it_silent_for_the_round(heard):
+    client = opened()
+    assert [client.hear(party, challenge) for party, challenge in heard] == [None] * len(heard)
+    assert client.proof is None
+
+
+def test_it_answers_one_challenge():
+    client = opened()
+    client.hear(0, CHALLENGE)
+    sent = client.hear(1, CHALLENGE)
+    assert [client.hear(party, challenge) for party in (0, 1) for challenge in (CHALLENGE, OTHER)] == [None] * 4
+    assert client.proof is sent
+
+
+def test_two_uploads_of_one_update_share_nothing():
+    """C3: salts and masks are fresh, so digests, statements and proofs differ."""
+    x = np.zeros(SIZES.dim, dtype=np.int64)
+    proofs = []
+    for _ in range(2):
+        client = opened(x)
+        client.hear(0, CHALLENGE)
+        proofs.append(client.hear(1, CHALLENGE))
+    (first, words), (second, others) = proofs
+    assert first.salt != second.salt
+    assert first.statement != second.statement
+    assert words != others
+
+
+def test_a_client_outside_a_window_is_silent(monkeypatch):
+    """With probability 2^-40; here the window is one."""
+    monkeypatch.setattr(ProofSizes, "row_bits", 1)
+    client = opened()
+    client.hear(0, CHALLENGE)
+    assert client.hear(1, CHALLENGE) is None
+    assert client.hear(1, OTHER) is None
