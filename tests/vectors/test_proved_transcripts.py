@@ -1,8 +1,8 @@
 """The hybrids of mode `proved`, run: whole rounds whose every byte towards one server is the same for two updates.
 
-Coins, seeds, salts and masks are fixed. In the second world the update is another. What the proof of theorem 2 replaces
-by random values is coupled: streams under the honest server's seeds (H1), digests under salts (H3), masks (H5), noise
-(H7). Failure means that a deviating server sees a byte that depends on the update.
+Coins, seeds, salts and masks are fixed. In the second world the update is another. The proof of theorem 2 replaces some
+values by random ones, which are coupled here. These are streams under the honest server's seeds (H1), digests under
+salts (H3), masks (H5) and noise (H7). Failure means that a deviating server sees a byte that depends on the update.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def couple_streams(monkeypatch, proofs):
 
 
 def test_the_comparison_finds_digests_without_salts(monkeypatch):
-    """The same two worlds where the digest is the payload's: the lock already differs at the seeded server."""
+    """Two such worlds where the digest is the payload's: the lock already differs at the seeded server."""
     monkeypatch.setattr(proved_messages, "salted_digest", lambda payload, salt: digests.sha256(payload))
     worlds = [World.begin(drawn_masks("ada"), (1, "none", 0)) for _ in X]
     for world, x in zip(worlds, X, strict=True):

@@ -193,6 +193,18 @@ def test_an_update_at_the_bound_is_valid_and_one_above_it_is_not(dim, clip_norm)
         prove(x, rows, longer, masks)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("clip_norm", "frac_bits"), [(1.0, 16), (1000.0, 12)])
+def test_an_update_of_common_size_is_valid_at_the_bound(clip_norm, frac_bits):
+    """d = 26,010 and N = T: 102 wires. The quick variant above has one to ten."""
+    case, randomness = sizes(clip_norm, frac_bits, 26_010), random.Random(26)
+    x, rows = at_the_bound(case.dim, case.threshold, randomness), rows_of(case)
+    assert x is not None
+    proof = prove(x, rows, case, Masks.fresh(case))
+    assert verdict(x, proof, case, randomness, rows=rows)
+    assert not verdict([x[0] + 1, *x[1:]], proof, case, randomness, rows=rows)
+
+
 def test_vectors_that_wrap_are_rejected():
     """Roots of small numbers modulo p, halves of p and huge coordinates, with whatever bits fit them best."""
     case, randomness = sizes(4.0, 0, 40), random.Random(3)
