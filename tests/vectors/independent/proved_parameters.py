@@ -30,7 +30,7 @@ class Sizes:
     @property
     def window(self) -> int:
         """Return b: a row's value must be in [-b, b)."""
-        return 2**self.window_bits
+        return 1 << self.window_bits
 
     @property
     def row_bits(self) -> int:

@@ -134,12 +134,14 @@ def prove(x: Sequence[int], rows: Rows, sizes: Sizes, masks: Masks) -> list[int]
     minus_u = [-c % field.modulus for c in u]
     quotient, rest = field.divide_by_vanishing(field.add(field.multiply(u, u), minus_u), sizes.bit_domain)
     assert not any(rest)
-    return Parts(sent_bits(bits, sizes), *map(list, masks.wires), squares, list(masks.bits), quotient).joined()
+    first, second = map(list, masks.wires)
+    return Parts(sent_bits(bits, sizes), first, second, squares, list(masks.bits), quotient).joined()
 
 
 def sent_bits(bits: Sequence[int], sizes: Sizes) -> list[int]:
     """Return the bits without the lowest one of each number."""
-    found, at = [], 0
+    found: list[int] = []
+    at = 0
     for count in sizes.bit_counts:
         found += bits[at + 1 : at + count]
         at += count
