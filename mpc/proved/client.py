@@ -51,8 +51,8 @@ class Invitation:
 def agree(invitations: tuple[Invitation, Invitation], dim: int) -> Seed:
     """Return the share seed of the invitations of A and B, each taken from that server's own connection.
 
-    Raises ProofRefusedError (`invitation`) unless both say the same of the round, and the seeded server alone gives a
-    seed: with a seed of its own choice the holder would read the update. The client is then silent for the round.
+    Both must say the same of the round, and the seeded server alone gives a seed. With a seed of its own choice the
+    holder would read the update. Raises ProofRefusedError (`invitation`); the client is then silent for the round.
     """
     of_a, of_b = (replace(invitation, share_seed=b"") for invitation in invitations)
     if of_a != of_b or of_a.dim != dim:
