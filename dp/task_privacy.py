@@ -21,12 +21,14 @@ format (docs/reference/protocol.md, sections 7 and 9).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from precad.dp.accountants.calibration import short_noise_multiplier
 from precad.dp.accountants.pld import (
     Event,
+    PldAccountant,
     SampledGaussian,
     TwoStageSampledGaussian,
     Unit,
@@ -122,6 +124,27 @@ def task_cost(task: PublicParameters) -> TaskCost:
         steps_per_round=privacy.steps_per_round,
         most_rounds=task.most_draws,
     )
+
+
+def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicParameters], *, at_least: float) -> float:
+    """Return the least noise multiplier of four digits, not below `at_least`, that meets the target.
+
+    The target is for one unit of a client in all of the task's T rounds, against one server.
+
+    - task_of: the task with a given noise multiplier
+
+    Raises: ValueError where no multiplier meets it.
+    """
+
+    def event(noise_multiplier: float) -> SampledGaussian:
+        found = task_privacy(task_of(noise_multiplier)).events[View.ONE_SERVER]
+        if found is None:
+            raise ValueError("target_epsilon: expected an algorithm that adds noise, found one that proves nothing")
+        return found
+
+    task = task_of(at_least)
+    steps = task.rounds * task_privacy(task).steps_per_round
+    return short_noise_multiplier(target_epsilon, event, steps, task.delta, PldAccountant(), at_least=at_least)
 
 
 def budgets_of(task: PublicParameters) -> dict[View | Level, float]:

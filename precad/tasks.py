@@ -23,8 +23,9 @@ class Task(dict[str, Any]):
 
     def __init__(self, **fields: Any) -> None:
         from precad.deploy.errors import ConfigError
+        from precad.protos.task.target import TARGET
         from precad.protos.task.task import Task as Valid
 
-        if unknown := sorted(fields.keys() - Valid.model_fields.keys()):
+        if unknown := sorted(fields.keys() - Valid.model_fields.keys() - {TARGET}):
             raise ConfigError("\n".join(f"task.{name}: unknown field, found {fields[name]!r:.60}" for name in unknown))
         super().__init__(fields)

@@ -95,7 +95,7 @@ ROOMS = (
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."
     ),
     Room("protos/tls", "", "Mutual TLS: who is at the other end, and with which files."),
-    Room("protos/task", "mpc | tls", "A task's public parameters, and the one step that an opened sum takes."),
+    Room("protos/task", "mpc dp | tls", "A task's public parameters, and the one step that an opened sum takes."),
     Room("protos/messages", "mpc | task", "Messages to values and back."),
     Room("servers", "mpc protos", "The servers: two aggregators from one program, and the dealer."),
     Room("servers/database", "dp protos | .", "Durable tables: one door, with SQLite or PostgreSQL behind it."),
@@ -185,7 +185,9 @@ ROOMS = (
         "Certificates by one-time token: the tokens, the authority's endpoint, and whoever enrols there.",
     ),
     Room(
-        "deploy/configuration", "mpc protos servers clients | .", "One TOML file per deployment, validated as a whole."
+        "deploy/configuration",
+        "mpc dp protos servers clients | .",
+        "One TOML file per deployment, validated as a whole.",
     ),
     Room(
         "deploy/localhost",
@@ -270,7 +272,7 @@ ROOMS = (
     ),
     Room(
         "lab/commands",
-        "clients deploy | simulation simulation^ bench papers papers/precad papers/ptr papers/naseri papers/xie",
+        "protos clients deploy | simulation simulation^ bench papers papers/precad papers/ptr papers/naseri papers/xie",
         "The laboratory's commands.",
     ),
 )

@@ -16,6 +16,8 @@ from precad.clients.config import ClientConfig
 from precad.clients.upload_limit import require_writable
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError
+from precad.dp.accountants.pld import Label, PrivacyStatement, View
+from precad.dp.task_privacy import task_privacy
 from precad.mpc.gates import require_gate
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
@@ -37,6 +39,9 @@ def check(deployment: Deployment) -> dict[str, Any]:
     """
     task = deployment.task
     report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex()}
+    if task.rules.is_private:
+        report["noise_multiplier"] = task.noise_multiplier
+        report["privacy"] = _privacy(task)
     if task.accept_weak_wire_form:
         report["wire_form"] = (
             f"{task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
@@ -53,6 +58,15 @@ def check(deployment: Deployment) -> dict[str, Any]:
         report["clients"] = _clients(task, deployment.client)
         report["clients"]["records"] = records_here(task, deployment.client, _here(task, deployment.client))
     return report
+
+
+def _privacy(task: Task) -> str:
+    """Return what the task proves for a unit of a client that is in all of its rounds, against one server."""
+    found = task_privacy(task)
+    view = View.ONE_SERVER
+    epsilon = found.epsilon(view, task.rounds, task.delta)
+    statement = PrivacyStatement(epsilon, task.delta, view, Label.BOUND, unit=found.unit)
+    return f"after {task.rounds} rounds {statement}"
 
 
 def _require_usable_server(config: ServerConfig, role: Role) -> None:

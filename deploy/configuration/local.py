@@ -25,6 +25,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.mpc.gates import usual_gate
 from precad.protos.task.record_fields import RecordFields
+from precad.protos.task.target import TARGET, keep_resolved
 from precad.protos.task.task import Task
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     supply_model_digest(task, split)
     _supply_addresses(resolved, folder)
     deployment = parse(resolved, base=folder.root)
+    if TARGET in task:  # once, here: the processes read what it came to
+        resolved["task"] = keep_resolved(task, deployment.task)
     real = declared_records(list(deployment.task.clients), source, split)
     for client_id, declared in deployment.task.clients.items():
         if declared != real[client_id]:

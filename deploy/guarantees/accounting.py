@@ -18,7 +18,7 @@ from rich.console import Console
 from precad.deploy.errors import ConfigError, flag_of
 from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.tables import titled
-from precad.dp.accountants.calibration import most_rounds, smallest_noise_multiplier
+from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
 from precad.dp.accountants.pld import (
     Event,
     Label,
@@ -34,6 +34,7 @@ from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.target import TARGET
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
 _POINTS = 48  # of a curve by round
@@ -198,11 +199,15 @@ def account_of_flags(
 ) -> dict[str, Any]:
     """Return `account` of what was given on the command line, the rest from a task. Raises ConfigError.
 
-    Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws.
+    Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws. A
+    task's own target takes what the task is resolved to.
     """
     flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
     if task is not None:
         flags = _of_task(task) | flags
+    own_target = None if task is None or "sigma" in flags else task.get(TARGET)
+    if own_target is not None:
+        flags["sigma"] = None
     if "sigma" not in flags and target_epsilon is not None:
         flags["sigma"] = None
     missing = [name for name in ("sigma", "q", "p", "rounds", "delta") if name not in flags]
@@ -211,10 +216,22 @@ def account_of_flags(
     try:
         if flags["sigma"] is None:
             unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
-            flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
+            if own_target is not None:
+                flags["sigma"] = _noise_of_task(unknown, own_target)
+            else:
+                flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
         return account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
+    """Return the noise that a task with this target has (`precad.protos.task.target`)."""
+
+    def event(sigma: float) -> Event:
+        return plan.round_of(View.ONE_SERVER, sigma)
+
+    return short_noise_multiplier(target_epsilon, event, plan.rounds, plan.delta, PldAccountant())
 
 
 def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:

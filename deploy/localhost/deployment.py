@@ -47,6 +47,7 @@ from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.model_update import learnt_bound
+from precad.protos.task.target import TARGET, said
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Identity, Role
 from precad.protos.tls.transport import dial, require_free
@@ -119,6 +120,8 @@ class LocalRun:
             pki.issue(self.folder.pki, Identity(Role.CLIENT, client))
         np.save(self.folder.initial_model, networks.initial_vector(task))
         self.folder.write_config(resolved)
+        if (target := raw["task"].get(TARGET)) is not None:
+            self._console.print(said(target, task), highlight=False, markup=False, soft_wrap=True)
         self._open_operations()
         self._test = split.test
         self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)

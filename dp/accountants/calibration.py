@@ -6,11 +6,16 @@ Each result is checked with the accountant itself before it is returned, so a bo
 import functools
 import math
 from collections.abc import Callable
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Final
 
 from precad.dp.accountants.pld import Event, PrivacyAccountant
 from precad.dp.checks import require_count, require_delta, require_positive
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
+_DIGITS: Final = 4
+"""Decimal digits of a multiplier that is written down: within a thousandth of the least one."""
+_UPWARDS: Final = Context(prec=_DIGITS, rounding=ROUND_CEILING)
 _FAR = 50.0
 """Logarithm at which an excess of epsilon over its target is cut off: it may be infinite, or none at all."""
 
@@ -55,6 +60,47 @@ def smallest_noise_multiplier(
     while excess(found) > 0:  # the root is at most half the tolerance away
         found += half
     return math.exp(found)
+
+
+def short_noise_multiplier(
+    target_epsilon: float,
+    event_of: Callable[[float], Event],
+    rounds: int,
+    delta: float,
+    accountant: PrivacyAccountant,
+    *,
+    at_least: float = _LEAST_NOISE,
+) -> float:
+    """Return the least sigma of four decimal digits, not below `at_least`, with epsilon of `rounds` rounds <= target.
+
+    Parties that calculate it apart must find the same one. So it follows from two epsilons alone, of this multiplier
+    and the next smaller one, and not from where a root finder stopped. Two machines differ only if one of these
+    epsilons is as close to the target as their rounding errors.
+
+    Raises: ValueError as `smallest_noise_multiplier`.
+    """
+
+    def is_enough(sigma: Decimal) -> bool:
+        return accountant.epsilon(event_of(float(sigma)), rounds, delta) <= target_epsilon
+
+    require_positive("target_epsilon", target_epsilon)
+    floor = _UPWARDS.create_decimal_from_float(at_least)
+    if is_enough(floor):
+        return float(floor)
+    found = smallest_noise_multiplier(
+        target_epsilon,
+        lambda sigma: event_of(max(sigma, at_least)),
+        rounds,
+        delta,
+        accountant,
+        relative_tolerance=1e-5,
+    )
+    sigma = _UPWARDS.create_decimal_from_float(found)
+    while not is_enough(sigma):
+        sigma = _UPWARDS.next_plus(sigma)
+    while is_enough(less := _UPWARDS.next_minus(sigma)):
+        sigma = less
+    return float(sigma)
 
 
 def most_rounds(

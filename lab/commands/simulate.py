@@ -34,12 +34,15 @@ def simulate(
         from precad.lab.simulation import simulate as simulation
         from precad.lab.simulation.shown import print_simulation
         from precad.lab.simulation.workers import Workers
+        from precad.protos.task.target import TARGET, said
 
         if threads is not None:
             torch.set_num_threads(threads)
         raw = demo_config() if config is None else configuration.read_local(config)
         plan = simulation.resolve(raw, rounds=rounds)
         folder = output or default_output(f"{plan.task.name}-simulated")
+        if (target := raw.get("task", {}).get(TARGET)) is not None:
+            say(said(target, plan.task))
         summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
         print_simulation(people, summary)
         say(f"as a page   precad report {folder}")

@@ -5,6 +5,7 @@ Modules:
     task            a task's public parameters and their digest
     algorithms      one row per algorithm: whose noise, what is clipped, whom it protects
     refusals        parameters that do not fit together
+    target          noise that meets a target, in place of noise that is given
     learning        what a task trains: loss, arguments and digest of the model
     record_fields   what a record is, for clients with records of their own
     task_fields     what two tasks differ in, for people

@@ -9,11 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection
-from functools import cached_property
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Collection, Mapping
+from functools import cached_property, partial
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from precad.mpc.errors import ParameterError
@@ -33,6 +41,7 @@ from precad.protos.task.carried_fields import carried
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.quantile import QuantileRule, count_noise
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
+from precad.protos.task.target import TARGET, resolved
 from precad.protos.tls.identity import Identity, IdentityError, Role
 
 PROTOCOL_VERSION, VERSION_BEFORE = "precad/v1.1", "precad/v1"
@@ -139,6 +148,28 @@ class Task(RecordFields, LearningFields):
     """Likewise for the view of the clients alone."""
     epsilon_budget_client: Positive | None = None
     """Likewise for a whole client, in the view of the clients alone. Tested on every round, whoever is drawn."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _resolve_target(cls, fields: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
+        """Take a section that names a `target_epsilon` for the one that it is resolved to."""
+        if not isinstance(fields, Mapping) or TARGET not in fields:
+            return validated(fields)
+
+        return validated(resolved(fields, partial(cls._of_valid_fields, validated=validated)))
+
+    @classmethod
+    def _of_valid_fields(cls, section: dict[str, Any], validated: ModelWrapValidatorHandler[Self]) -> Self:
+        """Return a task whose fields are valid one by one. Whether they fit together is seen once all are known.
+
+        Raises: ValidationError.
+        """
+        try:
+            return validated(section)
+        except ValidationError as error:
+            if any(fault["loc"] for fault in error.errors(include_url=False)):
+                raise
+        return cls.model_construct(**{**section, "algorithm": named(section.get("algorithm", DEFAULT))})
 
     @field_validator("algorithm", mode="before")
     @classmethod

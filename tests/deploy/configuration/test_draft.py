@@ -14,6 +14,8 @@ from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import draft, resolve
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
+from precad.lab.simulation import simulate as simulation
+from precad.protos.task.task import Task
 
 FOLDER = RunFolder(Path("/nowhere/run"))
 FAULTY = """
@@ -54,6 +56,20 @@ def test_a_draft_is_the_task_but_for_what_is_found_out_later() -> None:
     same = {"exclude": {"dim", "clients", "gate"}}
     assert found.task.model_dump(**same) == true.task.model_dump(**same)
     assert list(found.task.clients) == list(true.task.clients)
+
+
+def test_a_target_is_resolved_once_and_the_processes_read_the_noise() -> None:
+    """Compare with a simulation, whose folder goes on from the resolved file."""
+    raw = config(target_epsilon=3.0)
+    del raw["task"]["noise_multiplier"]
+    assert draft(raw, FOLDER) is not None
+    resolved, found, _ = resolve(raw, FOLDER)
+    assert "target_epsilon" not in resolved["task"]
+    assert resolved["task"]["noise_multiplier"] == found.task.noise_multiplier
+    assert Task.model_validate(resolved["task"]).digest() == found.task.digest()
+    simulated = simulation.resolve(raw)
+    assert simulated.task.noise_multiplier == found.task.noise_multiplier
+    assert "target_epsilon" not in simulated.raw["task"]
 
 
 @pytest.mark.parametrize(

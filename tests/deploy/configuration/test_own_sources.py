@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,9 @@ def test_precad_check_says_what_a_client_has(tmp_path: Path) -> None:
         (here / f"{name}.csv").write_text("\n".join(["x,y,diagnosis", *lines]) + "\n")
     result = CliRunner().invoke(cli.app, ["check", str(made.config(Role.CLIENT)), "--json"])
     assert result.exit_code == 0, result.output
+    whole = json.loads(result.stdout)
+    assert whole["noise_multiplier"] == load(made.config(Role.CLIENT)).task.noise_multiplier
+    assert re.match(r"after \d+ rounds epsilon <= \d", whole["privacy"])
     task, said = load(made.config(Role.CLIENT)).task, json.loads(result.stdout)["clients"]["records"]
     digest = model_digest(networks.build("own_checked:net"), torch.zeros(2))
     for name in CLIENTS:

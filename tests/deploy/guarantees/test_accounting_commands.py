@@ -118,6 +118,20 @@ def test_a_configuration_gives_what_is_not_given(tmp_path):
     assert report["one_server"]["bound"] == pytest.approx(7.5237, rel=2e-3)
 
 
+def test_a_task_with_a_target_is_accounted_with_the_noise_that_it_is_resolved_to(tmp_path):
+    fields = (
+        "target_epsilon = 2.0\nclient_rate = 1.0\nrecord_rate = 0.05\nrounds = 10\ndelta = 1e-5\n"
+        "record_clip = 2.0\nclient_clip = 20.0\ndim = 4810\n"
+    )
+    path = tmp_path / "task.toml"
+    path.write_text(f"[task]\n{fields}")
+    report = json.loads(precad("account", path, "--json").stdout)
+    task = Task.model_validate(tomllib.loads(fields) | {"clients": {"a": 4, "b": 4}, "learning_rate": 1.0})
+    assert report["sigma"] == task.noise_multiplier
+    assert 2 * 0.99 < report["one_server"]["bound"] <= 2
+    assert json.loads(precad("account", path, "--sigma", "7.0", "--json").stdout)["sigma"] == 7.0
+
+
 @pytest.mark.parametrize("section", ["task", "simulation"])
 @pytest.mark.parametrize(
     "algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "central-dp"]
