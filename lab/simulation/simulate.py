@@ -58,7 +58,7 @@ from precad.lab.simulation.simulation import Progress
 from precad.lab.simulation.workers import Workers
 from precad.protos.messages import convert
 from precad.protos.task.algorithms import names_default
-from precad.protos.task.model_update import learnt_bound
+from precad.protos.task.model_update import Past, learnt_bound, moments_shape
 from precad.protos.task.task import Task
 from precad.servers.store.folder import load_initial_model
 
@@ -238,6 +238,7 @@ class Runs:
                 participation=np.array(list(now.participation.values()), dtype=np.int64),
                 rule=np.array(() if rule is None else rule.state(), dtype=np.int64),
                 algorithm=np.array(simulation.algorithm.state(), dtype=np.float64),
+                moments=simulation.algorithm.past.moments,
             )
         os.replace(half_written, self.folder / f"seed-{seed}.npz")
 
@@ -254,6 +255,7 @@ class Runs:
                         simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
                     if "algorithm" in saved or simulation.algorithm.state():
                         simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
+                    simulation.algorithm.past = Past(rounds, _moments_in(saved, simulation.task))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
                 raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
         lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
@@ -286,6 +288,15 @@ class Runs:
             "seconds": seconds,
             "guarantees": [guarantee.to_json() for guarantee in simulation.guarantees()],
         }
+
+
+def _moments_in(saved: Mapping[str, NDArray[np.float32]], task: Task) -> NDArray[np.float32]:
+    """Return the optimiser's moments of a training; a file of a task without any may have none. Raises ValueError."""
+    shape = moments_shape(task)
+    found = saved["moments"] if "moments" in saved or shape[0] else np.zeros(shape, dtype=np.float32)
+    if found.shape != shape or found.dtype != np.float32:
+        raise ValueError(f"expected moments of shape {shape}, found {found.shape}")
+    return found
 
 
 def _require_same(plan: Plan, config: Path) -> None:

@@ -166,6 +166,7 @@ class Simulation:
         """Run the next round. Raises DivergedError; then `progress` is as it was, the last model that is one."""
         t, now = self.progress.rounds, self.progress
         start = time.perf_counter()
+        past = self.algorithm.past
         chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
@@ -173,6 +174,7 @@ class Simulation:
         except (NonFiniteGradientError, NonFiniteModelError, NonFiniteUpdateError) as error:
             raise DivergedError(t, str(error)) from None
         if not np.isfinite(outcome.parameters).all():
+            self.algorithm.past = past
             raise DivergedError(t, "the model's parameters are not finite")
         seconds = time.perf_counter() - start
         now.participation.update(chosen)

@@ -10,6 +10,7 @@ Modules:
     record_fields   what a record is, for clients with records of their own
     task_fields     what two tasks differ in, for people
     carried_fields  what a hello has for that
+    server_step     the rate by round, and the servers' optimiser
     model_update    what an opened sum does to the model
     quantile        a bound of updates that is learnt with noise
 """

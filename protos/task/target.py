@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from precad.dp.task_privacy import PublicParameters, calibrated_noise
-from precad.protos.task.algorithms import RULES
+from precad.protos.task.algorithms import DEFAULT, RULES, named
 from precad.protos.task.refusals import MIN_NOISE_STD_ON_GRID
 
 TARGET: Final = "target_epsilon"
@@ -47,8 +47,9 @@ def resolved(section: Mapping[str, Any], task_of: Callable[[dict[str, Any]], _Cl
     if not (is_number and 0 < target < math.inf):
         raise ValueError(f"{TARGET}: expected a number above 0, found {target!r:.60}")
     rest = {name: value for name, value in section.items() if name != TARGET}
-    if section.get("algorithm") == "non-private":
-        raise ValueError(f"{TARGET}: expected an algorithm that adds noise, found 'non-private'")
+    wanted = named(section.get("algorithm", DEFAULT))
+    if wanted in [name for name, rules in RULES.items() if not rules.is_private]:
+        raise ValueError(f"{TARGET}: expected an algorithm that adds noise, found {wanted!r}")
 
     def with_noise(multiplier: float) -> _Clips:
         return task_of({**rest, _NOISE: multiplier})

@@ -41,6 +41,7 @@ from precad.protos.task.carried_fields import carried
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.quantile import QuantileRule, count_noise
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
+from precad.protos.task.server_step import SERVER_STEP_FIELDS, ServerStepFields
 from precad.protos.task.target import TARGET, resolved
 from precad.protos.tls.identity import Identity, IdentityError, Role
 
@@ -49,7 +50,7 @@ PROTOCOL_VERSION, VERSION_BEFORE = "precad/v1.1", "precad/v1"
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-ABSENT_AT_DEFAULT: Final = ("update_clipping", *QUANTILE_FIELDS, *RECORD_FIELDS, *LEARNING_FIELDS)
+ABSENT_AT_DEFAULT: Final = ("update_clipping", *QUANTILE_FIELDS, *RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS)
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
 ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
@@ -57,7 +58,7 @@ ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
-class Task(RecordFields, LearningFields):
+class Task(RecordFields, LearningFields, ServerStepFields):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -90,7 +91,8 @@ class Task(RecordFields, LearningFields):
     `local-dp`, `ins-dp-fedavg`: servers add none, every client (every local step) adds sigma * R; `distributed-dp`:
     every client adds sigma * R / sqrt(tau). `non-private`: nobody adds any, and 0 is the only value."""
     learning_rate: Positive
-    """eta. Where clients send differences of models, what their average is multiplied with."""
+    """eta. Where clients send differences of models, what their average is multiplied with. The rate of a round may
+    differ (`learning_rate_schedule`)."""
     local_steps: Annotated[int, Field(ge=1)] = 1
     """V: descent steps of a client in a round."""
     local_rate: Positive = 0.1

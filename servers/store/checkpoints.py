@@ -12,7 +12,7 @@ import os
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,9 @@ FILES: Final = KEPT + 1
 class Checkpoints:
     """Checkpoints of one task, in one folder."""
 
-    def __init__(self, folder: Path, dim: int) -> None:
-        """Raises SetupError."""
-        self._dim = dim
+    def __init__(self, folder: Path, dim: int, moments: tuple[int, int] = (0, 0)) -> None:
+        """moments: their shape, where the servers' optimiser has any. Raises SetupError."""
+        self._dim, self._moments = dim, moments
         self._paths = [folder / f"checkpoint-{number}.npz" for number in range(FILES)]
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,14 +52,20 @@ class Checkpoints:
         """Whatever is here of other rounds makes room first. To be said once it is known which rounds are committed."""
         self._rounds = {round: path for round, path in self._rounds.items() if round in committed}
 
-    def save(self, round: int, model: NDArray[np.float32], noisy_sum: RingArray) -> None:
-        """On disk when it returns. model, noisy_sum: (d,). Raises StoreError; then the last two are as they were."""
+    def save(
+        self, round: int, model: NDArray[np.float32], noisy_sum: RingArray, moments: NDArray[np.float32] | None = None
+    ) -> None:
+        """On disk when it returns. model, noisy_sum: (d,). moments: as after the round.
+
+        Raises StoreError; then the last two are as they were.
+        """
+        of_optimizer: dict[str, Any] = {} if moments is None or not moments.size else {"moments": moments}
         kept = sorted(self._rounds)[-KEPT:]
         path = next(path for path in self._paths if path not in {self._rounds[number] for number in kept})
         self._rounds = {number: self._rounds[number] for number in kept}
         try:
             with path.open("wb") as file:
-                np.savez(file, round=np.int64(round), model=model, noisy_sum=noisy_sum)
+                np.savez(file, round=np.int64(round), model=model, noisy_sum=noisy_sum, **of_optimizer)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -68,13 +74,19 @@ class Checkpoints:
 
     def model(self, round: int) -> NDArray[np.float32]:
         """(d,). Raises SetupError when it is not there, or not whole."""
-        return self._load(round, "model", np.float32)
+        return self._load(round, "model", np.float32, (self._dim,))
 
     def noisy_sum(self, round: int) -> RingArray:
         """(d,). Raises SetupError."""
-        return self._load(round, "noisy_sum", np.int64)
+        return self._load(round, "noisy_sum", np.int64, (self._dim,))
 
-    def _load(self, round: int, name: str, kind: type[Scalar]) -> NDArray[Scalar]:
+    def moments(self, round: int) -> NDArray[np.float32]:
+        """Those of the optimiser after the round, in their shape. Raises SetupError."""
+        if not self._moments[0]:  # nor do checkpoints of a version without optimisers have any
+            return np.zeros(self._moments, dtype=np.float32)
+        return self._load(round, "moments", np.float32, self._moments)
+
+    def _load(self, round: int, name: str, kind: type[Scalar], shape: tuple[int, ...]) -> NDArray[Scalar]:
         if (path := self._rounds.get(round)) is None:
             raise SetupError(
                 f"state_dir: expected the checkpoint of round {round} in {self._paths[0].parent}, found none"
@@ -84,10 +96,9 @@ class Checkpoints:
                 found: NDArray[Scalar] = file[name]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise SetupError(f"state_dir: expected the checkpoint of round {round}, found {path}: {error}") from None
-        if found.dtype != kind or found.shape != (self._dim,):
-            raise SetupError(
-                f"state_dir: expected {self._dim} values of {kind.__name__} in {path}, found {found.shape}"
-            )
+        if found.dtype != kind or found.shape != shape:
+            wanted = " x ".join(map(str, shape))
+            raise SetupError(f"state_dir: expected {wanted} values of {kind.__name__} in {path}, found {found.shape}")
         return found
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from precad.dp.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
 from precad.protos.messages import convert
+from precad.protos.task.model_update import moments_shape
 from precad.protos.task.task import Task
 from precad.servers.database.tables import Backend
 from precad.servers.errors import SetupError, StoreError
@@ -83,7 +84,7 @@ def open_task_store(state_dir: Path, task: Task, initial_model: bytes, backend: 
 
 def open_checkpoints(state_dir: Path, task: Task) -> Checkpoints:
     """Return the last models. Raises SetupError."""
-    return Checkpoints(state_dir / "checkpoints", task.dim)
+    return Checkpoints(state_dir / "checkpoints", task.dim, moments_shape(task))
 
 
 def ledger_path(state_dir: Path) -> Path:

@@ -23,7 +23,7 @@ from precad.mpc.errors import PeerMismatchError
 from precad.mpc.opening import norm
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
-from precad.protos.task.model_update import updated
+from precad.protos.task.model_update import Past, updated
 from precad.protos.task.task import Task
 from precad.servers.database.tables import Backend
 from precad.servers.errors import SetupError, StoreError, TaskRefusedError
@@ -45,17 +45,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Model:
-    """The model between two rounds, with its bytes, which clients download, and their digest."""
+    """The model between two rounds, with its bytes, which clients download, their digest, and the optimiser's past."""
 
     parameters: NDArray[np.float32]
     as_bytes: bytes
     digest: bytes
+    past: Past
 
     @classmethod
-    def of(cls, parameters: NDArray[np.float32]) -> Self:
+    def of(cls, parameters: NDArray[np.float32], past: Past) -> Self:
         """parameters: (d,)."""
         as_bytes = convert.model_to_bytes(parameters)
-        return cls(parameters, as_bytes, convert.sha256(as_bytes))
+        return cls(parameters, as_bytes, convert.sha256(as_bytes), past)
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class TaskState:
         at_store, at_burns = backends or (None, None)
         require_usable(state_dir, has_database=backends is not None)
         private_folder(state_dir)
-        model = Model.of(initial)
+        model = Model.of(initial, Past.first(task))
         store = stack.enter_context(open_task_store(state_dir, task, model.as_bytes, at_store))
         ledger = stack.enter_context(open_ledger(state_dir, task))
         burns = stack.enter_context(open_tuple_ledger(state_dir, at_burns))
@@ -118,9 +119,17 @@ class TaskState:
         if uncharged := {round.number for round in self.committed} - self.ledger.rounds:
             raise SetupError(f"state_dir: round {min(uncharged)} was released, and the ledger does not hold it")
         last = self.committed[-1] if self.committed else None
-        self.model = Model.of(self.initial if last is None else self.checkpoints.model(last.number))
+        self.model = self._initial_model if last is None else self._model_of(last.number)
         if last is not None and self.model.digest != last.model_digest:
             raise SetupError(f"state_dir: the checkpoint of round {last.number} is another model")
+
+    @property
+    def _initial_model(self) -> Model:
+        return Model.of(self.initial, Past.first(self.task))
+
+    def _model_of(self, number: int) -> Model:
+        """Return the model after the last committed round, of this number. Raises SetupError."""
+        return Model.of(self.checkpoints.model(number), Past(self.n_committed, self.checkpoints.moments(number)))
 
     @property
     def n_committed(self) -> int:
@@ -232,14 +241,14 @@ class TaskState:
         Raises TaskRefusedError for a sum that no round of this task has.
         """
         require_possible_sum(noisy_sum, self.task, n_accepted)
-        return Model.of(updated(self.model.parameters, noisy_sum, self.task))
+        return Model.of(*updated(self.model.parameters, noisy_sum, self.task, self.model.past))
 
     def commit(self, committed: CommittedRound, model: Model, noisy_sum: RingArray) -> None:
         """Write the model and the sum that made it, then the word that the round is committed; then take it in.
 
         Raises StoreError; then the round is not committed here.
         """
-        self.checkpoints.save(committed.number, model.parameters, noisy_sum)
+        self.checkpoints.save(committed.number, model.parameters, noisy_sum, model.past.moments)
         digest = hashlib.sha256()
         for tile in ring.tiles(noisy_sum.size):
             digest.update(ring.to_bytes(noisy_sum[tile]))

@@ -31,7 +31,7 @@ from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.burning import TupleUse
 from precad.protos.messages import convert
-from precad.protos.task.model_update import updated
+from precad.protos.task.model_update import Past, updated
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.store import audit_log
@@ -223,12 +223,12 @@ def assert_nothing_wrong(processes: Processes) -> None:
 def in_the_clear(processes: Processes, rounds: Iterable[CommittedRound]) -> NDArray[np.float32]:
     """The model after these rounds, from the updates of those that were accepted."""
     task = processes.task
-    parameters = np.zeros(task.dim, dtype=np.float32)
+    parameters, past = np.zeros(task.dim, dtype=np.float32), Past.first(task)
     for round in rounds:
         total = np.zeros(task.dim, dtype=np.int64)
         for client in round.accepted:
             total += processes.update(client)
-        parameters = updated(parameters, total, task)
+        parameters, past = updated(parameters, total, task, past)
     return parameters
 
 

@@ -25,7 +25,9 @@ from tests.faults.server_main import POINTS
 from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS
 
-TASK = small_task(("alice", "bob"), rounds=4, client_rate=0.8, gate="native")
+ADAM = {"server_optimizer": "adam", "learning_rate_schedule": "cosine", "decay_rounds": 3}
+TASK = small_task(("alice", "bob"), rounds=4, client_rate=0.8, gate="native", **ADAM)
+"""Each step depends on the sums of all rounds before, and on how many they are."""
 SCENARIO_S = 120.0
 DEFAULT = {"before-charge", "after-checkpoint", "after-commit", "before-finished"}
 """At A in the default suite; everything else is slow."""

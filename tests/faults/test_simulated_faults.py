@@ -41,7 +41,9 @@ from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS, Pki
 
 CLIENTS = ("alice", "bob", "mallory")
-TASK = small_task(CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6, lost_rounds=1000)
+TASK = small_task(
+    CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6, lost_rounds=1000, server_optimizer="momentum"
+)
 A, B = AGGREGATORS
 MOST_TRANSITIONS = 60
 """More than a server goes through in a task that is interrupted twice."""
@@ -260,9 +262,10 @@ def two_models(patch: pytest.MonkeyPatch) -> None:
 
     calls: list[None] = []
 
-    def differs(parameters: Any, noisy_sum: Any, task: Any) -> Any:
+    def differs(*given: Any) -> Any:
         calls.append(None)
-        return updated(parameters, noisy_sum, task) + np.float32(len(calls) % 2)
+        parameters, past = updated(*given)
+        return parameters + np.float32(len(calls) % 2), past
 
     patch.setattr(RoundRunner, "commit", unnoticed)
     patch.setattr(task_state_module, "updated", differs)

@@ -75,10 +75,11 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         "algorithm": "user-dp-fedavg",
         "update_clipping": "private-quantile",
         "dim": networks.dimension("mlp") + 1,
+        "server_optimizer": "momentum",
         **LOCAL,
     },
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
-    "local-dp": {},
+    "local-dp": {"server_optimizer": "adam", "learning_rate_schedule": "cosine", "decay_rounds": 2},
     "distributed-dp": {"client_clip": 50.0, "non_colluding": 2},
     "non-private": {"noise_multiplier": 0.0},
 }

@@ -235,6 +235,8 @@ def digests() -> Iterator[Case]:
     yield Case("task_digest", "own records", {"task": {**named, "columns": [AGE, SEX]}})
     another = {"task": {**named, "columns": [SEX, AGE]}}
     yield Case("task_digest", "another order of columns", another, "a hello with it is refused")
+    yield Case("task_digest", "a server's optimiser", {"task": task() | ADAM})
+    yield Case("task_digest", "a rate that steps", {"task": task() | SERVER_STEPS[1][2]})
     yield Case("task_digest", "a shape of records", {"task": {**task(), "record_shape": [1, 8, 8]}})
 
 
@@ -705,6 +707,20 @@ def float32(values: Sequence[float]) -> str:
     return struct.pack(f"<{len(values)}f", *values).hex()
 
 
+ADAM: Json = {"server_optimizer": "adam", "server_beta2": 0.95, "server_adaptivity": 0.01}
+SERVER_STEPS: tuple[tuple[str, int, Json], ...] = (
+    ("a warm-up", 1, {"warmup_rounds": 3}),
+    ("a rate that steps", 12, {"learning_rate_schedule": "step", "decay_rounds": 2, "decay_factor": 0.7}),
+    ("a rate on a line", 8, {"learning_rate_schedule": "linear", "decay_rounds": 7, "warmup_rounds": 3}),
+    ("a rate on a cosine", 2, {"learning_rate_schedule": "cosine", "decay_rounds": 7, "decay_factor": 0.05}),
+    ("a rate past its cosine", 90, {"learning_rate_schedule": "cosine", "decay_rounds": 7, "decay_factor": 0.0}),
+    ("momentum", 5, {"server_optimizer": "momentum", "server_momentum": 0.8}),
+    ("Adam at its first step", 0, ADAM),
+    ("Adam later, at a rate on a line", 7, {**ADAM, "learning_rate_schedule": "linear", "decay_rounds": 9}),
+)
+"""Names, committed rounds before, and fields of tasks whose step is another than eta / W."""
+
+
 def aggregation() -> Iterator[Case]:
     shares = [random_words(f"sum/{party}", 5) for party in (0, 1)]
     noises = [["-5", "0", "131072", "-9223372036854775807", "7"], ["1", "-1", "-131073", "3", "0"]]
@@ -734,6 +750,11 @@ def aggregation() -> Iterator[Case]:
         given = {"parameters": float32([0.0, 1.0, -0.1, 3.4e-39, log_ratio]), "task": learnt}
         given["noisy_sum"] = hex_words([1, -65536, 3, 2**40 + 1, count])
         yield Case("update", name, given)
+    for name, n_steps, fields in SERVER_STEPS:
+        n_moments = {"momentum": 1, "adam": 2}.get(fields.get("server_optimizer", "sgd"), 0)
+        moments = [float32([0.1, -2.0, 0.0, 3.5e-20, 7.0]), float32([0.3, 4.0, 0.0, 1e-38, 50.0])][:n_moments]
+        given = {"parameters": theta, "noisy_sum": total, "task": task() | fields, "n_steps": n_steps}
+        yield Case("update", name, {**given, "moments": moments})
     given = {"parameters": theta, "noisy_sum": hex_words([2, -65536, 3, 2**40 + 1, -(2**62) - 1]), "task": task()}
     yield Case("update", "one step of the grid more", given, "another model digest: the servers end the task")
 

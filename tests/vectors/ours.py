@@ -30,7 +30,7 @@ from precad.mpc.tuples.dealt import deal as deal_batch
 from precad.mpc.tuples.held import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
-from precad.protos.task.model_update import updated
+from precad.protos.task.model_update import Past, moments_shape, updated
 from precad.protos.task.task import Task
 from precad.servers.errors import SubmissionRefusedError
 from precad.servers.rounds.intake import Intake, Upload
@@ -498,8 +498,15 @@ def update(case: Json) -> Json:
     task = Task(**case["task"])
     noisy = words(case["noisy_sum"])
     parameters = convert.model_from_bytes(bytes.fromhex(case["parameters"]), noisy.size)
-    model = convert.model_to_bytes(updated(parameters, noisy, task))
-    return {"divisor": repr(task.divisor), "parameters": model.hex(), "model_digest": convert.sha256(model).hex()}
+    past = Past.first(task)
+    if "n_steps" in case:
+        kept = [np.frombuffer(bytes.fromhex(moment), dtype="<f4") for moment in case["moments"]]
+        past = Past(case["n_steps"], np.array(kept, dtype=np.float32).reshape(moments_shape(task)))
+    moved, after = updated(parameters, noisy, task, past)
+    model = convert.model_to_bytes(moved)
+    moments = {"moments": [m.astype("<f4").tobytes().hex() for m in after.moments]} if "n_steps" in case else {}
+    digest = convert.sha256(model).hex()
+    return {"divisor": repr(task.divisor), "parameters": model.hex(), "model_digest": digest, **moments}
 
 
 STEPS: dict[str, Callable[[Json], Json]] = {

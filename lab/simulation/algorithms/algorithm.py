@@ -14,7 +14,9 @@ from precad.clients.errors import ArgumentError
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, effective_noise_multiplier
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import REALISED, Guarantee
+from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import BUDGETS
+from precad.protos.task.model_update import Past, moved_along, updated
 
 Parameters = NDArray[np.float32]
 
@@ -30,7 +32,7 @@ class RoundOutcome:
 
 
 class Algorithm(ABC):
-    """One training algorithm. What its next round depends on beside the model is its `state`: a run can be resumed."""
+    """One training algorithm. Beside the model, its next round depends on its `state` and the server's `past`."""
 
     name: ClassVar[str] = ""
     """The key in `ALGORITHMS`."""
@@ -55,6 +57,8 @@ class Algorithm(ABC):
         self.federation = federation
         self.task = federation.task
         self.settings = federation.settings
+        self.past = Past.first(self.task)
+        """Past of the servers' optimiser. Replaced in every round, and part of where a training stands."""
         if self.settings.update_clipping != "flat" and not (self.clips_updates or self.is_of_any_task):
             raise ArgumentError(
                 f"simulation.update_clipping: expected 'flat', the only one of {self.name}, "
@@ -68,10 +72,22 @@ class Algorithm(ABC):
                 )
 
     @property
-    def step(self) -> float:
-        """Return eta / W: what the sum of a round's updates is multiplied with."""
-        divisor = self.federation.nominal_clients if self.trains_locally else self.task.divisor
-        return self.task.learning_rate / divisor
+    def _divisor(self) -> float:
+        return self.federation.nominal_clients if self.trains_locally else self.task.divisor
+
+    def step_at(self, t: int) -> float:
+        """Return eta_t / W: what the sum of updates of round t is multiplied with, where no optimiser does more."""
+        return self.task.rate(self.task.learning_rate, t) / self._divisor
+
+    def _moved(self, parameters: Parameters, total: NDArray[np.float64]) -> Parameters:
+        """Return theta plus the servers' step along a sum in the reals, (d,)."""
+        moved, self.past = moved_along(parameters, total, self.task, self.past, self._divisor)
+        return moved
+
+    def _updated(self, parameters: Parameters, noisy_sum: RingArray) -> Parameters:
+        """Return the next model as two servers compute it of an opened sum, (d,)."""
+        moved, self.past = updated(parameters, noisy_sum, self.task, self.past)
+        return moved
 
     @abstractmethod
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:

@@ -11,7 +11,6 @@ import numpy as np
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
-from precad.protos.task.model_update import updated
 
 
 class CentralRecordDp(Algorithm):
@@ -31,13 +30,13 @@ class CentralRecordDp(Algorithm):
         """Run the round: the sum of all, and one server's noise."""
         task, federation = self.task, self.federation
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
-        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
+        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step_at(t))
         accepted = federation.uploads(updates, is_clipped=False)
         total = np.zeros(task.dim, dtype=np.int64)
         for upload in accepted.values():
             total += upload
         total += federation.randomness.noise(t, "server", task.noise_std_on_grid, task.dim)
-        return RoundOutcome(updated(parameters, total, task), tuple(accepted))
+        return RoundOutcome(self._updated(parameters, total), tuple(accepted))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """Return guarantees as PRECAD's against one server: one draw of N(0, (sigma R)^2) hides a record."""

@@ -16,7 +16,6 @@ from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.two_servers import CleartextServers, MpcServers, TwoServers
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
-from precad.protos.task.model_update import updated
 
 _AGAINST: Final = {
     View.ONE_SERVER: "one aggregation server and any other clients",
@@ -76,7 +75,7 @@ class Deployed(Algorithm):
         if task.noise_std_on_grid > 0:
             for party in (0, 1):
                 total = total + draw.noise(t, f"server-{party}", task.noise_std_on_grid, task.dim)
-        return RoundOutcome(updated(parameters, total, task), checked.accepted, checked.rejected)
+        return RoundOutcome(self._updated(parameters, total), checked.accepted, checked.rejected)
 
     def _uploads(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> dict[str, RingArray]:
         federation, task = self.federation, self.task
@@ -86,7 +85,7 @@ class Deployed(Algorithm):
             participants = [self._participant(t, client) for client in group]
             found = round_updates(task, parameters, participants, federation.engine)
             updates.update(zip(group, found, strict=True))
-        updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=self.step)
+        updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=self.step_at(t))
         return federation.uploads(updates, is_clipped=True)
 
     def _participant(self, t: int, client: str) -> Participant:

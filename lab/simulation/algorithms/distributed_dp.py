@@ -12,7 +12,6 @@ from precad.clients.errors import ArgumentError
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
-from precad.protos.task.model_update import updated
 from precad.protos.task.refusals import MIN_NOISE_STD_ON_GRID
 
 
@@ -50,7 +49,7 @@ class DistributedDp(Algorithm):
         if len(chosen) < self._tau:
             return RoundOutcome(parameters, ())
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
-        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
+        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step_at(t))
         total = np.zeros(task.dim, dtype=np.int64)
         accepted = []
         for client, update in updates.items():
@@ -61,7 +60,7 @@ class DistributedDp(Algorithm):
             total += encoded
             if not federation.is_malicious(client):
                 total += federation.randomness.noise(t, client, self._std, task.dim)
-        return RoundOutcome(updated(parameters, total, task), tuple(accepted))
+        return RoundOutcome(self._updated(parameters, total), tuple(accepted))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """Return guarantees as one server's view of PRECAD: the noise of tau clients has its variance.

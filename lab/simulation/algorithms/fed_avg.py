@@ -27,7 +27,7 @@ class FedAvg(PlainServer):
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the round: the average, or what a robust rule makes of the clients' differences."""
         updates = self.federation.differences(t, parameters, chosen)
-        updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
+        updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step_at(t))
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:

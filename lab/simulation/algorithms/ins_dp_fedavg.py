@@ -36,7 +36,7 @@ class InsDpFedAvg(PlainServer):
         updates: dict[str, Vector] = {}
         for group in self.federation.groups(chosen):
             updates.update(zip(group, self._train(t, parameters, group), strict=True))
-        updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
+        updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step_at(t))
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def _train(self, t: int, parameters: Parameters, clients: Sequence[str]) -> Models:

@@ -37,7 +37,7 @@ class LocalDp(PlainServer):
         """Run the round. The noise of all clients adds up in the model."""
         federation = self.federation
         exact = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=math.inf)
-        updates = federation.attacked(t, parameters, exact, bound=self._enforced, step=self.step)
+        updates = federation.attacked(t, parameters, exact, bound=self._enforced, step=self.step_at(t))
         sent = {
             client: update if federation.is_malicious(client) else self._noised(t, client, update)
             for client, update in updates.items()

@@ -21,7 +21,7 @@ class NonPrivate(PlainServer):
         """Run the round: the sum of the sampled records' gradients, or what a robust rule makes of the clients'."""
         federation = self.federation
         updates = federation.gradients(t, parameters, chosen, clip=RecordClip(math.inf), bound=math.inf)
-        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step)
+        updates = federation.attacked(t, parameters, updates, bound=math.inf, step=self.step_at(t))
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:

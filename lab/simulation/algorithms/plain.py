@@ -24,7 +24,7 @@ class PlainServer(Algorithm):
                 total += update
         else:
             total = self.federation.nominal_clients * self.federation.aggregate(t, updates)
-        return (parameters.astype(np.float64) + self.step * total).astype(np.float32)
+        return self._moved(parameters, total)
 
     def nothing(self, unit: Literal["record", "client"]) -> Guarantee:
         """Return the guarantee of an algorithm that protects nobody."""

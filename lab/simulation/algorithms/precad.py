@@ -43,5 +43,5 @@ class Precad(Deployed):
         bound = task.client_clip if settings.client_clipping else math.inf
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=bound)
         enforced = task.client_clip if settings.validation else math.inf
-        updates = federation.attacked(t, parameters, updates, bound=enforced, step=self.step)
+        updates = federation.attacked(t, parameters, updates, bound=enforced, step=self.step_at(t))
         return federation.uploads(updates, is_clipped=settings.client_clipping)

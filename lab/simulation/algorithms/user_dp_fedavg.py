@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import numpy as np
-
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.federation import Federation, Vector
@@ -42,15 +40,14 @@ class UserDpFedAvg(Algorithm):
         """Run the round. The server's part is on the integer grid, with exact noise."""
         task, federation = self.task, self.federation
         updates = federation.differences(t, parameters, chosen)
-        updates = federation.attacked(t, parameters, updates, bound=self.clipping.known_bound, step=self.step)
+        updates = federation.attacked(t, parameters, updates, bound=self.clipping.known_bound, step=self.step_at(t))
         bound = self.clipping.bound(list(updates.values()))
         std = self.clipping.noise_multiplier * bound * float(2**task.frac_bits)
         total = federation.randomness.noise(t, "server", std, task.dim)
         for update in updates.values():
             total = total + fixed_point.encode(self.clipping.clipped(update, bound), task.frac_bits)
         self._learn(t, list(updates.values()))
-        moved = parameters.astype(np.float64) + self.step * fixed_point.decode(total, task.frac_bits)
-        return RoundOutcome(moved.astype(np.float32), tuple(updates))
+        return RoundOutcome(self._moved(parameters, fixed_point.decode(total, task.frac_bits)), tuple(updates))
 
     def _learn(self, t: int, updates: Sequence[Vector]) -> None:
         """Learn from the noisy count of updates within the bound, where the way of clipping releases one."""

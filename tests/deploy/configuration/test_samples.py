@@ -87,6 +87,7 @@ def test_a_sample_is_accepted_by_the_real_parser(name: str) -> None:
     as_it_stands = load(sample(name))
     document = tomllib.loads(complete(name))
     document["task"] |= {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"}  # of which fields are
+    document["task"]["learning_rate_schedule"] = "step"
     document.get("client", {}).pop("dataset", None)  # there are records of its own
     everything = parse(document, base=SAMPLES)
 

@@ -140,7 +140,13 @@ LEARNING_OF_TWO: dict[str, Any] = {
 """A learnt bound with two servers, in the vector that they train."""
 
 
-@pytest.mark.parametrize("changes", [{}, {"simulation": LEARNING}, LEARNING_OF_TWO])
+ADAM: dict[str, Any] = {
+    "task": {**SMALL["task"], "server_optimizer": "adam", "learning_rate_schedule": "cosine", "decay_rounds": 5},
+}
+"""Moments that rounds hand on, and rates by round."""
+
+
+@pytest.mark.parametrize("changes", [{}, {"simulation": LEARNING}, LEARNING_OF_TWO, ADAM])
 def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Killed in round 3, two rounds after the last evaluation was saved: lines beyond it are written again."""
     plan = resolve(SMALL | changes)

@@ -16,7 +16,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from pydantic import ValidationError
 
-from precad.protos.task.model_update import updated
+from precad.protos.task.model_update import Past, updated
 from precad.protos.task.quantile import LARGEST_LOG_RATIO, QuantileRule, count_noise, moved
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
@@ -99,7 +99,7 @@ def test_a_sum_moves_the_model_in_units_of_the_bound_and_then_the_bound() -> Non
         np.float32(float(theta) + int(y) * 2.0**-16 * factor) for theta, y in zip(vector[:-1], total[:-1], strict=True)
     ]
     share = 0.5 + 123_456 * 2.0**-16 / rule.unit / (2 * (0.9 * 3))
-    got = updated(vector, total, task)
+    got, _ = updated(vector, total, task, Past.first(task))
     assert_array_equal(got[:-1], np.array(expected))
     assert got[-1] == np.float32(float(vector[-1]) - 0.2 * (share - 0.8))
     assert got.dtype == np.float32

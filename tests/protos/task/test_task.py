@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from precad.protos.task.algorithms import OF_AN_ALGORITHM
 from precad.protos.task.learning import LEARNING_FIELDS
 from precad.protos.task.record_fields import RECORD_FIELDS
+from precad.protos.task.server_step import SERVER_STEP_FIELDS
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from tests.harness.harness import small_task
@@ -52,6 +53,8 @@ OTHER_VALUES: dict[str, Any] = {
     "columns": {"age": {"mean": 50.0}},
     "class_names": ["no", "yes"],
     "record_shape": [3],
+    "warmup_rounds": 2,
+    "server_optimizer": "momentum",
 }
 """For every field, another value than the small task's."""
 OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
@@ -67,12 +70,31 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "quantile_noise": 0.75,
 }
 """Other values of the fields that mean nothing to `precad`."""
+BESIDE: dict[str, dict[str, Any]] = {
+    "learning_rate_schedule": {"decay_rounds": 2},
+    "decay_rounds": {"learning_rate_schedule": "step"},
+    "decay_factor": {"learning_rate_schedule": "step", "decay_rounds": 2},
+    "server_momentum": {"server_optimizer": "momentum"},
+    "server_beta2": {"server_optimizer": "adam"},
+    "server_adaptivity": {"server_optimizer": "adam"},
+}
+"""Fields that mean something beside others only."""
+OTHER_VALUES_BESIDE: dict[str, Any] = {
+    "learning_rate_schedule": "cosine",
+    "decay_rounds": 3,
+    "decay_factor": 0.5,
+    "server_momentum": 0.5,
+    "server_beta2": 0.5,
+    "server_adaptivity": 0.5,
+}
+"""Another value of each of them."""
 
 
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
     with_mode = {"accept_weak_wire_form"}  # and never without
-    assert OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | with_mode == Task.model_fields.keys()
+    tried = OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | OTHER_VALUES_BESIDE.keys()
+    assert tried | with_mode == Task.model_fields.keys()
     assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
     digests = {small_task().digest()} | {small_task(**{name: v}).digest() for name, v in OTHER_VALUES.items()}
     assert len(digests) == 1 + len(OTHER_VALUES)
@@ -84,6 +106,8 @@ def test_the_digest_covers_every_single_field() -> None:
         digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
     n_bases = 3  # two algorithms, and one of them with a quantile
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
+    digests |= {small_task(**BESIDE[name], **{name: value}).digest() for name, value in OTHER_VALUES_BESIDE.items()}
+    assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases + len(BESIDE)
 
 
 @pytest.mark.parametrize("algorithm", ["precad", "user-dp-fedavg"])
@@ -102,7 +126,8 @@ def test_fields_of_learning_are_absent_at_their_defaults(algorithm: str) -> None
 def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
     """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
     task = small_task()
-    names = {*OTHER_VALUES, "accept_weak_wire_form"} - {"algorithm", *RECORD_FIELDS, *LEARNING_FIELDS}
+    later = {*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS}
+    names = {*OTHER_VALUES, "accept_weak_wire_form"} - {"algorithm", *later}
     fields = {name: getattr(task, name) for name in names}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
@@ -112,7 +137,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
-    names = Task.model_fields.keys() - later
+    names = Task.model_fields.keys() - later - set(SERVER_STEP_FIELDS)
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -226,6 +251,23 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("columns", {"age": {"std": 0.0}}, "greater than 0"),
     ("class_names", ["one"], "at least two classes"),
     ("record_shape", [0], "greater than or equal to 1"),
+    ("learning_rate_schedule", "exponential", "'constant', 'step', 'linear' or 'cosine'"),
+    (
+        "learning_rate_schedule",
+        "step",
+        "decay_rounds: expected a number with learning_rate_schedule 'step', found none",
+    ),
+    ("warmup_rounds", -1, "greater than or equal to 0"),
+    ("decay_rounds", 0, "greater than or equal to 1"),
+    ("decay_rounds", 3, "decay_rounds: expected none with learning_rate_schedule 'constant', found 3"),
+    ("decay_factor", 1.5, "less than or equal to 1"),
+    ("decay_factor", 0.5, "decay_factor: expected none with learning_rate_schedule 'constant', found 0.5"),
+    ("server_optimizer", "lamb", "'sgd', 'momentum' or 'adam'"),
+    ("server_momentum", 1.0, "less than 1"),
+    ("server_momentum", 0.5, "server_momentum: expected none with server_optimizer 'sgd', found 0.5"),
+    ("server_beta2", -0.1, "greater than or equal to 0"),
+    ("server_beta2", 0.5, "server_beta2: expected none with server_optimizer 'sgd', found 0.5"),
+    ("server_adaptivity", 0.0, "greater than 0"),
 ]
 
 

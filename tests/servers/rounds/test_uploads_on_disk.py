@@ -308,6 +308,8 @@ def ones(dim: int) -> RingArray:
 def test_the_model_comes_first_and_uploads_get_the_rest() -> None:
     assert memory.for_uploads(4096, 26_010) == (4096 - 768 - 1) * memory.MIB
     assert memory.for_uploads(769, 26_010) == 0
+    with_adam = memory.for_uploads(4096, 10 * memory.MIB, n_moments=2)
+    assert with_adam == memory.for_uploads(4096, 10 * memory.MIB) - 160 * memory.MIB
     assert memory.for_uploads(4096, 26_010, n_clients=10_000) == memory.for_uploads(4096, 26_010)
     assert memory.for_uploads(4096, 26_010, n_clients=10_000, n_threads=3) == (4096 - 768 - 314) * memory.MIB
     with pytest.raises(

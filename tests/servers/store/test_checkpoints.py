@@ -75,6 +75,20 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
             opened.model(0)
 
 
+def test_moments_come_back_bit_for_bit_and_are_refused_in_another_shape(tmp_path: Path) -> None:
+    """None are written or asked for where the servers keep none."""
+    moments = np.array([[0.1] * 4 + [1e-30], [3e38, -0.0, 1.0, 2.0, 3.0]], dtype=np.float32)
+    Checkpoints(tmp_path, 5, (2, 5)).save(3, MODEL, SUM, moments)
+    assert Checkpoints(tmp_path, 5, (2, 5)).moments(3).tobytes() == moments.tobytes()
+    with pytest.raises(SetupError, match="expected 1 x 5 values of float32"):
+        Checkpoints(tmp_path, 5, (1, 5)).moments(3)
+    without = Checkpoints(tmp_path / "without", 5)
+    without.save(0, MODEL, SUM)
+    assert without.moments(0).shape == (0, 0)
+    with pytest.raises(SetupError, match="expected the checkpoint of round 0"):
+        Checkpoints(tmp_path / "without", 5, (1, 5)).moments(0)
+
+
 def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
     """Whichever byte of the stored model it is in: the archive has a checksum."""
     checkpoints = Checkpoints(tmp_path, 5)
@@ -137,4 +151,4 @@ def store_round(state: TaskState, number: int, model: NDArray[np.float32]) -> No
     state.ledger.charge(number, ("alice",))
     digest = convert.sha256(convert.model_to_bytes(model))
     committed = CommittedRound(number, ("alice",), ("alice",), (), digest, 0.5, 0.25)
-    state.commit(committed, Model.of(model), SUM)
+    state.commit(committed, Model.of(model, state.model.past), SUM)

@@ -16,6 +16,7 @@ FLOATS = frozenset(
     {"client_rate", "record_rate", "record_clip", "client_clip", "noise_multiplier", "learning_rate", "delta"}
     | {"submit_timeout_s", "registration_timeout_s"}
     | {"epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client"}
+    | {"decay_factor", "server_momentum", "server_beta2", "server_adaptivity"}
     | {"local_rate", "local_momentum", "local_weight_decay", "quantile", "quantile_rate", "quantile_noise"}
 )
 """Fields of a task that are written with a point or an exponent, whatever their value."""

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.vectors import wire
-from tests.vectors.independent import client, correlations, dealing, digests, gates, intake, ring, server, streams
+from tests.vectors.independent import (
+    client,
+    correlations,
+    dealing,
+    descent,
+    digests,
+    gates,
+    intake,
+    ring,
+    server,
+    streams,
+)
 from tests.vectors.independent.correlations import Block
 from tests.vectors.independent.dealing import Batch, Tuples
 
@@ -412,6 +423,12 @@ def update(case: Json) -> Json:
     else:
         weight = server.divisor(task["client_rate"], task["record_rate"], list(task["clients"].values()))
         model = server.updated(given, noisy_sum, task["frac_bits"], task["learning_rate"], weight)
+    if "n_steps" in case:
+        moments = [bytes.fromhex(moment) for moment in case["moments"]]
+        model, kept = descent.updated(given, noisy_sum, task, weight, case["n_steps"], moments)
+        digest = digests.sha256(model).hex()
+        moved = {"divisor": repr(weight), "parameters": model.hex(), "model_digest": digest}
+        return {**moved, "moments": [moment.hex() for moment in kept]}
     return {"divisor": repr(weight), "parameters": model.hex(), "model_digest": digests.sha256(model).hex()}
 
 
