@@ -28,7 +28,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_column(overflow="fold")
     if not task.rules.is_default:
         table.add_row("algorithm", task.algorithm)
-    table.add_row("model", f"{task.model}, {task.n_parameters} parameters, test accuracy {summary['accuracy']:.3f}")
+    table.add_row("model", f"{task.model}, {task.n_parameters} parameters{_quality(summary)}")
     if "learnt_bound" in summary:
         table.add_row("clipping", f"updates to {summary['learnt_bound']:.4g} in the end, a bound that was learnt")
     table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
@@ -48,6 +48,13 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     )
     table.add_row("run folder", summary["output"])
     console.print(table, highlight=False)
+
+
+def _quality(summary: Mapping[str, Any]) -> str:
+    """Return the accuracy, where labels are classes, and the metrics that were asked for."""
+    accuracy = {} if summary["accuracy"] is None else {"accuracy": summary["accuracy"]}
+    found = {**accuracy, **summary.get("metrics", {})}
+    return "".join(f", test {name} {value:.3f}" for name, value in found.items())
 
 
 def _privacy(summary: Mapping[str, Any], task: Task) -> Table:

@@ -47,7 +47,8 @@ class _Summary(Written):
 
     rounds: Annotated[int, Field(ge=1)]
     processes: Count
-    accuracy: Share
+    accuracy: Share | None
+    metrics: dict[str, float] = Field(default_factory=dict)
     epsilon_one_server: Epsilon
     epsilon_clients_only: Epsilon
     epsilon_client: Epsilon | None = None
@@ -153,6 +154,7 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
         accuracy=summary.accuracy,
         attack_success=None,
         rejected_clients=tuple(summary.rejected_clients),
+        metrics=summary.metrics,
     )
 
 

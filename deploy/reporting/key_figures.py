@@ -40,7 +40,11 @@ def key_figures(run: Run) -> list[KeyFigure]:
 
 
 def _outcome(run: Run) -> Iterator[KeyFigure]:
-    yield _over_seeds("test accuracy", [trained.accuracy for trained in run.trainings])
+    accuracies = [trained.accuracy for trained in run.trainings if trained.accuracy is not None]
+    if accuracies:
+        yield _over_seeds("test accuracy", accuracies)
+    for name in run.trainings[0].metrics:
+        yield _measured(f"test {name}", [trained.metrics.get(name, math.nan) for trained in run.trainings])
     success = [trained.attack_success for trained in run.trainings if trained.attack_success is not None]
     if success:
         yield _over_seeds("attack success (estimate)", success)
@@ -50,6 +54,14 @@ def _over_seeds(name: str, values: list[float]) -> KeyFigure:
     mean = statistics.fmean(values)
     spread = f"{min(values):.3f} to {max(values):.3f} over {len(values)} seeds" if len(values) > 1 else ""
     return KeyFigure(group=Group.OUTCOME, name=name, shown=shown(mean, Format.SHARE), exact=mean, note=spread)
+
+
+def _measured(name: str, values: list[float]) -> KeyFigure:
+    """Show a metric of the user's choice: a number of any size, or none."""
+    mean = statistics.fmean(values)
+    spread = f"{min(values):.4g} to {max(values):.4g} over {len(values)} seeds" if len(values) > 1 else ""
+    exact = mean if math.isfinite(mean) else None
+    return KeyFigure(group=Group.OUTCOME, name=name, shown=f"{mean:.4g}", exact=exact, note=spread)
 
 
 def _privacy(run: Run) -> Iterator[KeyFigure]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -46,10 +46,12 @@ class Trained:
     seed: int | None
     rounds: tuple[Round, ...]
     ended: str
-    accuracy: float
-    """Accuracy of the final model."""
+    accuracy: float | None
+    """Accuracy of the final model; None where labels are no classes."""
     attack_success: float | None
     rejected_clients: tuple[str, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Other figures of the final model that were asked for, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,8 @@ class _Seed(Written):
     seed: Count
     rounds: Count
     ended: str
-    accuracy: Share
+    accuracy: Share | None
+    metrics: dict[str, float] = Field(default_factory=dict)
     attack_success: Share | None
     rejected: Count
     rejected_clients: list[str]
@@ -131,6 +132,7 @@ def _training(path: Path, seed: _Seed, task: Task) -> Trained:
         accuracy=seed.accuracy,
         attack_success=seed.attack_success,
         rejected_clients=tuple(seed.rejected_clients),
+        metrics=seed.metrics,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -26,6 +27,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from precad.clients.config import ClientConfig
@@ -34,6 +36,7 @@ from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.localhost.deployment import round_metrics
+from precad.deploy.localhost.summary import print_summary
 from precad.deploy.reporting.certificates import Certificate
 from precad.deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind, charts_of
 from precad.deploy.reporting.figures import png_files
@@ -242,6 +245,22 @@ def test_the_figures_are_those_of_the_summary(run: Path) -> None:
     assert {summary[name] for name in names} <= set(page.values)
     for text in ("≤ 1.01", "≤ 0.600", "≤ 45.7", "3 rounds done", "9 kB", "12.5 s"):
         assert text in page.text
+
+
+def test_a_training_without_classes_has_its_metrics_and_no_accuracy(tmp_path: Path) -> None:
+    """As `precad run` writes it where labels are numbers; the terminal's summary reads the same."""
+    made = deployed(tmp_path / "run")
+    changed(made / "summary.json", accuracy=None, metrics={"mse": 0.0625})
+    lines = [json.loads(line) | {"accuracy": None} for line in (made / "metrics.jsonl").read_text().splitlines()]
+    (made / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report(made)
+    assert "test mse" in page.text
+    assert 0.0625 in page.values
+    assert "accuracy" not in page.charts
+    said = Console(width=200, record=True, file=io.StringIO())
+    summary = json.loads((made / "summary.json").read_text()) | {"output": "run"}
+    print_summary(said, summary, configuration.load(made / "config.toml").task)
+    assert "parameters, test mse 0.062" in said.export_text()
 
 
 def test_the_plots_are_the_rounds(run: Path) -> None:
