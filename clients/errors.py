@@ -174,7 +174,7 @@ class ModelDigestError(ArgumentError):
     def __init__(self, model: str, *, expected: str, found: str) -> None:
         super().__init__(
             f"task.model_digest: expected {expected}, found {found} of {model!r} here; every organisation needs the "
-            "same code, frozen parameters and shape of records"
+            "same code, of a loss of its own too, frozen parameters and shape of records"
         )
 
 

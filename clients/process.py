@@ -206,7 +206,7 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     model, loss = networks.of_task(task), loss_of(task.loss)
     split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
     require_range(model, {f"{source.name}, training half": split.train}, loss)
-    require_same_model(task, model, example_of(split.train))
+    require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))
     return Loaded(source.records_of(split, list(task.clients), clients), split, model)
 
 

@@ -23,10 +23,11 @@ from precad.clients.errors import ClientError, DimensionError, LayerRowsError, N
 from precad.clients.gradients.engine import RecordEngine, deterministic
 from precad.clients.gradients.layers import LayerGradients
 from precad.clients.gradients.one_pass import recorded_pass
-from precad.clients.gradients.probe import PROBE_TOLERANCE, REFUSALS, probe_labels
+from precad.clients.gradients.probe import EXHAUSTED, PROBE_TOLERANCE, REFUSALS, probe_labels
 from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
 from precad.clients.gradients.record_paths import Path
 from precad.clients.gradients.stacked_layers import load, stacked
+from precad.clients.own_code import Unspoken
 from precad.clients.records.records import Records, model_inputs
 
 Models = NDArray[np.float64]
@@ -130,14 +131,16 @@ class ModelStack:
     def gradient_sums(self, models: Models, clients: Sequence[Records]) -> Models:
         """See OwnModels. A step whose records do not all take the same way through the model is for the loop."""
         try:
-            return self.stacked_gradient_sums(models, clients)
+            with Unspoken(self._engine.spoken, EXHAUSTED):
+                return self.stacked_gradient_sums(models, clients)
         except LayerRowsError:
             return ModelByModel(self._engine).gradient_sums(models, clients)
 
     def clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
         """See OwnModels."""
         try:
-            return self._stacked_clipped_sums(models, clients, clip)
+            with Unspoken(self._engine.spoken, EXHAUSTED):
+                return self._stacked_clipped_sums(models, clients, clip)
         except LayerRowsError:
             return ModelByModel(self._engine).clipped_sums(models, clients, clip)
 

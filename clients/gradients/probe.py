@@ -117,10 +117,11 @@ def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> tupl
     """Return the fastest right path for this model (a quiet copy), and bytes of memory that a record takes on it.
 
     label: of one record; its value does not matter.
-    Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError.
+    Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError; ArgumentError for a loss that draws.
     """
     twin, labels = shaken(model, features), probe_labels(label, len(features))
     _require_separate_records(twin, features, loss)
+    _require_steady_loss(twin, features, labels, loss)
 
     def is_right(take: Take) -> bool:
         return _equals(expected, lambda: take(twin, features, labels, loss))
@@ -246,6 +247,25 @@ def _require_separate_records(model: nn.Module, features: Tensor, loss: Loss) ->
     alone = torch.cat([_outputs(model, record.unsqueeze(0)) for record in features])
     if not _are_close(together, alone):
         raise RecordMixingLayerError("model", type(model).__name__)
+
+
+def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> None:
+    """Refuse a loss of the user's own that gives a record another number the second time. Raises ArgumentError.
+
+    Its gradients would not be the same bits twice. That is looked for later, and would be blamed on the device.
+    """
+    if loss.takes_batches:
+        return
+    try:
+        with torch.no_grad():
+            first, second = (loss.each(model, features, labels) for _ in range(2))
+    except REFUSALS:
+        return  # whoever asks for gradients next says so
+    if not _are_close(first, second):
+        raise ArgumentError(
+            f"task.loss: {loss.name!r} gives the same record another number each time: draw nothing, and keep nothing "
+            "between calls"
+        )
 
 
 def _are_close(found: Tensor, expected: Tensor) -> bool:

@@ -2,7 +2,8 @@
 
 It covers names and shapes of the trained parameters. Buffers and frozen parameters enter with their values. So does the
 output on a fixed input, at fixed parameters. The output is computed in float64 and rounded to six digits of its largest
-number, so that machines that round otherwise agree.
+number, so that machines that round otherwise agree. A loss of the user's own enters with its values, to six digits, on
+fixed records: two organisations with different code behind one name are told so.
 """
 
 from __future__ import annotations
@@ -17,25 +18,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from precad.clients.errors import ModelDigestError, ModelInputError
+from precad.clients.errors import ArgumentError, ModelDigestError, ModelInputError
+from precad.clients.models.losses import CROSS_ENTROPY, Loss, OwnLoss
 from precad.clients.models.outputs import outputs_of
 from precad.protos.task.task import Task
 
+CLASS: Final = torch.tensor(0)
+"""A label that is a class."""
 _DIGITS: Final = 1e6
+_PROBES: Final = 4
 
 
-def model_digest(model: nn.Module, example: Tensor) -> str:
+def model_digest(model: nn.Module, example: Tensor, loss: Loss = CROSS_ENTROPY, label: Tensor = CLASS) -> str:
     """Return the SHA-256, in hexadecimal, of a model for records like `example`, without the batch axis.
 
-    The values of the trained parameters do not matter. Raises ModelInputError where the model cannot be applied.
+    - label: of one record; its value does not matter
+
+    The values of the trained parameters do not matter. Raises: ModelInputError where the model cannot be applied;
+    ArgumentError where a loss of the user's own cannot.
     """
     twin = copy.deepcopy(model).cpu().eval().double()
     with torch.no_grad():
         for name, parameter in twin.named_parameters():
             parameter.copy_(_numbers(name, tuple(parameter.shape)))
-        features = _numbers("input", (1, *example.shape))
-        if not example.is_floating_point():
-            features = (features > 0).to(torch.int64)
+        features = _features("input", 1, example)
         try:
             output = outputs_of(twin(features))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -46,13 +52,36 @@ def model_digest(model: nn.Module, example: Tensor) -> str:
         "constants": [[name, str(own.dtype), *own.shape, _sha256(own)] for name, own in sorted(model.named_buffers())],
         "output": [list(output.shape), *_rounded(output)],
     }
+    if isinstance(loss, OwnLoss):  # others are the same code everywhere, and their tasks' digests stay
+        facts["loss"] = _values(loss, twin, _features("records", _PROBES, example), label)
     return hashlib.sha256(json.dumps(facts, separators=(",", ":")).encode()).hexdigest()
 
 
-def require_same_model(task: Task, model: nn.Module, example: Tensor) -> None:
-    """Raise ModelDigestError if the task has the digest of another model."""
-    if task.model_digest is not None and (found := model_digest(model, example)) != task.model_digest:
-        raise ModelDigestError(task.model, expected=task.model_digest, found=found)
+def require_same_model(task: Task, model: nn.Module, example: Tensor, loss: Loss, label: Tensor) -> None:
+    """Raise ModelDigestError if the task has the digest of another model, or of another loss of the user's own."""
+    if task.model_digest is None or (found := model_digest(model, example, loss, label)) == task.model_digest:
+        return
+    raise ModelDigestError(task.model, expected=task.model_digest, found=found)
+
+
+def _features(name: str, n: int, example: Tensor) -> Tensor:
+    """Return n made-up records like the example, the same on every machine."""
+    features = _numbers(name, (n, *example.shape))
+    return features if example.is_floating_point() else (features > 0).to(torch.int64)
+
+
+def _values(loss: OwnLoss, model: nn.Module, features: Tensor, label: Tensor) -> list[str]:
+    """Return the loss of each record, labels being zeros and ones by turns. Raises ArgumentError."""
+    n = len(features)
+    turns = torch.arange(n).view(n, *[1] * label.dim()) + torch.arange(label.numel()).view(label.shape)
+    try:
+        with torch.no_grad():
+            return [f"{float(value):.5e}" for value in loss.each(model, features, (turns % 2).to(label.dtype))]
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"  # of made-up records, which are no secret
+        raise ArgumentError(
+            f"task.loss: expected a number for a made-up record of {loss.name!r}, found {why}"
+        ) from None
 
 
 def _numbers(name: str, shape: tuple[int, ...]) -> Tensor:

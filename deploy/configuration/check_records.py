@@ -12,8 +12,9 @@ import numpy as np
 from precad.clients.config import ClientConfig
 from precad.clients.errors import MissingDataError
 from precad.clients.models.fingerprint import model_digest
+from precad.clients.models.losses import loss_of
 from precad.clients.process import Loaded, load_split_of
-from precad.clients.records import example_of
+from precad.clients.records import example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
 from precad.protos.task.task import Task
 
@@ -39,10 +40,12 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
 
 
 def _digest_to_agree_on(task: Task, found: Loaded) -> str:
-    """Say which digest a model of the user's own has here, where the task names none; else nothing."""
-    if ":" not in task.model or task.model_digest is not None:
+    """Say which digest a model or loss of the user's own has here, where the task names none; else nothing."""
+    if ":" not in task.model + task.loss or task.model_digest is not None:
         return ""
-    return f"; task.model_digest = {model_digest(found.model, example_of(found.split.train))!r} is not set"
+    some = found.split.train
+    digest = model_digest(found.model, example_of(some), loss_of(task.loss), example_label_of(some))
+    return f"; task.model_digest = {digest!r} is not set"
 
 
 def _own(task: Task, client: str, found: Loaded) -> str:

@@ -205,18 +205,19 @@ def supply_model_dimension(task: dict[str, Any]) -> None:
 
 
 def supply_model_digest(task: dict[str, Any], split: Split) -> None:
-    """Write into a `[task]` section which model of the user's own it means. Raises ConfigError where it says another
-    one than is here."""
-    from precad.clients.models.fingerprint import model_digest
-    from precad.clients.records import example_of
+    """Write into a `[task]` section which model and loss of the user's own it means.
 
-    if ":" not in task.get("model", DEFAULT_MODEL):
+    Raises ConfigError where it says others than are here.
+    """
+    from precad.clients.models.fingerprint import model_digest
+    from precad.clients.records import example_label_of, example_of
+
+    name, loss = task.get("model", DEFAULT_MODEL), _loss(task)
+    if ":" not in name and loss.takes_batches:
         return
-    found = model_digest(_model(task), example_of(split.train))
+    found = model_digest(_model(task), example_of(split.train), loss, example_label_of(split.train))
     if task.setdefault("model_digest", found) != found:
-        raise ConfigError(
-            f"task.model_digest: expected {found}, of {task['model']!r} here, found {task['model_digest']!r}"
-        )
+        raise ConfigError(f"task.model_digest: expected {found}, of {name!r} here, found {task['model_digest']!r}")
 
 
 def _model(task: Mapping[str, Any]) -> torch.nn.Module:

@@ -15,7 +15,7 @@ from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import OwnLoss
 from precad.clients.models.networks import NO_ARGUMENTS, fitted, parameter_count
-from precad.clients.records import Records, Split, example_of, joined
+from precad.clients.records import Records, Split, example_label_of, example_of, joined
 from precad.clients.records.own import OwnRecords, read_given
 from precad.clients.records.own.found import Found
 from precad.deploy.configuration.sections import parse_section
@@ -90,7 +90,7 @@ def _task_of(
         "model": app.model if isinstance(app.model, str) else _path_of(app.model),
         "loss": _path_of(app.loss) if isinstance(learning.loss, OwnLoss) else learning.loss.name,
         "dim": parameter_count(model) + (task.get("update_clipping") == "private-quantile"),
-        "model_digest": model_digest(model, example_of(first.records)),
+        "model_digest": model_digest(model, example_of(first.records), learning.loss, example_label_of(first.records)),
     }
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.testing import assert_array_equal
 from torch import Tensor, nn
 
-from precad.clients.errors import DimensionError, NonFiniteGradientError
+from precad.clients.errors import DimensionError, ModelRecordError, NonFiniteGradientError
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.model_stack import ModelByModel, ModelStack, can_stack, own_models
 from precad.clients.gradients.record_clipping import Clipping, RecordClip
@@ -196,6 +196,37 @@ def test_what_is_not_finite_adds_nothing_to_clipped_sums() -> None:
     assert np.isfinite(found).all()
     assert not found[4].any()
     assert found[2].any()
+
+
+class Tells(nn.Module):
+    """Says what is in a record that it does not like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+        self.is_picky = False
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, 8, 8) -> (batch, 10)."""
+        if self.is_picky:
+            raise ValueError(f"found {float(images.max())}")
+        logits: Tensor = self.last(images.flatten(start_dim=1))
+        return logits
+
+
+def test_what_a_model_says_of_a_record_stays_here() -> None:
+    """Neither in the message nor in the chain of errors, of plain and of clipped sums."""
+    model, example = Tells(), torch.zeros(1, 8, 8)
+    stack, clients = ModelStack(engine_of(model, example, torch.float32)), records_of(example)
+    at = own_parameters(model, len(clients))
+    stack._model.is_picky = True  # type: ignore[assignment]
+    for sums in (stack.gradient_sums, lambda *given: stack.clipped_sums(*given, RecordClip(1.0))):
+        with pytest.raises(ModelRecordError) as refused:
+            sums(at, clients)
+        assert "ValueError" in str(refused.value)
+        assert "found" not in str(refused.value)
+        assert refused.value.__cause__ is None
+        assert refused.value.__suppress_context__
 
 
 class Nosy(nn.Module):

@@ -21,11 +21,13 @@ from precad.clients.errors import (
     ModelImportError,
     RecordMixingLayerError,
 )
+from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import quiet_copy
 from precad.clients.models import networks
 from precad.clients.models.extension import imported
-from precad.clients.models.fingerprint import model_digest, require_same_model
+from precad.clients.models.fingerprint import CLASS, model_digest, require_same_model
 from precad.clients.models.fixing import fix
+from precad.clients.models.losses import CROSS_ENTROPY, LOSSES, OwnLoss
 from precad.clients.models.outputs import outputs_of
 from tests.harness.harness import small_task
 
@@ -167,11 +169,47 @@ def test_the_digest_is_the_same_on_a_machine_that_rounds_otherwise() -> None:
 def test_two_organisations_with_different_models_are_told_so() -> None:
     here, there = net(5), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     task = small_task(model="my_model:net", dim=37, model_digest=model_digest(here, ROW))
-    require_same_model(task, here, ROW)
+    require_same_model(task, here, ROW, CROSS_ENTROPY, CLASS)
     with pytest.raises(
         ModelDigestError, match=rf"task.model_digest: expected {task.model_digest}, found {model_digest(there, ROW)}"
     ):
-        require_same_model(task, there, ROW)
+        require_same_model(task, there, ROW, CROSS_ENTROPY, CLASS)
+
+
+def squares(model: nn.Module, record: tuple[Tensor, Tensor]) -> Tensor:
+    """Return a loss of the user's own."""
+    features, target = record
+    return (model(features).sum() - target).square().sum()
+
+
+def test_two_organisations_with_different_losses_behind_one_name_are_told_so() -> None:
+    """The digest has what the loss gives, also where it is only scaled; one by name leaves digests as they were."""
+    model = net(5)
+    losses = [
+        OwnLoss(squares, "my:loss"),
+        OwnLoss(lambda model, record: 2 * squares(model, record), "my:loss"),
+        OwnLoss(lambda model, record: squares(model, record).abs() * (1 + 1e-15), "my:loss"),
+    ]
+    ours, scaled, rounded_otherwise = (model_digest(model, ROW, loss, CLASS) for loss in losses)
+    assert len({ours, scaled, model_digest(model, ROW)}) == 3
+    assert rounded_otherwise == ours
+    assert model_digest(model, ROW, LOSSES["mse"], torch.zeros(1)) == model_digest(model, ROW)
+    task = small_task(model="my_model:net", dim=37, model_digest=ours, loss="my:loss")
+    with pytest.raises(ModelDigestError, match="of a loss of its own too"):
+        require_same_model(task, model, ROW, losses[1], CLASS)
+
+
+def test_a_loss_that_cannot_be_tried_is_named() -> None:
+    bad = OwnLoss(lambda model, record: record[1]["age"], "my:loss")
+    with pytest.raises(ArgumentError, match=r"task\.loss: expected a number for a made-up record of 'my:loss', found"):
+        model_digest(net(5), ROW, bad, CLASS)
+
+
+def test_a_loss_that_draws_is_refused_by_its_name() -> None:
+    """The device, whose bits would differ, is not blamed."""
+    drawn = OwnLoss(lambda model, record: squares(model, record) * torch.rand(()), "my:loss")
+    with pytest.raises(ArgumentError, match=r"task\.loss: 'my:loss' gives the same record another number each time"):
+        RecordEngine(net(5), ROW, loss=drawn, label=CLASS, device="cpu")
 
 
 def test_a_module_that_an_installed_one_hides_is_refused_by_name(
