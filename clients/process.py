@@ -145,6 +145,7 @@ class Trainer:
                 records=self._records[client],
                 n_declared=self._task.clients[client],
                 random_bytes=self._random_bytes,
+                record_rate=self._task.rate_of(client),
                 noise=self._noise,
                 adds_noise=self._conducts[client].follows_protocol,
             )

@@ -66,7 +66,7 @@ def descend_together(
     models: OwnModels,
     steps: int,
     rate: float,
-    sample_rate: float,
+    sample_rates: Sequence[float],
     training: LocalTraining,
     random_bytes: Sequence[RandomBytes],
 ) -> Models:
@@ -78,7 +78,7 @@ def descend_together(
     velocity = np.zeros_like(at)
     batches = [
         _batches(len(own), training.local_batch, sample_rate, draw)
-        for own, draw in zip(clients, random_bytes, strict=True)
+        for own, sample_rate, draw in zip(clients, sample_rates, random_bytes, strict=True)
     ]
     has_records = np.array([len(own) > 0 for own in clients])[:, None]
     for _ in range(steps):

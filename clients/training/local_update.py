@@ -25,7 +25,7 @@ def local_updates(
     clients: Sequence[Records],
     *,
     engine: RecordEngine,
-    sample_rate: float,
+    sample_rate: float | Sequence[float],
     record_clip: RecordClip,
     client_clip_norm: float,
     random_bytes: Callable[[int], bytes] = os.urandom,
@@ -34,7 +34,8 @@ def local_updates(
 
     Units are those of the aggregate. A client's Delta theta is the negative sum of the sampled records' gradients,
     each clipped to R. The sum is projected onto the ball of radius C = `client_clip_norm`; C = infinity leaves the sum
-    as it is. Each record is in the sample with probability p = `sample_rate`, independently. Adding or removing one
+    as it is. Each record is in the sample with probability p = `sample_rate`, one for all
+    clients or one for each, independently. Adding or removing one
     record of the sample moves the result by at most min(R, 2C), the others' draws held fixed. The computed result
     obeys this as far as docs/explanation/privacy.md says.
     `parameters` is the global model theta_t (d,). Clients share no randomness; their samples are drawn in their order.
@@ -44,7 +45,11 @@ def local_updates(
     """
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
-    samples = [records.take(sample_records(len(records), sample_rate, random_bytes)) for records in clients]  # line 1
+    rates = [sample_rate] * len(clients) if isinstance(sample_rate, int | float) else sample_rate
+    samples = [  # line 1
+        records.take(sample_records(len(records), rate, random_bytes))
+        for records, rate in zip(clients, rates, strict=True)
+    ]
     updates = engine.clipped_sums(parameters, samples, record_clip)  # lines 2-6
     if client_clip_norm == math.inf:  # this form leaves NaN to `shrinkage`, which refuses it
         return np.negative(updates, out=updates)

@@ -63,6 +63,8 @@ class Participant:
     """N_i of the task, a public constant, whatever there is in `records`."""
     random_bytes: RandomBytes
     """Draws its records."""
+    record_rate: float
+    """p_i of the task."""
     noise: StepNoise = secure_noise
     adds_noise: bool = True
     """A malicious one adds none of its own."""
@@ -119,7 +121,7 @@ def _gradient_sums(
         parameters,
         [who.records for who in participants],
         engine=engine,
-        sample_rate=task.record_rate,
+        sample_rate=[who.record_rate for who in participants],
         record_clip=clip,
         client_clip_norm=bound,
         random_bytes=draw,
@@ -150,7 +152,7 @@ def _difference(task: Task, parameters: NDArray[np.float32], who: Participant, e
             engine=engine,
             steps=task.local_steps,
             rate=task.local_rate,
-            sample_rate=task.record_rate,
+            sample_rate=who.record_rate,
             training=task,
             random_bytes=who.random_bytes,
         )
@@ -177,7 +179,7 @@ def _counted(rule: QuantileRule, update: Vector, log_ratio: float, *, is_finite:
 
 
 def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
-    """clip_C( theta_i - theta ) after V steps theta_i <- theta_i - rate / (p N_i) (clipped sum + N(0, (sigma R)^2)).
+    """clip_C( theta_i - theta ) after V steps theta_i <- theta_i - rate / (p_i N_i) (clipped sum + N(0, (sigma R)^2)).
 
     N_i is the declared number of records: what is released has no divisor that depends on the records.
     """
@@ -187,12 +189,12 @@ def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Partici
             at,
             [who.records],
             engine=engine,
-            sample_rate=task.record_rate,
+            sample_rate=who.record_rate,
             record_clip=record_clip(task),
             client_clip_norm=math.inf,
             random_bytes=who.random_bytes,
         )
-        at = at + task.local_rate / (task.record_rate * who.n_declared) * _noised(task, who, step, update)
+        at = at + task.local_rate / (who.record_rate * who.n_declared) * _noised(task, who, step, update)
     return project(at - parameters.astype(np.float64), task.client_clip)
 
 

@@ -16,6 +16,8 @@ from precad.clients.models.losses import loss_of
 from precad.clients.process import Loaded, load_split_of
 from precad.clients.records import example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
+from precad.dp.accountants.pld import Label, PrivacyStatement, View
+from precad.dp.task_privacy import task_privacy
 from precad.protos.task.task import Task
 
 
@@ -48,6 +50,16 @@ def _digest_to_agree_on(task: Task, found: Loaded) -> str:
     return f"; task.model_digest = {digest!r} is not set"
 
 
+def _own_privacy(task: Task, client: str) -> str:
+    """Say what a record of a client with a rate of its own is proved; nothing of others, whose figure is the task's."""
+    if client not in task.record_rates:
+        return ""
+    own = task_privacy(task.model_copy(update={"record_rate": task.rate_of(client)}))
+    epsilon = own.epsilon(View.ONE_SERVER, task.rounds, task.delta)
+    statement = PrivacyStatement(epsilon, task.delta, View.ONE_SERVER, Label.BOUND, unit=own.unit)
+    return f", at its own rate {task.rate_of(client):g}: after {task.rounds} rounds {statement}"
+
+
 def _own(task: Task, client: str, found: Loaded) -> str:
     """Say how many records there are, of what shape and classes, and what a round would draw. No more of them."""
     own, test = found.of_client[client], found.split.test
@@ -56,5 +68,5 @@ def _own(task: Task, client: str, found: Loaded) -> str:
         classes += f" ({', '.join(task.class_names)})"
     aside = f", {len(test)} more kept for testing" if len(test) else ""
     digest = _digest_to_agree_on(task, found)
-    drawn = f"a round draws {task.record_rate * len(own):.4g} on average"
+    drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{_own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"

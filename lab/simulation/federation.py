@@ -84,7 +84,7 @@ class Federation:
                 parameters,
                 [self.records[client] for client in group],
                 engine=self.engine,
-                sample_rate=self.task.record_rate,
+                sample_rate=[self.task.rate_of(client) for client in group],
                 record_clip=clip,
                 client_clip_norm=bound,
                 random_bytes=lambda n, streams=streams: next(streams)(n),  # type: ignore[misc]
@@ -143,7 +143,7 @@ class Federation:
             engine=self.engine,
             steps=steps,
             rate=rate,
-            sample_rate=self.task.record_rate,
+            sample_rate=self.task.rate_of(client),
             training=self.settings,
             random_bytes=self.randomness.records(t, client),
         )
@@ -167,7 +167,7 @@ class Federation:
                 models=models,
                 steps=steps,
                 rate=rate,
-                sample_rate=self.task.record_rate,
+                sample_rates=[self.task.rate_of(client) for client in group],
                 training=self.settings,
                 random_bytes=[self.randomness.records(t, client) for client in group],
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from precad.protos.task.algorithms import OF_AN_ALGORITHM, QUANTILE_FIELDS, AlgorithmRules
 from precad.protos.task.quantile import QuantileRule
@@ -34,6 +34,15 @@ def refuse_noise(rules: AlgorithmRules, std_on_grid: float) -> None:
             f"noise_multiplier * {rules.noise_clip}{share} * 2^frac_bits must be between 8 and 2^40, where the noise "
             f"on the grid is accounted as the Gaussian that it is rounded from; got {std_on_grid:.6g}"
         )
+
+
+def refuse_rates(rates: Mapping[str, float], clients: Collection[str], most: float) -> None:
+    """Refuse a record rate of nobody, or one above the rate that ledgers charge. Raises ValueError."""
+    for name, rate in rates.items():
+        if name not in clients:
+            raise ValueError(f"record_rates: expected enrolled clients, found {name!r:.80}")
+        if rate > most:
+            raise ValueError(f"record_rates.{name}: expected at most record_rate, {most:g}, found {rate:g}")
 
 
 def refuse_clip(client_clip: float, update_bound: float) -> None:

@@ -50,7 +50,10 @@ PROTOCOL_VERSION, VERSION_BEFORE = "precad/v1.1", "precad/v1"
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-ABSENT_AT_DEFAULT: Final = ("update_clipping", *QUANTILE_FIELDS, *RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS)
+ABSENT_AT_DEFAULT: Final = (
+    *("record_rates", "update_clipping", *QUANTILE_FIELDS),
+    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS),
+)
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
 ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
@@ -80,6 +83,9 @@ class Task(RecordFields, LearningFields, ServerStepFields):
     """q: each enrolled client is in a round with this probability, independently (Poisson)."""
     record_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
     """p: each record of a chosen client enters the round with this probability, independently (Poisson)."""
+    record_rates: dict[str, Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """p_i of single clients, by id, at most p. Ledgers charge everybody at p, which costs at least as much; a client's
+    own figure is that of its p_i (`precad check`)."""
     record_clip: Positive
     """R: L2 bound on one record's gradient."""
     record_clipping: Literal["flat", "per-layer"] = "flat"
@@ -214,6 +220,7 @@ class Task(RecordFields, LearningFields, ServerStepFields):
         refusals.refuse_clip(self.client_clip, self.update_bound)
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
+        refusals.refuse_rates(self.record_rates, self.clients, self.record_rate)
         refusals.refuse_fields_of_others(rules, given)
         if self.non_colluding > len(self.clients):
             raise ValueError(
@@ -301,12 +308,18 @@ class Task(RecordFields, LearningFields, ServerStepFields):
 
     @property
     def divisor(self) -> float:
-        """W = q * sum_i p N_i: the expected number of records in a round. A public constant, unlike the paper's
+        """W = q * sum_i p_i N_i: the expected number of records in a round. A public constant, unlike the paper's
         divisor, which sums over the round's valid clients and reveals who they were. Where clients send differences
         of models, W = q n, the expected number of clients."""
         if self.rules.trains_locally:
             return self.client_rate * len(self.clients)
+        if self.record_rates:  # in the order of ids, which all parties know
+            return self.client_rate * sum(self.rate_of(name) * n for name, n in sorted(self.clients.items()))
         return self.client_rate * self.record_rate * sum(self.clients.values())
+
+    def rate_of(self, client: str) -> float:
+        """Return p_i: the probability with which a record of this client enters a round that the client is in."""
+        return self.record_rates.get(client, self.record_rate)
 
     def may_release(self, n_accepted: int) -> bool:
         """Return whether the sum of so many accepted uploads may be opened: distributed-dp needs tau of them, since

@@ -235,6 +235,7 @@ def digests() -> Iterator[Case]:
     yield Case("task_digest", "own records", {"task": {**named, "columns": [AGE, SEX]}})
     another = {"task": {**named, "columns": [SEX, AGE]}}
     yield Case("task_digest", "another order of columns", another, "a hello with it is refused")
+    yield Case("task_digest", "rates of single clients", {"task": task() | {"record_rates": OWN_RATES}})
     yield Case("task_digest", "a server's optimiser", {"task": task() | ADAM})
     yield Case("task_digest", "a rate that steps", {"task": task() | SERVER_STEPS[1][2]})
     yield Case("task_digest", "a shape of records", {"task": {**task(), "record_shape": [1, 8, 8]}})
@@ -707,6 +708,7 @@ def float32(values: Sequence[float]) -> str:
     return struct.pack(f"<{len(values)}f", *values).hex()
 
 
+OWN_RATES: Json = {"carol-2": 0.07, "alice": 0.03}
 ADAM: Json = {"server_optimizer": "adam", "server_beta2": 0.95, "server_adaptivity": 0.01}
 SERVER_STEPS: tuple[tuple[str, int, Json], ...] = (
     ("a warm-up", 1, {"warmup_rounds": 3}),
@@ -750,6 +752,8 @@ def aggregation() -> Iterator[Case]:
         given = {"parameters": float32([0.0, 1.0, -0.1, 3.4e-39, log_ratio]), "task": learnt}
         given["noisy_sum"] = hex_words([1, -65536, 3, 2**40 + 1, count])
         yield Case("update", name, given)
+    own = {"parameters": theta, "noisy_sum": total, "task": task(client_rate=0.3) | {"record_rates": OWN_RATES}}
+    yield Case("update", "rates of single clients", own)
     for name, n_steps, fields in SERVER_STEPS:
         n_moments = {"momentum": 1, "adam": 2}.get(fields.get("server_optimizer", "sgd"), 0)
         moments = [float32([0.1, -2.0, 0.0, 3.5e-20, 7.0]), float32([0.3, 4.0, 0.0, 1e-38, 50.0])][:n_moments]

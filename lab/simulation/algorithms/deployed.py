@@ -98,6 +98,7 @@ class Deployed(Algorithm):
             records=federation.records[client],
             n_declared=self.task.clients[client],
             random_bytes=federation.randomness.records(t, client),
+            record_rate=self.task.rate_of(client),
             noise=noise,
             adds_noise=not federation.is_malicious(client),
         )

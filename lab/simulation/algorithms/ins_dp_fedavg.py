@@ -49,12 +49,12 @@ class InsDpFedAvg(PlainServer):
         velocity = np.zeros_like(at)
         for v in range(settings.local_steps):
             samples = [
-                own.take(sample_records(len(own), task.record_rate, draw))
-                for own, draw in zip(records, draws, strict=True)
+                own.take(sample_records(len(own), task.rate_of(client), draw))
+                for client, own, draw in zip(clients, records, draws, strict=True)
             ]
             updates = -federation.own_models().clipped_sums(at, samples, federation.record_clip())
             for i, client in enumerate(clients):
-                size = task.record_rate * task.clients[client]
+                size = task.rate_of(client) * task.clients[client]
                 decay = settings.local_weight_decay * size * at[i]
                 velocity[i] = settings.local_momentum * velocity[i] + self._noised(t, v, client, updates[i]) - decay
                 at[i] += settings.local_rate / size * velocity[i]

@@ -158,7 +158,10 @@ def test_descending_together_is_descending_one_by_one(dtype: torch.dtype, batch:
         descend(theta, own, engine=engine, random_bytes=draw, **common)
         for own, draw in zip(clients, draws(), strict=True)
     ]
-    got = descend_together(theta, clients, models=ModelStack(engine), random_bytes=draws(), **common)
+    rates = [common.pop("sample_rate")] * len(clients)
+    got = descend_together(
+        theta, clients, models=ModelStack(engine), sample_rates=rates, random_bytes=draws(), **common
+    )
     assert_array_equal(got[1], theta.astype(np.float64))
     for one, twin in zip(got, expected, strict=True):
         moved = np.linalg.norm(twin - theta)

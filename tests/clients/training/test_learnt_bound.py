@@ -57,7 +57,13 @@ def updates(made: Task, engine: RecordEngine, log_ratio: float = 0.0) -> list[np
     if made.quantile_rule is not None:
         vector[-1] = log_ratio
     participants = [
-        Participant(records=RECORDS[c], n_declared=30, random_bytes=SeededRandomness(5).records(0, c)) for c in IDS
+        Participant(
+            records=RECORDS[c],
+            n_declared=30,
+            random_bytes=SeededRandomness(5).records(0, c),
+            record_rate=made.rate_of(c),
+        )
+        for c in IDS
     ]
     return round_updates(made, vector, participants, engine)
 

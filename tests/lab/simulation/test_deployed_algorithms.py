@@ -111,6 +111,28 @@ def test_who_adds_how_much_noise(
     assert len(draws.drawn) == len(sources)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "fields"),
+    [("precad", {}), ("ins-dp-fedavg", {"local_steps": 2}), ("user-dp-fedavg", {"local_steps": 2})],
+)
+def test_rates_of_single_clients_are_the_rates_that_they_draw_with(
+    engine: RecordEngine, algorithm: str, fields: dict[str, Any]
+) -> None:
+    """All clients at a half of p train as a task does whose p is that half, to the bit; one of them alone does not."""
+    common = {"algorithm": algorithm, "client_clip": LARGE, **fields}
+    rates = ({}, dict.fromkeys(IDS, 0.25), {IDS[0]: 0.25})
+    tasks = [
+        task(**common, record_rate=0.25),
+        *(task(**common, record_rate=0.5, record_rates=own) for own in rates[1:]),
+    ]
+    models = []
+    for made in tasks:
+        run = simulation(engine, made, algorithm="deployed")
+        list(run.run())
+        models.append(run.progress.parameters.tobytes())
+    assert models[0] == models[1] != models[2]
+
+
 def test_malicious_clients_add_no_noise_of_their_own(engine: RecordEngine) -> None:
     draws = Recording(5)
     made = task(algorithm="local-dp", rounds=1, client_rate=1.0)
@@ -132,6 +154,7 @@ def test_the_noise_of_distributed_dp_is_uploaded_as_it_was_drawn(engine: RecordE
             records=RECORDS[IDS[0]],
             n_declared=30,
             random_bytes=draw.records(0, IDS[0]),
+            record_rate=how.record_rate,
             noise=lambda step, std, dim: draw.noise(0, "some", std, dim),
         )
         (found,) = round_updates(how, theta, [who], engine)
@@ -149,7 +172,12 @@ LAYERS = (slice(0, 4160), slice(4160, 4810))
 
 def trained_by(made: Task, engine: RecordEngine) -> np.ndarray:
     """The update of one client, always of the same draws (d,)."""
-    who = Participant(records=RECORDS[IDS[0]], n_declared=30, random_bytes=SeededRandomness(5).records(0, IDS[0]))
+    who = Participant(
+        records=RECORDS[IDS[0]],
+        n_declared=30,
+        random_bytes=SeededRandomness(5).records(0, IDS[0]),
+        record_rate=made.record_rate,
+    )
     (found,) = round_updates(made, networks.initial_parameters("mlp", seed=0), [who], engine)
     return found
 
@@ -244,6 +272,7 @@ def test_no_record_keeps_a_client_away(engine: RecordEngine, algorithm: str, cha
             records=records,
             n_declared=30,
             random_bytes=draw.records(0, IDS[0]),
+            record_rate=made.record_rate,
             noise=lambda step, std, dim: draw.noise(step, "some", std, dim),
         )
         with np.errstate(over="ignore", invalid="ignore"):

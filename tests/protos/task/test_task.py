@@ -53,6 +53,7 @@ OTHER_VALUES: dict[str, Any] = {
     "columns": {"age": {"mean": 50.0}},
     "class_names": ["no", "yes"],
     "record_shape": [3],
+    "record_rates": {"alice": 0.25},
     "warmup_rounds": 2,
     "server_optimizer": "momentum",
 }
@@ -126,7 +127,7 @@ def test_fields_of_learning_are_absent_at_their_defaults(algorithm: str) -> None
 def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
     """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
     task = small_task()
-    later = {*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS}
+    later = {"record_rates", *RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS}
     names = {*OTHER_VALUES, "accept_weak_wire_form"} - {"algorithm", *later}
     fields = {name: getattr(task, name) for name in names}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -137,7 +138,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
-    names = Task.model_fields.keys() - later - set(SERVER_STEP_FIELDS)
+    names = Task.model_fields.keys() - later - {"record_rates", *SERVER_STEP_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -202,6 +203,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("client_rate", "0.5", "valid number"),
     ("record_rate", 0.0, "greater than 0"),
     ("record_rate", 1.5, "less than or equal to 1"),
+    ("record_rates", {"alice": 0.0}, "greater than 0"),
+    ("record_rates", {"alice": 0.75}, r"record_rates\.alice: expected at most record_rate, 0\.5, found 0\.75"),
+    ("record_rates", {"nobody": 0.1}, "record_rates: expected enrolled clients, found 'nobody'"),
     ("record_clip", 0.0, "greater than 0"),
     ("record_clip", math.inf, "finite"),
     ("record_clipping", "per_layer", "flat"),

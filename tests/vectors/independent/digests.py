@@ -49,7 +49,11 @@ def tagged(*parts: bytes) -> bytes:
 
 def canonical_task(task: Mapping[str, Any]) -> str:
     """The text that a task's digest is of, without the version's line."""
-    return _object({name: _value(value, is_float=name in FLOATS) for name, value in task.items()})
+    fields = {name: _value(value, is_float=name in FLOATS) for name, value in task.items()}
+    if "record_rates" in task:
+        rates = {client: repr(float(rate)) for client, rate in task["record_rates"].items()}
+        fields["record_rates"] = _object(rates)
+    return _object(fields)
 
 
 def _value(value: Any, *, is_float: bool) -> str:

@@ -422,6 +422,9 @@ def update(case: Json) -> Json:
         model = server.updated_at_a_learnt_bound(given, noisy_sum, task)
     else:
         weight = server.divisor(task["client_rate"], task["record_rate"], list(task["clients"].values()))
+        if rates := task.get("record_rates"):
+            drawn = sum(rates.get(name, task["record_rate"]) * n for name, n in sorted(task["clients"].items()))
+            weight = task["client_rate"] * drawn
         model = server.updated(given, noisy_sum, task["frac_bits"], task["learning_rate"], weight)
     if "n_steps" in case:
         moments = [bytes.fromhex(moment) for moment in case["moments"]]
