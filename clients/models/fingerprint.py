@@ -3,7 +3,8 @@
 It covers names and shapes of the trained parameters. Buffers and frozen parameters enter with their values. So does the
 output on a fixed input, at fixed parameters. The output is computed in float64 and rounded to six digits of its largest
 number, so that machines that round otherwise agree. A loss of the user's own enters with its values, to six digits, on
-fixed records: two organisations with different code behind one name are told so.
+fixed records, and with the shape and type of labels, which no loss by name leaves open. Two organisations with
+different code behind one name are told so.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def model_digest(model: nn.Module, example: Tensor, loss: Loss = CROSS_ENTROPY, 
         "output": [list(output.shape), *_rounded(output)],
     }
     if isinstance(loss, OwnLoss):  # others are the same code everywhere, and their tasks' digests stay
-        facts["loss"] = _values(loss, twin, _features("records", _PROBES, example), label)
+        values = _values(loss, twin, _features("records", _PROBES, example), label)
+        facts["loss"] = [str(label.dtype), *label.shape, *values]
     return hashlib.sha256(json.dumps(facts, separators=(",", ":")).encode()).hexdigest()
 
 

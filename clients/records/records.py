@@ -86,6 +86,8 @@ class Split:
     """Whether these are records of the client's own."""
     class_names: tuple[str, ...] = ()
     """Class 0, 1, .. as records of the client's own name them; empty where labels are these numbers."""
+    columns: tuple[str, ...] = ()
+    """Features of a table, in the file's order, where the task names no columns."""
     highest: str = ""
     """File and row of a record of the client's own that has the highest class."""
 

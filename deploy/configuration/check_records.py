@@ -5,6 +5,7 @@ Apart from the rest of the check because it needs PyTorch, which a server's mach
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,6 +51,14 @@ def _digest_to_agree_on(task: Task, found: Loaded) -> str:
     return f"; task.model_digest = {digest!r} is not set"
 
 
+def _columns_to_agree_on(columns: Sequence[str]) -> str:
+    """Say by a digest which columns the features are, where no task names them: a file's header is not for all eyes."""
+    if not columns:
+        return ""
+    digest = hashlib.sha256("\n".join(columns).encode()).hexdigest()[:16]
+    return f"; task.columns is not set: features are {len(columns)} columns in the file's order, SHA-256 {digest}"
+
+
 def _own_privacy(task: Task, client: str) -> str:
     """Say what a record of a client with a rate of its own is proved; nothing of others, whose figure is the task's."""
     if client not in task.record_rates:
@@ -67,6 +76,6 @@ def _own(task: Task, client: str, found: Loaded) -> str:
     if task.class_names:
         classes += f" ({', '.join(task.class_names)})"
     aside = f", {len(test)} more kept for testing" if len(test) else ""
-    digest = _digest_to_agree_on(task, found)
+    digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
     drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{_own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"

@@ -24,6 +24,8 @@ class Found:
     at: At
     class_names: tuple[str, ...] = ()
     """Names of the classes, where they have names."""
+    columns: tuple[str, ...] = ()
+    """Features of a table, in the file's order, where the task names no columns."""
 
 
 def read_as(where: object, kind: str) -> Unspoken:

@@ -92,6 +92,11 @@ class OwnSource(DataSource):
                     "client.records: expected the same classes in every client's records, found others; name them in "
                     "task.class_names"
                 )
+            if one.columns != found[0].columns:
+                raise DataError(
+                    "client.records: expected the same columns in the same order in every client's records, found "
+                    "others; name them in task.columns"
+                )
         halves = [self._halves(one.records) for one in found]
         train, test = joined([half[0] for half in halves]), joined([half[1] for half in halves])
         if (app := app_of(self.described)) is not None and not self.holdout:
@@ -106,6 +111,7 @@ class OwnSource(DataSource):
             n_logits=len(names) or n_classes,
             is_own=True,
             class_names=names,
+            columns=found[0].columns,
             highest=highest,
         )
 

@@ -64,7 +64,8 @@ class Table:
             raise OwnRecordsError(self._file, "at least one record", "none")
         described = self._described
         labels, names = targets(self._labels, described.wanted, self._cells(self.label, 0))
-        return Found(Records(np.concatenate(self._features), labels), self.at, names)
+        columns = () if described.columns else tuple(column.name for column in self.columns)
+        return Found(Records(np.concatenate(self._features), labels), self.at, names, columns)
 
 
 def _require_header(header: Sequence[str], file: object) -> None:

@@ -194,6 +194,8 @@ def test_two_organisations_with_different_losses_behind_one_name_are_told_so() -
     assert len({ours, scaled, model_digest(model, ROW)}) == 3
     assert rounded_otherwise == ours
     assert model_digest(model, ROW, LOSSES["mse"], torch.zeros(1)) == model_digest(model, ROW)
+    others = [torch.tensor(0.0), torch.zeros(1, dtype=torch.int64)]  # labels of another type, or shape
+    assert len({ours, *(model_digest(model, ROW, losses[0], label) for label in others)}) == 3
     task = small_task(model="my_model:net", dim=37, model_digest=ours, loss="my:loss")
     with pytest.raises(ModelDigestError, match="of a loss of its own too"):
         require_same_model(task, model, ROW, losses[1], CLASS)

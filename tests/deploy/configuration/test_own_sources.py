@@ -159,7 +159,8 @@ def test_precad_check_says_what_a_client_has(tmp_path: Path) -> None:
         assert said[name] == (
             f"{n} of shape (2,) in 2 classes (well, ill), {n_test} more kept for testing; "
             f"declares {task.clients[name]}; a round draws {n * task.record_rate:g} on average; "
-            f"task.model_digest = '{digest}' is not set"
+            f"task.model_digest = '{digest}' is not set; "
+            "task.columns is not set: features are 2 columns in the file's order, SHA-256 9ab9de25768ac172"
         )
     assert not (here / "state").exists()
     made.config(Role.CLIENT).write_text(made.config(Role.CLIENT).read_text().replace("csv:{client}", "csv:hospital-1"))

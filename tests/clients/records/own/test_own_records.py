@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from precad.clients.errors import DataError, ExtensionError, MissingDataError, OwnRecordsError
 from precad.clients.records import Records
-from precad.clients.records.own import OwnRecords, as_records, load
+from precad.clients.records.own import OwnRecords, OwnSource, as_records, load
 from precad.clients.records.own.labels import Wanted, targets
 from precad.protos.task.record_fields import Column
 
@@ -72,6 +72,24 @@ def test_columns_are_those_of_the_task_in_its_order(tmp_path: Path) -> None:
     columns = (Column(name="age", mean=50.0, std=20.0, missing=60.0), Column(name="sex", categories=["m", "f"]))
     found = load(described("csv:patients.csv", tmp_path, columns=columns))
     require_same(found, np.array([[-0.5, 0, 1], [0.5, 1, 0]]), np.array([0, 1]))
+
+
+def test_clients_whose_columns_are_in_another_order_are_told_so(tmp_path: Path) -> None:
+    """Without columns of the task: their features would change places without a word."""
+    (tmp_path / "a.csv").write_text("x,y,label\n1,2,0\n3,4,1\n")
+    (tmp_path / "b.csv").write_text("y,x,label\n1,2,0\n3,4,1\n")
+    alike = OwnSource(described=described("csv:{client}.csv", tmp_path, label="label"), clients=("a", "b"))
+    with pytest.raises(DataError, match=r"expected the same columns in the same order.*task\.columns"):
+        alike.load()
+    named = (Column(name="x"), Column(name="y"))
+    agreed = OwnSource(
+        described=described("csv:{client}.csv", tmp_path, label="label", columns=named), clients=("a", "b")
+    )
+    assert agreed.load().train.features.tolist() == [[1, 2], [3, 4], [2, 1], [4, 3]]
+    assert (OwnSource(described=alike.described, clients=("b",)).load().columns, agreed.load().columns) == (
+        ("y", "x"),
+        (),
+    )
 
 
 def test_labels_may_be_numbers(tmp_path: Path) -> None:
