@@ -75,9 +75,7 @@ def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
 
 def _bits(gradients: Sequence[LayerGradients]) -> Tensor:
-    """Return the bits of every record's squared norms by layer and of its gradient, (n, L + d) int64."""
-    squares = [layer.squared_norms() for layer in gradients]
-    ones = torch.ones_like(squares[0])
-    alone = [slice(i, i + 1) for i in range(len(ones))]
-    rows = [layer.weighted_sums(ones, alone) for layer in gradients]
-    return torch.cat([torch.stack(squares, dim=1), *rows], dim=1).cpu().view(torch.int64)
+    """Return the bits of every record's squared norms by layer and of what its gradient is made of, (n, ..) int64."""
+    squares = [layer.squared_norms()[:, None] for layer in gradients]
+    factors = [factor.flatten(start_dim=1) for layer in gradients for factor in layer.factors()]
+    return torch.cat([*squares, *factors], dim=1).cpu().view(torch.int64)

@@ -45,6 +45,14 @@ class LayerGradients(Protocol):
         """sum over the records s of each segment of factors_s g_s; (len(segments), k), float64, in the flat order."""
         ...
 
+    def factors(self) -> tuple[Tensor, ...]:
+        """Return what g_s is made of by products of single entries; (n, ..) each, float64.
+
+        A product of two float64 is rounded in one way. So the bits of these decide those of g_s, which need not be
+        formed to be compared.
+        """
+        ...
+
     def without(self, is_left_out: Tensor) -> LayerGradients:
         """Return these gradients with zero for the records that are left out, (n,) bool."""
         ...
@@ -73,6 +81,10 @@ class Outer:
         if self.has_bias:
             parts.append(segment_products(torch.ones_like(factors)[:, None], weighted, segments)[:, 0])
         return torch.cat(parts, dim=1)
+
+    def factors(self) -> tuple[Tensor, ...]:
+        """See LayerGradients."""
+        return self.a, self.b
 
     def without(self, is_left_out: Tensor) -> Outer:
         """See LayerGradients."""
@@ -106,6 +118,10 @@ class Rows:
                 sums = sums.view(-1, *shape).permute(0, *(1 + axis for axis in axes)).flatten(start_dim=1)
             out.append(sums)
         return torch.cat(out, dim=1)
+
+    def factors(self) -> tuple[Tensor, ...]:
+        """See LayerGradients."""
+        return self.blocks
 
     def without(self, is_left_out: Tensor) -> Rows:
         """See LayerGradients."""

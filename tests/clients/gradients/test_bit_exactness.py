@@ -1,0 +1,86 @@
+"""Hold the comparison of gradients by their factors: it decides every bit of them, and finds one bit that moves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from precad.clients.gradients.bit_exactness import is_bit_exact, made_up_records
+from precad.clients.gradients.layers import LayerGradients, Outer, Rows
+from precad.clients.gradients.probe import probe_labels
+from precad.clients.gradients.record_paths import Path, record_gradients
+from precad.clients.models.losses import CROSS_ENTROPY
+
+N_TILE = 8
+A_CLASS = torch.zeros((), dtype=torch.int64)
+EXAMPLE = torch.zeros(1, 4, 4)
+MODELS = {
+    "linear": nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3)),
+    "images": nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a client's process: with more, kernels of a tile so small depend on the neighbours."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def gradients_of(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
+    return list(record_gradients(Path.ONE_PASS, model, features, labels, CROSS_ENTROPY))
+
+
+def with_factors(layer: LayerGradients, factors: Sequence[Tensor]) -> LayerGradients:
+    """Return the same layer with gradients that are made of other numbers."""
+    if isinstance(layer, Outer):
+        return dataclasses.replace(layer, a=factors[0], b=factors[1])
+    assert isinstance(layer, Rows)
+    return dataclasses.replace(layer, blocks=tuple(factors))
+
+
+def rows_of(gradients: Sequence[LayerGradients]) -> Tensor:
+    """The gradients themselves, formed as training forms a single record's: (n, d)."""
+    ones = torch.ones(N_TILE, dtype=torch.float64)
+    alone = [slice(i, i + 1) for i in range(N_TILE)]
+    return torch.cat([layer.weighted_sums(ones, alone) for layer in gradients], dim=1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equal_factors_make_equal_gradients_in_every_place(name: str) -> None:
+    """The factors of all records in another order give the same rows in that order, to the last bit."""
+    gradients = gradients_of(MODELS[name], made_up_records(EXAMPLE, N_TILE), probe_labels(A_CLASS, N_TILE))
+    order = torch.randperm(N_TILE, generator=torch.Generator().manual_seed(7))
+    moved = [with_factors(layer, [factor[order] for factor in layer.factors()]) for layer in gradients]
+    assert torch.equal(rows_of(moved).view(torch.int64), rows_of(gradients)[order].view(torch.int64))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_bit_of_one_record_in_one_arrangement_is_found(name: str) -> None:
+    """In every factor of every layer, also where the last entry of a record alone moves, by its last bit."""
+    some = gradients_of(MODELS[name], made_up_records(EXAMPLE, 1), probe_labels(A_CLASS, 1))
+    places = [(i, j) for i, layer in enumerate(some) for j in range(len(layer.factors()))]
+
+    def is_found(place: tuple[int, int] | None) -> bool:
+        calls = iter(range(100))
+
+        def take(features: Tensor, labels: Tensor) -> Sequence[LayerGradients]:
+            gradients = gradients_of(MODELS[name], features, labels)
+            if next(calls) == 2 and place is not None:
+                layer, j = gradients[place[0]], place[1]
+                factors = [factor.clone() for factor in layer.factors()]
+                entries = factors[j].flatten(start_dim=1)
+                entries[2, -1] = torch.nextafter(entries[2, -1], entries.new_tensor(torch.inf))
+                gradients[place[0]] = with_factors(layer, factors)
+            return gradients
+
+        return not is_bit_exact(take, EXAMPLE, A_CLASS, n_tile=N_TILE)
+
+    assert not is_found(None)
+    assert [place for place in places if not is_found(place)] == []
