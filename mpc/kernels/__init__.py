@@ -2,12 +2,13 @@
 
 Modules:
 
-    local         the inner loops of the local step, in Numba
-    machine_code  how such loops are compiled, and where that is kept
-    gate          the loops of the native gate and of the top bits, in Numba
-    field         arithmetic of F_p for the equality opening, in Numba
-    prime_field   arithmetic of F_p for mode `proved`, in Numba
-    proofs        the client's wires and the servers' pass in mode `proved`, in Numba
-    wide          operations that Numba has no name for
-    loading       loads them when they are first needed
+    local          the inner loops of the local step, in Numba
+    machine_code   how such loops are compiled, and where that is kept
+    private_cache  the folder that keeps it where the source's own cannot be written
+    gate           the loops of the native gate and of the top bits, in Numba
+    field          arithmetic of F_p for the equality opening, in Numba
+    prime_field    arithmetic of F_p for mode `proved`, in Numba
+    proofs         the client's wires and the servers' pass in mode `proved`, in Numba
+    wide           operations that Numba has no name for
+    loading        loads them when they are first needed
 """

@@ -2,8 +2,9 @@
 
 Compiling takes 2.2 s of one core in all, reading what was kept 0.4. Numba keeps it where Python keeps its bytecode, in
 `__pycache__` beside the source, and under the same trust. Whoever can write there can already make a process run
-anything. It is taken again only for the same source, version of Numba and processor. Where nothing can be written, as
-in an image that is read-only, every process compiles for itself.
+anything. It is taken again only for the same source, version of Numba and processor. Where nothing can be written
+there, as in an image that is read-only, it is kept in a folder of this user's own that nobody else may write to
+(`precad.mpc.kernels.private_cache`). Without such a folder, every process compiles for itself.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from numba import config, njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-config.CACHE_LOCATOR_CLASSES = "InTreeCacheLocator"
-"""Place of the machine code: beside the source and nowhere else. Where that cannot be written, Numba would go on to the
-user's cache folder, which $HOME or $XDG_CACHE_HOME may put under /tmp. Whoever is first there would have us run what
-they left."""
+config.CACHE_LOCATOR_CLASSES = "InTreeCacheLocator,precad.mpc.kernels.private_cache.PrivateCacheLocator"
+"""Places of the machine code: beside the source, or a folder that was found closed to others. Numba's own choice would
+be the user's cache folder unseen, which $HOME or $XDG_CACHE_HOME may put under /tmp. Whoever is first there would have
+us run what they left."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
