@@ -38,7 +38,7 @@ from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer, PeerServicer
 from precad.servers.errors import TaskUnfulfilledError
 from precad.servers.links.credentials import ROLES, Credentials
-from precad.servers.operations.port import operations_port
+from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds import memory
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Randomness

@@ -5,15 +5,14 @@ Paths are relative to the configuration file. Private keys are paths here, never
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from precad.protos.config_path import ConfigPath
+from precad.protos.tls.address import is_loopback, split_address
 from precad.protos.tls.files import TlsFiles, TransportError
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import split_address
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Patience = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
@@ -27,16 +26,6 @@ def _address(value: str) -> str:
     return value
 
 
-def is_loopback(address: str) -> bool:
-    """Return whether nobody outside this machine reaches what listens at HOST:PORT. A name other than localhost may be
-    anything."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def require_own_role(tls: TlsFiles, role: Role) -> None:
     """The certificate that this process shows is one of `role`. Raises TransportError, TlsFileError."""
     found = tls.load().identity
@@ -47,7 +36,7 @@ def require_own_role(tls: TlsFiles, role: Role) -> None:
 class ServerConfig(BaseModel):
     """Settings that every server has."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     listen: Annotated[str, Field(min_length=1)]
     """HOST:PORT to listen on."""

@@ -35,7 +35,7 @@ from precad.servers.door.health import add_health
 from precad.servers.door.operator import StatusServicer
 from precad.servers.door.servicers import check_hello
 from precad.servers.errors import PeerUnreachableError, StoreError
-from precad.servers.operations.port import operations_port
+from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import of_dealer
 from precad.servers.private_files import private_folder
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Randomness

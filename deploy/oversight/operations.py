@@ -35,8 +35,9 @@ from precad.deploy.figures import rounded_up
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_folder import RunFolder
 from precad.dp.accountants.pld import Unit, View
+from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
-from precad.servers.config import ServerConfig, is_loopback
+from precad.servers.config import ServerConfig
 from precad.servers.operations.access import ENVIRONMENT_VARIABLE
 from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status, epsilons_of
 

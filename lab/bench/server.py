@@ -36,9 +36,10 @@ from precad.mpc.sharing import Party
 from precad.mpc.validation import Validated
 from precad.protos.precad.v1 import common_pb2, peer_pb2_grpc
 from precad.protos.task.task import PROTOCOL_VERSION
+from precad.protos.tls.address import with_port
 from precad.protos.tls.files import PinFile, TlsContext, TlsFiles
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import bind_server, dial, with_port
+from precad.protos.tls.transport import bind_server, dial
 from precad.servers.door.servicers import PeerServicer
 from precad.servers.links.credentials import ROLES
 from precad.servers.links.lane import Lane, lane_context

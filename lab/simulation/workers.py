@@ -22,8 +22,8 @@ import joblib
 import torch
 
 from precad.deploy.errors import ConfigError
+from precad.protos.tls.address import split_address
 from precad.protos.tls.files import TransportError
-from precad.protos.tls.transport import split_address
 
 T = TypeVar("T")
 

@@ -2,6 +2,7 @@
 
 Modules:
 
+    address      HOST:PORT, and whether it is free to listen on
     identity     who a certificate says that its holder is
     files        the files of TLS: what a process shows and whom it trusts
     private_key  keys in PEM, in the clear or encrypted

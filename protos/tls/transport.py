@@ -23,14 +23,12 @@ What gRPC 1.85 with BoringSSL does, measured and mostly held fast by the tests:
 from __future__ import annotations
 
 import asyncio
-import errno
-import re
-import socket
 from collections.abc import Sequence
 
 import grpc
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from precad.protos.tls.address import is_loopback, require_free, split_address
 from precad.protos.tls.files import Pins, TlsFiles, TlsMaterial, TransportError, permits, renewable
 from precad.protos.tls.identity import Role, parse_certificate
 from precad.protos.tls.renewable import Source
@@ -62,6 +60,13 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),  # the address is the whole route: no variable of the environment bends it
 )
 """Options of every channel. Message sizes stay at gRPC's 4 MB: what grows with d is streamed in chunks."""
+
+LOOPBACK_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+)
+"""Instead of those, of a channel to this machine itself: an attempt that fails costs no network, and a local run waits
+for all its processes."""
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_concurrent_streams", 16),  # of one connection: nobody parks thousands of calls
@@ -123,25 +128,6 @@ def channel_credentials(ours: TlsMaterial, role: Role, pins: Pins | None = None)
     )
 
 
-_ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)]):([0-9]{1,5})")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port. gRPC reads more into an address (default ports, ports modulo 2^16, schemes); we refuse it.
-
-    Raises: TransportError.
-    """
-    match = _ADDRESS.fullmatch(address)
-    if match is None or int(match[3]) > 65535:
-        raise TransportError(f"address: expected HOST:PORT or [IPV6]:PORT with a port up to 65535, found {address!r}")
-    return match[1] or match[2], int(match[3])
-
-
-def with_port(address: str, port: int) -> str:
-    """Return the address of the same host with another port."""
-    return f"{address.rpartition(':')[0]}:{port}"
-
-
 def dial(address: str, role: Role, tls: Source[TlsMaterial], pinned: Source[Pins] | None = None) -> grpc.aio.Channel:
     """Return a channel to whoever holds `role` at `address`, on the running event loop. It connects on first use.
 
@@ -154,13 +140,14 @@ def dial(address: str, role: Role, tls: Source[TlsMaterial], pinned: Source[Pins
         raise TransportError(f"role: expected a server to dial, found {role}")
     ours, pins = tls.load(), None if pinned is None else pinned.load()
     patience_s = CLIENT_PING_TIMEOUT_S if ours.identity.role is Role.CLIENT else PING_TIMEOUT_S
-    options: tuple[tuple[str, int | str], ...] = (
-        *CHANNEL_OPTIONS,
-        ("grpc.ssl_target_name_override", role.server_name),
-        ("grpc.keepalive_timeout_ms", 1000 * patience_s),
-        ("grpc.http2.ping_timeout_ms", 1000 * patience_s),  # a minute by default, whatever the line above says
-    )
-    return grpc.aio.secure_channel(address, channel_credentials(ours, role, pins), options)
+    options: dict[str, int | str] = {
+        **dict(CHANNEL_OPTIONS),
+        **(dict(LOOPBACK_OPTIONS) if is_loopback(address) else {}),
+        "grpc.ssl_target_name_override": role.server_name,
+        "grpc.keepalive_timeout_ms": 1000 * patience_s,
+        "grpc.http2.ping_timeout_ms": 1000 * patience_s,  # a minute by default, whatever the line above says
+    }
+    return grpc.aio.secure_channel(address, channel_credentials(ours, role, pins), tuple(options.items()))
 
 
 def bind_server(
@@ -197,30 +184,6 @@ async def stop_server(server: grpc.aio.Server, grace_s: float) -> None:
     handlers = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == HANDLER_NAME]
     if handlers:
         await asyncio.wait(handlers, timeout=HANDLERS_END_S)
-
-
-def require_free(address: str) -> None:
-    """No other process listens on any address that the name stands for.
-
-    gRPC itself goes on when one of several is taken: localhost may be 127.0.0.1, in use, and ::1, free.
-    """
-    host, port = split_address(address)
-    try:
-        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise TransportError(f"address: expected a host to listen on, found {address}: {error.strerror}") from None
-    refusals = []
-    for family, kind, protocol, _, endpoint in resolved:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(endpoint)
-        except OSError as error:
-            refusals.append(error)
-    in_use = [error for error in refusals if error.errno == errno.EADDRINUSE]
-    if in_use or len(refusals) == len(resolved):
-        reason = (in_use or refusals)[0].strerror
-        raise TransportError(f"address: expected a free one to listen on, found {address}: {reason}")
 
 
 _NOT_ISSUED = "its certificate is not the pinned one, or comes from another authority"

@@ -23,9 +23,10 @@ from contextlib import suppress
 
 import structlog
 
+from precad.protos.tls.address import require_free, split_address
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.renewable import Source
-from precad.protos.tls.transport import CONNECT_TIMEOUT_S, require_free, split_address
+from precad.protos.tls.transport import CONNECT_TIMEOUT_S
 from precad.servers.errors import PeerUnreachableError
 from precad.servers.links.lane import Lane, reason_of
 from precad.servers.links.lane_opening import ANSWER_BYTES, CHALLENGE_BYTES, TOKEN_BYTES, answer_to

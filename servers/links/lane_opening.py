@@ -23,9 +23,10 @@ import ssl
 import time
 
 from precad.mpc.errors import MalformedMessageError
+from precad.protos.tls.address import split_address
 from precad.protos.tls.identity import Role
 from precad.protos.tls.renewable import Source
-from precad.protos.tls.transport import CONNECT_TIMEOUT_S, split_address
+from precad.protos.tls.transport import CONNECT_TIMEOUT_S
 from precad.servers.errors import PeerUnreachableError
 from precad.servers.links.lane import Lane, reason_of
 

@@ -35,18 +35,16 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from precad.protos.tls.files import TlsContext, TransportError, switching
-from precad.protos.tls.transport import split_address
-from precad.servers.config import ServerConfig, is_loopback
+from precad.protos.tls.address import is_loopback, split_address
+from precad.protos.tls.files import TransportError
 from precad.servers.operations.access import (
     SESSION_LIFETIME_S,
     BrowserSessions,
     FailureLimit,
     Token,
     address_of,
-    load_token,
 )
-from precad.servers.operations.metrics import CONTENT_TYPE, StatusCollector, expose
+from precad.servers.operations.metrics import CONTENT_TYPE, expose
 from precad.servers.operations.snapshot import CHECKPOINTS
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import Status
@@ -93,29 +91,6 @@ OPEN: Final = frozenset({"/healthz", "/login", "/logout", "/dashboard.css", "/ic
 SAME_SITE: Final = frozenset({"same-origin", "none"})
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 WRONG_TOKEN, TOO_OFTEN = "That is not this server's token.", "Too many wrong tokens. Try again in {wait} s."
-
-
-@asynccontextmanager
-async def operations_port(
-    config: ServerConfig, telemetry: Telemetry, snapshot: Callable[[], Status], state_dir: Path | None = None
-) -> AsyncIterator[None]:
-    """The port, if the configuration has one, until the block ends. state_dir: whose checkpoints it gives out.
-
-    Raises: SetupError, TlsFileError, TransportError.
-    """
-    if config.operations_listen is None:
-        yield
-        return
-    token = load_token(config.operations_token)
-    tls = switching(_contexts(config).renewable()) if config.operations_tls else None
-    telemetry.registry.register(StatusCollector(snapshot))
-    port = OperationsPort(token, telemetry, snapshot, state_dir, is_tls=tls is not None)
-    async with port.listening(config.operations_listen, tls):
-        yield
-
-
-def _contexts(config: ServerConfig) -> TlsContext:
-    return TlsContext(tls=config.tls, pinned=None, server_side=True)
 
 
 class OperationsPort:

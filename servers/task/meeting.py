@@ -26,8 +26,9 @@ from precad.mpc.sharing import Party
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task import PROTOCOL_VERSION, Task
 from precad.protos.task.task_fields import first_difference
+from precad.protos.tls.address import with_port
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import CONNECT_TIMEOUT_S, dial, with_port
+from precad.protos.tls.transport import CONNECT_TIMEOUT_S, dial
 from precad.servers.config import AggregatorConfig
 from precad.servers.door.servicers import PeerServicer
 from precad.servers.links.credentials import ROLES, Credentials

@@ -20,8 +20,8 @@ from aiohttp import web
 
 from precad.deploy.authority import pki
 from precad.deploy.authority.enrolment.tokens import TokenRefusedError, Tokens
+from precad.protos.tls.address import require_free, split_address
 from precad.protos.tls.identity import Identity, fingerprint, parse_certificate
-from precad.protos.tls.transport import require_free, split_address
 from precad.servers.errors import StoreError
 from precad.servers.operations.access import FailureLimit, address_of
 

@@ -28,8 +28,8 @@ import yaml
 from precad.clients.config import ClientConfig
 from precad.deploy import errors
 from precad.deploy.configuration.sections import Deployment, load
+from precad.protos.tls.address import split_address
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import split_address
 from precad.servers.config import AggregatorConfig
 from tests.harness.command_line import require_accepted
 from tests.harness.links import MONITORING, Link, architecture_links

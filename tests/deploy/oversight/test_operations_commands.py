@@ -42,7 +42,8 @@ from precad.deploy.oversight.operations import (
 )
 from precad.protos.tls.identity import Role
 from precad.servers.operations.access import Token, load_token
-from precad.servers.operations.port import OperationsPort, operations_port
+from precad.servers.operations.opening import operations_port
+from precad.servers.operations.port import OperationsPort
 from precad.servers.operations.snapshot import of_dealer
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import AbsentClient, LiveRound, Status

@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.deploy.authority.pki import create_authority, issue
+from precad.protos.tls.address import split_address
 from precad.protos.tls.files import PinFile, TlsFileError, TlsFiles, TransportError
 from precad.protos.tls.identity import (
     Identity,
@@ -53,7 +54,6 @@ from precad.protos.tls.transport import (
     bind_server,
     dial,
     explain,
-    split_address,
 )
 from precad.servers.links.lane import lane_context
 
@@ -442,6 +442,18 @@ def test_nobody_there_is_said_at_once(pki: Pki) -> None:
         assert explain(error, Role.DEALER, address) == f"dealer at {address}: nothing listens there"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("host", "longest_ms"), [("127.0.0.1", 200), ("[::1]", 200), ("192.0.2.1", 2000)])
+def test_a_server_on_this_machine_is_tried_again_soon(
+    pki: Pki, host: str, longest_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local run's processes start together, and each would wait for two seconds of gRPC's after the last try."""
+    given: list[dict[str, int | str]] = []
+    monkeypatch.setattr(grpc.aio, "secure_channel", lambda _address, _credentials, options: given.append(dict(options)))
+    dial(f"{host}:1", Role.DEALER, pki.a)
+    assert given[0]["grpc.max_reconnect_backoff_ms"] == longest_ms
+    assert given[0]["grpc.ssl_target_name_override"] == Role.DEALER.server_name
 
 
 # Peers that fall silent

@@ -24,8 +24,9 @@ import structlog
 
 from precad.clients.upload.patience import retry_after_s
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
+from precad.protos.tls.address import split_address
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import SERVER_OPTIONS, bind_server, dial, split_address
+from precad.protos.tls.transport import SERVER_OPTIONS, bind_server, dial
 from precad.servers.door.admission import Admission, TokenBucket, reserve_descriptors
 from precad.servers.door.calls import Context
 from precad.servers.errors import Limit

@@ -33,7 +33,8 @@ from precad.servers.config import DealerConfig
 from precad.servers.errors import RefusalReason, SetupError, SubmissionRefusedError
 from precad.servers.operations import port as port_module
 from precad.servers.operations.access import MAX_FAILURES, RECOVERY_S, BrowserSessions, FailureLimit, Token, load_token
-from precad.servers.operations.port import MAX_STREAMS, OperationsPort, operations_port
+from precad.servers.operations.opening import operations_port
+from precad.servers.operations.port import MAX_STREAMS, OperationsPort
 from precad.servers.operations.snapshot import of_dealer
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.states import Collecting, Selecting
