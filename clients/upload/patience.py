@@ -15,9 +15,13 @@ from typing import TypeVar
 
 import grpc
 
+from precad.protos.tls.address import is_loopback
 from precad.protos.tls.transport import RETRY_HINT
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
+LOOPBACK_PAUSE_S_EACH = 0.02
+"""Likewise with a server on this machine, for each of the task's clients, who may all be here. A small run waits for
+nobody; in a large one, LONGEST_PAUSE_S holds."""
 LONGEST_HINT_S = 60.0
 """A server that names a longer time is asked again after this one."""
 CUT_SHORT = "Internal error from Core"
@@ -31,8 +35,11 @@ T = TypeVar("T")
 class Patience:
     """With one server, until its time is up."""
 
-    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
+    def __init__(
+        self, connect_timeout_s: float, reconnect_timeout_s: float, longest_pause_s: float = LONGEST_PAUSE_S
+    ) -> None:
         self._reconnect_timeout_s = reconnect_timeout_s
+        self._longest_pause_s = longest_pause_s
         self._deadline: float | None = time.monotonic() + connect_timeout_s
         self._longest_s = FIRST_PAUSE_S
         self.was_just_lost = False
@@ -49,9 +56,16 @@ class Patience:
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             return None
-        longest_s, self._longest_s = self._longest_s, min(2 * self._longest_s, LONGEST_PAUSE_S)
+        longest_s, self._longest_s = self._longest_s, min(2 * self._longest_s, self._longest_pause_s)
         pause_s = min(left_s, random.uniform(longest_s / 2, longest_s))  # noqa: S311 - hides nothing
         return max(pause_s, retry_after_s * random.uniform(1.0, 1.5))  # noqa: S311
+
+
+def longest_pause_s(address: str, n_clients: int) -> float:
+    """Return how long a client of so many may pause before it asks the server at `address` again."""
+    if not is_loopback(address):
+        return LONGEST_PAUSE_S
+    return min(max(FIRST_PAUSE_S, LOOPBACK_PAUSE_S_EACH * n_clients), LONGEST_PAUSE_S)
 
 
 def retry_after_s(error: grpc.aio.AioRpcError) -> float | None:

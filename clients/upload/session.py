@@ -32,7 +32,7 @@ from precad.clients.errors import (
 from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload.links import Links
-from precad.clients.upload.patience import Patience, retry_after_s, until_admitted
+from precad.clients.upload.patience import Patience, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.ring import RingArray
@@ -149,7 +149,8 @@ class ClientSession:
 
         Raises the reason of the last loss when the server has been away for too long.
         """
-        patience = Patience(self._connect_timeout_s, self._reconnect_timeout_s)
+        longest_s = longest_pause_s(self._addresses[server], len(self.task.clients))
+        patience = Patience(self._connect_timeout_s, self._reconnect_timeout_s, longest_s)
         said = ""
         while True:
             try:

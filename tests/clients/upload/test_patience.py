@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from precad.clients.upload.patience import LONGEST_HINT_S, Patience, retry_after_s, until_admitted
+from precad.clients.upload.patience import LONGEST_HINT_S, Patience, longest_pause_s, retry_after_s, until_admitted
 from precad.protos.tls.transport import RETRY_HINT
 from tests.harness.harness import asynchronous
 
@@ -95,3 +95,22 @@ def test_a_thousand_clients_do_not_come_back_at_once() -> None:
     pauses: list[Any] = [Patience(60.0, 0.0).next_pause_s(10.0) for _ in range(1000)]
     assert 10.0 <= min(pauses) < 10.5
     assert 14.5 < max(pauses) <= 15.0
+
+
+@pytest.mark.parametrize(
+    ("address", "n_clients", "longest_s"),
+    [
+        ("127.0.0.1:7001", 8, 0.2),
+        ("localhost:7001", 50, 1.0),
+        ("[::1]:7001", 10_000, 2.0),
+        ("aggregator-a.example:7001", 8, 2.0),
+        ("192.0.2.1:7001", 8, 2.0),
+    ],
+)
+def test_a_server_on_this_machine_is_asked_more_often_by_few_clients(
+    address: str, n_clients: int, longest_s: float
+) -> None:
+    assert longest_pause_s(address, n_clients) == pytest.approx(longest_s)
+    patience = Patience(60.0, 0.0, longest_pause_s(address, n_clients))
+    pauses = [patience.next_pause_s() for _ in range(20)]
+    assert all(pause is not None and pause <= longest_s for pause in pauses)
