@@ -56,7 +56,7 @@ _OF_DATASETS: Final = ("dataset", "classes", "download")
 class ClientConfig(BaseModel):
     """The clients of one process, or of one machine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     certificates: ConfigPath
     """Folder with one sub-folder per client id, holding `cert.pem` and `key.pem`."""

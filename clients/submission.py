@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from precad.clients.errors import ProtocolError
 from precad.mpc import ring, sharing
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.held import DIGEST_BYTES, mask_seed_digest
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2

@@ -20,13 +20,8 @@ Exit codes:
 
 from __future__ import annotations
 
-from precad.clients import errors as client_errors
-from precad.deploy.authority.pki import PkiError
-from precad.dp.errors import DpError
-from precad.mpc.errors import ChannelClosedError, EngineUnavailableError, GateUnavailableError, MpcError, ParameterError
-from precad.protos.tls.files import TransportError
-from precad.protos.tls.identity import IdentityError
-from precad.servers import errors as server_errors
+import functools
+from typing import Final
 
 SUCCESS, FAILURE, INVALID_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -59,41 +54,58 @@ class InterruptedRunError(DeployError):
     """The operator interrupted the run; every process was stopped."""
 
 
-EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (ConfigError, INVALID_INPUT),
-    (UnfulfilledError, REFUSED),
-    (ExportRefusedError, REFUSED),
-    (InterruptedRunError, INTERRUPTED),
-    (server_errors.StoppedError, SUCCESS),
-    (client_errors.StoppedError, SUCCESS),
-    (server_errors.SetupError, INVALID_INPUT),
-    (server_errors.PeerUnreachableError, UNREACHABLE),
-    (server_errors.LeadLostError, UNREACHABLE),
-    (client_errors.ServerUnreachableError, UNREACHABLE),
-    (client_errors.TaskEndedError, UNREACHABLE),
-    (ChannelClosedError, UNREACHABLE),
-    (GateUnavailableError, INVALID_INPUT),
-    (EngineUnavailableError, INVALID_INPUT),
-    (ParameterError, INVALID_INPUT),
-    (TransportError, INVALID_INPUT),
-    (PkiError, INVALID_INPUT),
-    (IdentityError, INVALID_INPUT),
-    (client_errors.ArgumentError, INVALID_INPUT),
-    (client_errors.RecordMixingLayerError, INVALID_INPUT),
-    (client_errors.DropoutLayerError, INVALID_INPUT),
-    (client_errors.UnsteadyModelError, INVALID_INPUT),
-    (server_errors.ServerError, REFUSED),
-    (client_errors.TaskRefusedError, REFUSED),
-    (client_errors.ProtocolError, REFUSED),
-    (client_errors.UploadLimitError, REFUSED),
-    (client_errors.DivergedError, REFUSED),
-    (client_errors.NonFiniteModelError, REFUSED),
-    (client_errors.NonFiniteGradientError, REFUSED),
-    (client_errors.ClientError, FAILURE),
-    (MpcError, REFUSED),
-    (DpError, REFUSED),
-)
-"""Most specific first."""
+_OWN_CODES: Final[dict[type[DeployError], int]] = {
+    ConfigError: INVALID_INPUT,
+    UnfulfilledError: REFUSED,
+    ExportRefusedError: REFUSED,
+    InterruptedRunError: INTERRUPTED,
+}
+
+
+@functools.cache
+def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
+    """Return the codes of the errors that other parts raise, most specific first.
+
+    The parts are imported here, since gRPC and cryptography take longer than to refuse a configuration.
+    """
+    from precad.clients import errors as client_errors
+    from precad.deploy.authority.pki import PkiError
+    from precad.dp.errors import DpError
+    from precad.mpc import errors as mpc_errors
+    from precad.protos.tls.files import TransportError
+    from precad.protos.tls.identity import IdentityError
+    from precad.servers import errors as server_errors
+
+    return (
+        (server_errors.StoppedError, SUCCESS),
+        (client_errors.StoppedError, SUCCESS),
+        (server_errors.SetupError, INVALID_INPUT),
+        (server_errors.PeerUnreachableError, UNREACHABLE),
+        (server_errors.LeadLostError, UNREACHABLE),
+        (client_errors.ServerUnreachableError, UNREACHABLE),
+        (client_errors.TaskEndedError, UNREACHABLE),
+        (mpc_errors.ChannelClosedError, UNREACHABLE),
+        (mpc_errors.GateUnavailableError, INVALID_INPUT),
+        (mpc_errors.EngineUnavailableError, INVALID_INPUT),
+        (mpc_errors.ParameterError, INVALID_INPUT),
+        (TransportError, INVALID_INPUT),
+        (PkiError, INVALID_INPUT),
+        (IdentityError, INVALID_INPUT),
+        (client_errors.ArgumentError, INVALID_INPUT),
+        (client_errors.RecordMixingLayerError, INVALID_INPUT),
+        (client_errors.DropoutLayerError, INVALID_INPUT),
+        (client_errors.UnsteadyModelError, INVALID_INPUT),
+        (server_errors.ServerError, REFUSED),
+        (client_errors.TaskRefusedError, REFUSED),
+        (client_errors.ProtocolError, REFUSED),
+        (client_errors.UploadLimitError, REFUSED),
+        (client_errors.DivergedError, REFUSED),
+        (client_errors.NonFiniteModelError, REFUSED),
+        (client_errors.NonFiniteGradientError, REFUSED),
+        (client_errors.ClientError, FAILURE),
+        (mpc_errors.MpcError, REFUSED),
+        (DpError, REFUSED),
+    )
 
 
 def flag_of(name: str) -> str:
@@ -103,11 +115,15 @@ def flag_of(name: str) -> str:
 
 def is_known(error: Exception) -> bool:
     """Return whether `error` is one that we raise on purpose, with a message for people."""
-    return isinstance(error, (DeployError, *(kind for kind, _ in EXIT_CODES)))
+    if isinstance(error, DeployError):
+        return True
+    return any(isinstance(error, kind) for kind, _ in _codes_below())
 
 
 def exit_code_of(error: Exception) -> int:
     """Return the code that a process ends with because of `error`."""
     if isinstance(error, RunFailedError):
         return error.exit_code
-    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILURE)
+    if isinstance(error, DeployError):
+        return next((code for kind, code in _OWN_CODES.items() if isinstance(error, kind)), FAILURE)
+    return next((code for kind, code in _codes_below() if isinstance(error, kind)), FAILURE)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import tomllib
-from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 COMMANDS: Final = "precad.commands"
 """The group of commands: each a `typer.Typer`, or a function with typer's annotations."""
@@ -28,6 +30,8 @@ def joined(group: str) -> dict[str, metadata.EntryPoint]:
     A checkout's own pyproject.toml goes before what was installed: an editable installation keeps the metadata of the
     day when it was made.
     """
+    from importlib import metadata
+
     declared = {point.name: point for point in metadata.entry_points(group=group)} | _of_checkout(group)
     return {name: point for name, point in declared.items() if _is_there(point.module)}
 
@@ -39,6 +43,8 @@ def _of_checkout(group: str) -> dict[str, metadata.EntryPoint]:
     if project.get("name") != _PROJECT:
         return {}
     declared = project.get("entry-points", {}).get(group, {})
+    from importlib import metadata
+
     return {name: metadata.EntryPoint(name, value, group) for name, value in declared.items()}
 
 

@@ -2,6 +2,7 @@
 
 Modules:
 
+    parameters   the protocol's public constants and choices, without NumPy
     ring         integers modulo 2^64 on int64 arrays
     fixed_point  reals to ring elements and back
     prg          16-byte seeds, domain-separated, expanded by AES-128-CTR

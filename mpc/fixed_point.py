@@ -13,17 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.mpc.errors import NotFiniteError, OverflowsRingError, ParameterError
+from precad.mpc.parameters import DEFAULT_FRAC_BITS, check_frac_bits
 from precad.mpc.ring import RingArray
-
-DEFAULT_FRAC_BITS = 16
-MAX_FRAC_BITS = 40
-
-
-def check_frac_bits(frac_bits: int) -> int:
-    """`frac_bits` itself. Raises ParameterError outside 0..40: more leaves no clip norm that is of use."""
-    if not 0 <= frac_bits <= MAX_FRAC_BITS:
-        raise ParameterError(f"frac_bits must be in 0..{MAX_FRAC_BITS}, got {frac_bits}")
-    return frac_bits
 
 
 def encode(x: NDArray[np.float64], frac_bits: int = DEFAULT_FRAC_BITS) -> RingArray:

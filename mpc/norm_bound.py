@@ -14,8 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from precad.mpc.errors import ParameterError
-from precad.mpc.fixed_point import DEFAULT_FRAC_BITS, check_frac_bits
-from precad.mpc.ring import MODULUS
+from precad.mpc.parameters import DEFAULT_FRAC_BITS, MODULUS, check_frac_bits
 
 WINDOW_BITS = 29
 WINDOW = 1 << WINDOW_BITS

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.mpc.errors import MalformedMessageError
+from precad.mpc.parameters import MODULUS
 
-MODULUS = 1 << 64
 WORD_BYTES, WORD_BITS = 8, 64
 
 RingArray: TypeAlias = NDArray[np.int64]

@@ -11,7 +11,6 @@ Either way a submission ends as (b, a_A, a_B) with X = b + a_A + a_B, and every 
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -25,13 +24,6 @@ from precad.mpc.ring import RingArray
 
 Party: TypeAlias = Literal[0, 1]
 """0 is aggregation server A, 1 is B."""
-
-
-class Mode(enum.StrEnum):
-    """The wire form of a submission."""
-
-    MASKED = "masked"
-    SHARES = "shares"
 
 
 def mask_key(mask_seed: Seed, label: Label) -> Seed:

@@ -1,14 +1,15 @@
 """The command line's own commands, and beside them those that join by entry points.
 
-A joined command is imported when it is called or listed in the help, never before: a server starts without it.
+A command is imported when it is called or listed in the help, never before: a server starts without the others, and a
+fault in a configuration is told without them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -18,6 +19,28 @@ from precad.deploy.cli.common import exit_codes
 from precad.deploy.errors import ConfigError
 from precad.deploy.joined import COMMANDS, joined
 
+if TYPE_CHECKING:
+    from importlib import metadata
+
+OWN: Final = {
+    "demo": "local:demo",
+    "run": "local:run",
+    "client": "roles:client",
+    "status": "operations:status",
+    "watch": "operations:watch",
+    "check": "setup:check",
+    "initial-model": "setup:initial_model",
+    "enrol": "enrolment:enrol",
+    "account": "account:account",
+    "certify": "certify:certify",
+    "report": "report:report",
+    "export": "export:export",
+    "verify-export": "export:verify_export",
+    "serve": "roles:serve_app",
+    "pki": "enrolment:pki_app",  # which adds to the commands of `precad.deploy.cli.pki`
+    "audit": "audit:audit_app",
+}
+"""The product's commands, in the help's order: the module of `precad.deploy.cli` and its object."""
 LABORATORY: Final = ("simulate", "bench", "experiment")
 """The laboratory's commands, known by name: an installation without them can say what is missing."""
 _BEHIND: Final = {"simulate": "run"}
@@ -25,40 +48,40 @@ _BEHIND: Final = {"simulate": "run"}
 
 
 class Commands(Mapping[str, Any]):
-    """The commands by name, in the help's order. A joined one is imported when it is asked for."""
+    """The commands by name, in the help's order. One is imported when it is asked for."""
 
-    def __init__(self, own: Mapping[str, Any]) -> None:
-        self._own, self._made = own, dict[str, Any]()
+    def __init__(self) -> None:
+        self._made = dict[str, Any]()
 
     @cached_property
     def _joined(self) -> dict[str, metadata.EntryPoint]:
-        return {name: point for name, point in joined(COMMANDS).items() if name not in self._own}
+        return {name: point for name, point in joined(COMMANDS).items() if name not in OWN}
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._own:
-            return self._own[name]
         if name not in self._made:
-            self._made[name] = _command(name, self._joined[name].load())
+            found = _own(name) if name in OWN else self._joined[name].load()
+            self._made[name] = _command(name, found)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        for own in self._own:
+        for own in OWN:
             yield own
             yield from (name for name, place in _BEHIND.items() if place == own and name in self._joined)
-        yield from (name for name in self._joined if _BEHIND.get(name) not in self._own)
+        yield from (name for name in self._joined if _BEHIND.get(name) not in OWN)
 
     def __len__(self) -> int:
-        return len(self._own) + len(self._joined)
+        return len(OWN) + len(self._joined)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own or name in self._joined
+        return name in OWN or name in self._joined
 
 
 class JoinedGroup(TyperGroup):
     """A group of commands that others may join."""
 
     def __init__(self, *, commands: Any = None, **attributes: Any) -> None:
-        lazily: Any = Commands({} if commands is None else commands)  # typer only reads, but asks for a dict
+        assert not commands  # they are all in OWN
+        lazily: Any = Commands()  # typer only reads, but asks for a dict
         super().__init__(commands=lazily, **attributes)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -70,6 +93,12 @@ class JoinedGroup(TyperGroup):
                     f"precad {cmd_name}: expected the laboratory, found none: this installation holds no laboratory"
                 )
         return found
+
+
+def _own(name: str) -> Any:
+    """Import one of the product's commands: a function, or an app of several."""
+    module, _, attribute = OWN[name].partition(":")
+    return getattr(importlib.import_module(f"precad.deploy.cli.{module}"), attribute)
 
 
 def _command(name: str, joined_object: Any) -> Any:

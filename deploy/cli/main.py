@@ -1,29 +1,20 @@
 """The command `precad`.
 
-Figures for programs go to standard output (`--json`), everything for people to standard error. A command imports its
-role's modules when it runs, so that the dealer never waits for PyTorch. The laboratory's commands join by entry points
-(`precad.deploy.joined`).
+Figures for programs go to standard output (`--json`), everything for people to standard error. A command is
+imported when it is called, and imports its role's modules when it runs, so that the dealer never waits for PyTorch. The
+commands are in `precad.deploy.cli.joined_commands`; the laboratory's join by entry points (`precad.deploy.joined`).
 """
 
 from __future__ import annotations
 
 import os
-from importlib import metadata
 from typing import Annotated, NoReturn
 
 import typer
 
-from precad.deploy.cli import enrolment, local, operations, roles, setup
-from precad.deploy.cli.account import account
-from precad.deploy.cli.audit import audit_app
-from precad.deploy.cli.certify import certify
-from precad.deploy.cli.export import export, verify_export
 from precad.deploy.cli.joined_commands import JoinedGroup
-from precad.deploy.cli.pki import pki_app
-from precad.deploy.cli.report import report
 from precad.deploy.cli.standard_output import checked
 from precad.deploy.localhost.processes import SAFE_PATH
-from precad.protos.task.task import PROTOCOL_VERSION
 
 app = typer.Typer(
     name="precad",
@@ -38,6 +29,10 @@ app = typer.Typer(
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
+        from importlib import metadata
+
+        from precad.protos.task.task import PROTOCOL_VERSION
+
         typer.echo(f"precad {metadata.version('precad')}, protocol {PROTOCOL_VERSION}")
         raise typer.Exit
 
@@ -55,17 +50,6 @@ def precad(
     ] = False,
 ) -> None:
     """PRECAD: federated learning that is private and robust, over two servers that need not be trusted alone."""
-
-
-for command in (
-    *(local.demo, local.run, roles.client, operations.status, operations.watch),
-    *(setup.check, setup.initial_model, enrolment.enrol, account, certify, report),
-    *(export, verify_export),
-):
-    app.command()(command)
-app.add_typer(roles.serve_app, name="serve")
-app.add_typer(pki_app, name="pki")
-app.add_typer(audit_app, name="audit")
 
 
 def main() -> NoReturn:

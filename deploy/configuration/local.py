@@ -23,7 +23,6 @@ from precad.clients.own_code import look_in
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
-from precad.mpc.gates import usual_gate
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.target import TARGET, keep_resolved
 from precad.protos.task.task import Task
@@ -67,6 +66,8 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment, Split]:
     """Return the user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers
     of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError."""
+    from precad.mpc.gates import usual_gate
+
     resolved = _merge(_supplied(folder), raw)
     supply_own_records(resolved["client"])
     task = resolved["task"]

@@ -18,8 +18,8 @@ from precad.clients.config import ClientConfig
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.task import Task
+from precad.protos.tls.address import split_address
 from precad.protos.tls.files import TlsFiles, TransportError
-from precad.protos.tls.transport import split_address
 from precad.servers.config import AggregatorConfig, DealerConfig
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ Address = Annotated[str, AfterValidator(_address)]
 class Network(BaseModel):
     """Where the servers are reached: HOST:PORT each."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     aggregator_a: Address
     aggregator_b: Address
@@ -57,7 +57,7 @@ class Network(BaseModel):
 class Aggregators(BaseModel):
     """`[aggregator.a]` and `[aggregator.b]`; a deployment's file holds the one that its owner runs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     a: AggregatorConfig | None = None
     b: AggregatorConfig | None = None
@@ -66,7 +66,7 @@ class Aggregators(BaseModel):
 class OperatorConfig(BaseModel):
     """Describe the operator, who may watch the servers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     certificate: ConfigPath
     key: ConfigPath
@@ -88,7 +88,7 @@ class OperatorConfig(BaseModel):
 class LocalhostConfig(BaseModel):
     """`precad run`: how the roles become processes of one machine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     clients_per_process: Annotated[int, Field(ge=1)] = 1
     """Virtual clients, each with its own certificate and connections, per client process."""
@@ -97,7 +97,7 @@ class LocalhostConfig(BaseModel):
 class Deployment(BaseModel):
     """The whole file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     task: Task
     network: Network

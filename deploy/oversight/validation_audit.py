@@ -20,8 +20,8 @@ from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
+from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 

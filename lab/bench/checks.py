@@ -26,7 +26,7 @@ from precad.mpc.kernels import local as local_kernels
 from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 from precad.mpc.local.step import add_shares, local_sums
 from precad.mpc.norm_bound import NormBound
-from precad.mpc.sharing import Mode
+from precad.mpc.parameters import Mode
 from precad.mpc.tuples.correlations import Block
 from precad.mpc.tuples.held import ServerTuples
 from precad.mpc.validation import Revealed, Validated

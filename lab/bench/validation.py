@@ -25,8 +25,9 @@ from precad.lab.bench.server_pair import PairResult
 from precad.lab.bench.statistics import Spread
 from precad.lab.bench.workload import TASK, Case
 from precad.mpc.gates import GATES
+from precad.mpc.parameters import Mode
 from precad.mpc.ring import WORD_BYTES
-from precad.mpc.sharing import Mode, Party
+from precad.mpc.sharing import Party
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import PROTOCOL_VERSION

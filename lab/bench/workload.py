@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from precad.mpc import fixed_point, sharing
 from precad.mpc.local.step import Words, WritableWords
 from precad.mpc.norm_bound import NormBound
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, RandomBytes, Seed
 from precad.mpc.ring import WORD_BYTES, RingArray
-from precad.mpc.sharing import Mode, Party
+from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import Block
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples

@@ -20,8 +20,8 @@ from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
+from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task

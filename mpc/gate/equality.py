@@ -25,6 +25,7 @@ from precad.mpc.channel import Channel, exchange_alike
 from precad.mpc.errors import CommitmentError, MalformedMessageError, ParameterError
 from precad.mpc.joint_coin import digest
 from precad.mpc.kernels import loading
+from precad.mpc.parameters import MODULUS
 from precad.mpc.prg import Label, Purpose, Seed
 from precad.mpc.ring import WORD_BITS, RingArray
 from precad.mpc.sharing import Party
@@ -45,7 +46,7 @@ def polynomial_hashes(words: RingArray, key: int) -> Elements:
     """sum_j w_j key^(m+1-j) mod p over the words w_1..w_m of each row, unsigned: each is below p, so the map is
     injective. Shapes: (n, m) to (n, 2)."""
     hashes = np.empty((len(words), FIELD_WORDS), dtype=np.uint64)
-    low, high = np.uint64(key & (ring.MODULUS - 1)), np.uint64(key >> WORD_BITS)
+    low, high = np.uint64(key & (MODULUS - 1)), np.uint64(key >> WORD_BITS)
     loading.field().hashes(np.ascontiguousarray(words).view(np.uint64), low, high, hashes)
     return hashes
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.mpc import ring
 from precad.mpc.local.rows import MAX_ROWS
 from precad.mpc.local.step import LocalSums
 from precad.mpc.local.threads import Threads
+from precad.mpc.parameters import MODULUS
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 
@@ -94,4 +94,4 @@ def _empty_buckets(n_clients: int) -> NDArray[np.uint64]:
 
 
 def _words(values: Sequence[int]) -> RingArray:
-    return np.array([value % ring.MODULUS for value in values], dtype=np.uint64).view(np.int64)
+    return np.array([value % MODULUS for value in values], dtype=np.uint64).view(np.int64)

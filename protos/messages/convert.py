@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from precad.mpc import prg, ring
 from precad.mpc.errors import MalformedMessageError, ParameterError
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Purpose, Seed
 from precad.mpc.ring import WORD_BYTES
-from precad.mpc.sharing import Mode, Party
+from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
 from precad.mpc.tuples.held import FIELD_WORDS, BatchShape, Dealt
 from precad.protos.precad.v1 import common_pb2, dealer_pb2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 Argument: TypeAlias = bool | int | float | str
 """A value of a model's argument."""
@@ -16,6 +16,8 @@ Argument: TypeAlias = bool | int | float | str
 
 class LearningFields(BaseModel):
     """A part of `precad.protos.task.task.Task`."""
+
+    model_config = ConfigDict(defer_build=True)
 
     model_arguments: dict[str, bool | int | Annotated[float, Field(allow_inf_nan=False)] | str] = Field(
         default_factory=dict

@@ -20,9 +20,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 RANGE: Final = 2.0**10
 """How far a learnt bound may move from its start, either way. The rule is public, so keeping to it costs nothing."""
@@ -88,6 +89,8 @@ class QuantileRule:
 
     def next_log_ratio(self, log_ratio: float, coordinate: float) -> np.float32:
         """lambda after a round. coordinate: the last one of the round's noisy sum, decoded."""
+        import numpy as np  # here alone, so that whoever reads a task does not wait for it
+
         return np.float32(
             moved(
                 log_ratio,

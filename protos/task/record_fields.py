@@ -17,7 +17,7 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 class Column(BaseModel):
     """One column of a table, and the public constants that turn its cells into features."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     name: Name
     """As the table's header has it."""

@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
-from precad.mpc.sharing import Mode
+from precad.mpc.parameters import Mode
 from precad.protos.task import refusals
 from precad.protos.task.algorithms import (
     DEFAULT,
@@ -64,7 +64,7 @@ _LOG_MARGIN: Final = 64 * math.log(2)
 class Task(RecordFields, LearningFields, ServerStepFields):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "task"
     """Lower-case letters, digits, dots, dashes."""

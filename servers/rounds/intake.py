@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from precad.mpc.local.step import Words, WritableWords
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import WORD_BYTES
-from precad.mpc.sharing import ExpandedShare, Mode, Party
+from precad.mpc.sharing import ExpandedShare, Party
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task import Task

@@ -25,9 +25,9 @@ from precad.mpc.gate import top_bits
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.local.step import Words
 from precad.mpc.opening import open_in_place
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2

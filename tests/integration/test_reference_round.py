@@ -32,8 +32,8 @@ from precad.mpc import fixed_point
 from precad.mpc.channel import memory_pair
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
+from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Mode
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role

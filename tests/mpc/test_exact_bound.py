@@ -14,8 +14,8 @@ from precad.deploy.oversight.validation_audit import audit
 from precad.mpc.fixed_point import exact_squared_norm
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
+from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Mode
 from tests.mpc.sums_of_squares import squares
 
 N_UPDATES = 100_000

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from precad.mpc.errors import EncodingError, NotFiniteError, OverflowsRingError, ParameterError
-from precad.mpc.fixed_point import MAX_FRAC_BITS, decode, encode, encode_within, exact_squared_norm
+from precad.mpc.fixed_point import decode, encode, encode_within, exact_squared_norm
+from precad.mpc.parameters import MAX_FRAC_BITS
 from tests.mpc.ring_strategies import generator, ring_vectors, ring_words
 
 FRAC_BITS = st.integers(0, MAX_FRAC_BITS)

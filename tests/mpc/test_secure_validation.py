@@ -22,8 +22,8 @@ from precad.mpc.errors import ChannelClosedError, CommitmentError, MalformedMess
 from precad.mpc.gate import top_bits
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.norm_bound import NormBound
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Purpose, Seed
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.correlations import CarryShares
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples

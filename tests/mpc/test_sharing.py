@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from precad.mpc import sharing
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Seed
-from precad.mpc.sharing import Mode
 from tests.mpc.fixed_randomness import are_uniform_bytes, random_bytes_of, seeds
 from tests.mpc.ring_strategies import as_ring, ring_vectors, vector_pairs
 from tests.mpc.streams import expand_mask

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from precad.mpc import ring
-from precad.mpc.sharing import Mode
+from precad.mpc.parameters import Mode
 from tests.vectors.transcripts import transcript
 
 CASES = json.loads((Path(__file__).parent.parent / "vectors" / "transcripts.json").read_text())

@@ -8,7 +8,7 @@ from precad.mpc import sharing, validation
 from precad.mpc.channel import run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.norm_bound import NormBound
-from precad.mpc.sharing import Mode
+from precad.mpc.parameters import Mode
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from tests.mpc.attack_vectors import CaseMaker

@@ -23,8 +23,8 @@ from precad.mpc.local import step as local_step
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.norm_bound import NormBound
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import SEED_BYTES, Label, Purpose, RandomBytes, Seed
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
 from precad.mpc.tuples.dealt import deal as deal_batch
 from precad.mpc.tuples.held import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element

@@ -14,8 +14,8 @@ from precad.clients.attacks import InconsistentShares, Late, Replay, WrongLength
 from precad.clients.errors import ArgumentError
 from precad.clients.submission import RoundInvitation, make_submission
 from precad.clients.training.conduct import Honest
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Seed
-from precad.mpc.sharing import Mode
 from tests.harness.harness import small_task
 
 

@@ -17,7 +17,7 @@ from precad.lab.bench import overhead, peer_runs, plots, scale, server_pair, sta
 from precad.lab.bench.errors import PlotUnavailableError, ProcessFailedError
 from precad.lab.bench.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
 from precad.lab.bench.workload import Case
-from precad.mpc.sharing import Mode
+from precad.mpc.parameters import Mode
 from tests.harness.legends import require_clear_of_curves
 from tests.mpc.gate_costs import ROUNDS
 

@@ -14,7 +14,8 @@ from precad.mpc.channel import run_pair
 from precad.mpc.fixed_point import exact_squared_norm
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
-from precad.mpc.sharing import Mode, reconstruct
+from precad.mpc.parameters import Mode
+from precad.mpc.sharing import reconstruct
 from precad.mpc.tuples.correlations import BitBlock
 
 NOWHERE = Path("/nonexistent")

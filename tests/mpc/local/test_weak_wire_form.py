@@ -27,8 +27,8 @@ from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import local_sums
 from precad.mpc.norm_bound import NormBound
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Purpose
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from tests.mpc.fixed_randomness import random_bytes_of

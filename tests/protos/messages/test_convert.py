@@ -15,8 +15,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
 from precad.mpc.errors import MalformedMessageError, ParameterError
+from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Purpose, Seed
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt

@@ -26,8 +26,8 @@ from precad.mpc import opening, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
+from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Mode
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2

@@ -1,0 +1,29 @@
+"""The protocol's public constants and choices, without NumPy: whoever only reads a configuration waits for no array.
+
+The ring is Z_2^64 (`precad.mpc.ring`), its grid has f fractional bits (`precad.mpc.fixed_point`), and a submission has
+one of two wire forms (`precad.mpc.sharing`).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from precad.mpc.errors import ParameterError
+
+MODULUS = 1 << 64
+DEFAULT_FRAC_BITS = 16
+MAX_FRAC_BITS = 40
+
+
+class Mode(enum.StrEnum):
+    """The wire form of a submission."""
+
+    MASKED = "masked"
+    SHARES = "shares"
+
+
+def check_frac_bits(frac_bits: int) -> int:
+    """`frac_bits` itself. Raises ParameterError outside 0..40: more leaves no clip norm that is of use."""
+    if not 0 <= frac_bits <= MAX_FRAC_BITS:
+        raise ParameterError(f"frac_bits must be in 0..{MAX_FRAC_BITS}, got {frac_bits}")
+    return frac_bits
