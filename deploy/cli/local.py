@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say, write_json
-from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.localhost.forks import Forks
+
+if TYPE_CHECKING:
+    from precad.deploy.run_folder import RunFolder
 
 Dashboard = Annotated[
     bool, typer.Option("--dashboard", help="Give every server a dashboard on this machine, and say where.")
@@ -28,23 +31,40 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train on the bundled digits across real processes, two malicious clients included."""
+    forks = Forks()  # loads the children's code while we load ours: here, no file of the user's may be at fault
     from precad.deploy.configuration.demo import demo_config
 
     raw = partial(demo_config, n_clients=clients, rounds=rounds, seed=seed)
-    _run_local(raw, output, dashboard=dashboard, as_json=as_json)
+    _run_local(raw, output, dashboard=dashboard, as_json=as_json, forks=forks)
 
 
 def run(config: ConfigFile, output: Output = None, dashboard: Dashboard = False, as_json: Json = False) -> None:
     """Run a whole deployment on this machine: every role a process of its own."""
-    _run_local(lambda: configuration.read_local(config), output, dashboard=dashboard, as_json=as_json)
+
+    def raw() -> dict[str, Any]:
+        from precad.deploy.configuration.sections import read_local
+
+        return read_local(config)
+
+    _run_local(raw, output, dashboard=dashboard, as_json=as_json)
 
 
-def _run_local(raw: Callable[[], dict[str, Any]], output: Path | None, *, dashboard: bool, as_json: bool) -> None:
-    with exit_codes():
+def _run_local(
+    raw: Callable[[], dict[str, Any]],
+    output: Path | None,
+    *,
+    dashboard: bool,
+    as_json: bool,
+    forks: Forks | None = None,
+) -> None:
+    with exit_codes(), ExitStack() as unless_prepared:
+        if forks is not None:
+            unless_prepared.callback(forks.close)
         settings = raw()
         from precad.deploy.localhost.whole import complete, prepare, require_finite
 
-        local = prepare(settings, output, people, dashboard=dashboard)
+        local = prepare(settings, output, people, dashboard=dashboard, forks=forks)
+        unless_prepared.pop_all()
         from precad.deploy.localhost.summary import print_summary
 
         summary = complete(local)

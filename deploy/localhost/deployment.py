@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,9 +49,10 @@ from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.model_update import learnt_bound
 from precad.protos.task.target import TARGET, said
+from precad.protos.tls.address import require_free
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Identity, Role
-from precad.protos.tls.transport import dial, require_free
+from precad.protos.tls.transport import dial
 from precad.servers.errors import SetupError
 from precad.servers.rounds import memory
 
@@ -58,6 +60,7 @@ _CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 SERVER_ROLES = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
+CERTIFICATES_AT_ONCE = 8
 DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
 _INTERRUPTED = "interrupted; every process was stopped"
@@ -112,12 +115,7 @@ class LocalRun:
         self.folder = RunFolder.create(output)
         self._console = console
         task = self.deployment.task
-        pki.create_authority(self.folder.pki)
-        for role in Role:
-            if role is not Role.CLIENT:
-                pki.issue(self.folder.pki, Identity(role, role.value))
-        for client in task.clients:
-            pki.issue(self.folder.pki, Identity(Role.CLIENT, client))
+        self._issue_certificates()
         np.save(self.folder.initial_model, networks.initial_vector(task))
         self.folder.write_config(resolved)
         if (target := raw["task"].get(TARGET)) is not None:
@@ -129,6 +127,14 @@ class LocalRun:
         self._cost = task_cost(task)
         assert self.deployment.client is not None  # resolve() supplied it
         self._learning = Learning.of_task(task, self.deployment.client.metrics)
+
+    def _issue_certificates(self) -> None:
+        """Make the run's authority, and a certificate for everybody: several at once, as each waits for the disk."""
+        pki.create_authority(self.folder.pki)
+        servers = [Identity(role, role.value) for role in Role if role is not Role.CLIENT]
+        clients = [Identity(Role.CLIENT, client) for client in self.deployment.task.clients]
+        with ThreadPoolExecutor(CERTIFICATES_AT_ONCE) as threads:
+            list(threads.map(partial(pki.issue, self.folder.pki), (*servers, *clients)))
 
     def _open_operations(self) -> None:
         """Make the token of the operations ports, where the run has any, and say where they are."""
@@ -299,7 +305,6 @@ class LocalRun:
     async def _join_records(
         self, inboxes: list[asyncio.Queue[Observation | None]], up: list[asyncio.Event], table: LiveTable
     ) -> None:
-        await asyncio.to_thread(pld.warm_up)  # while the servers start, not when the first round is over
         for event in up:
             await event.wait()
         while True:
@@ -318,6 +323,8 @@ class LocalRun:
             self._progress.metrics.append(metrics)
             self.folder.append_metrics(metrics)
             table.add(metrics)
+            if len(self._progress.metrics) == 1:
+                await asyncio.to_thread(pld.warm_up)  # for the summary: nobody waits for the accountants before
 
     async def _observe(
         self,

@@ -11,8 +11,10 @@ seeded anew. Roles share nothing but code that was loaded before any key, record
 role is started by itself.
 
 What clients need is loaded first, so that they start while the rest is loaded. Messages are JSON, a line each. The
-runner sends {"start": arguments, "log": path} and {"signal": number, "pid": pid}. It gets {"ready": stage} for each
-stage that is loaded and {"ended": pid, "code": code}. A start is answered by {"started": pid}, or by null and "why".
+runner sends {"gate": name} once, {"start": arguments, "log": path} and {"signal": number, "pid": pid}. It gets
+{"ready": stage} for each stage that is loaded and {"ended": pid, "code": code}. A start is answered by
+{"started": pid}, or by null and "why". The gate may be named late: the runner may start this process before it knows
+the configuration.
 """
 
 from __future__ import annotations
@@ -48,25 +50,34 @@ class ForkServer:
         self._runner = runner
         self._received = b""
         self._children: set[int] = set()
-        self._failure = ""
+        self._failure, self._gate = "", ""
         self._woken, self._wake = os.pipe()
         for descriptor in (self._woken, self._wake):
             os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake)
 
-    def arguments_of_child(self, gate: str) -> list[str]:
+    def arguments_of_child(self) -> list[str]:
         """Load the code and serve the runner. Return in each child, with its arguments. Raises SystemExit when the
         runner is gone."""
-        for stage, steps in ((CLIENTS, _of_clients()), (SERVERS, _of_servers(gate))):
-            for load in steps:
+        for load in self._steps():
+            if load is not None:
                 self._load(load)
-                if (arguments := self._serve(0.0)) is not None:
-                    return arguments
-            self._send({"ready": stage})
-        while (arguments := self._serve(None)) is None:
-            pass
-        return arguments
+            if (arguments := self._serve(None if load is None else 0.0)) is not None:
+                return arguments
+        raise AssertionError("there is always a next request to wait for")
+
+    def _steps(self) -> Iterator[Callable[[], object] | None]:
+        """Yield what to load next. None: there is nothing to do until the runner sends something."""
+        yield from _of_clients()
+        self._send({"ready": CLIENTS})
+        yield from _of_servers()
+        while not self._gate:
+            yield None
+        yield partial(_load_gate, self._gate)
+        self._send({"ready": SERVERS})
+        while True:
+            yield None
 
     def _load(self, load: Callable[[], object]) -> None:
         try:
@@ -82,7 +93,9 @@ class ForkServer:
             os.read(self._woken, 4096)
             self._report_ended()
         for request in self._requests() if asked in ready else ():
-            if "start" in request:
+            if "gate" in request:
+                self._gate = request["gate"]
+            elif "start" in request:
                 if self._fork(Path(request["log"])) == 0:
                     return list(request["start"])
             elif request["pid"] in self._children:  # not reaped, so the number is still the child's
@@ -145,21 +158,43 @@ class ForkServer:
 
 
 def _of_clients() -> Iterator[Callable[[], object]]:
-    """Yield the steps that load what a client runs."""
-    for name in (COMMAND_LINE, "precad.clients.process", "precad.deploy.conducts"):
+    """Yield the steps that load what a client runs, beside the command line and the configuration."""
+    for name in ("torch", COMMAND_LINE, "precad.deploy.cli.roles", "precad.clients.process", "precad.deploy.conducts"):
         yield partial(importlib.import_module, name)
+    yield _build_configuration
 
 
-def _of_servers(gate: str) -> Iterator[Callable[[], object]]:
-    """Yield the steps that load what the other roles run: the gate and the compiled loops, too."""
-    for name in ("precad.servers.dealer", "precad.servers.aggregator", "scipy.signal", "scipy.stats"):
+def _build_configuration() -> None:
+    """Build the validators, which every child would otherwise build for itself."""
+    from precad.deploy.configuration.sections import Deployment
+    from precad.protos.task.task import Task
+
+    Deployment.model_rebuild()
+    Task.model_rebuild()
+
+
+_LARGE: Final = (
+    *("grpc", "scipy.special", "scipy.optimize", "scipy.fft", "scipy.interpolate", "scipy.ndimage", "scipy.stats"),
+    *("scipy.signal", "dp_accounting", "llvmlite.binding", "numba"),
+)
+"""Packages of the servers, one by one in the order in which they need one another: clients start in between."""
+
+
+def _of_servers() -> Iterator[Callable[[], object]]:
+    """Yield the steps that load what the other roles run, the compiled loops too."""
+    for name in (*_LARGE, "precad.servers.dealer", "precad.servers.aggregator"):
         yield partial(importlib.import_module, name)
     from precad.dp.accountants import pld
-    from precad.mpc.gates import make_gate
     from precad.mpc.kernels import loading
     from precad.mpc.local.engines import CPU
 
-    yield from (CPU.warm_up, loading.warm_up, partial(make_gate, gate), pld.warm_up)
+    yield from (CPU.warm_up, loading.warm_up, pld.warm_up)
+
+
+def _load_gate(name: str) -> None:
+    from precad.mpc.gates import make_gate
+
+    make_gate(name)
 
 
 def n_threads() -> int:
@@ -195,11 +230,11 @@ def show_as(command: Sequence[str]) -> None:
 
 
 def main() -> NoReturn:
-    """Run as `python -P -m precad.deploy.localhost.fork_server DESCRIPTOR GATE ROOM`."""
-    python, descriptor, gate = sys.orig_argv[0], int(sys.argv[1]), sys.argv[2]
+    """Run as `python -P -m precad.deploy.localhost.fork_server DESCRIPTOR ROOM`."""
+    python, descriptor = sys.orig_argv[0], int(sys.argv[1])
     show_as([python, "-P", "-m", MODULE])
     gc.disable()  # nothing that is loaded becomes garbage
-    arguments = ForkServer(socket.socket(fileno=descriptor)).arguments_of_child(gate)
+    arguments = ForkServer(socket.socket(fileno=descriptor)).arguments_of_child()
     gc.freeze()  # pages that no collection writes to stay shared with the other children
     gc.enable()
     begin_as([python, "-P", "-m", COMMAND_LINE, *arguments])

@@ -33,9 +33,12 @@ GONE: Final = "the fork server ended"
 
 
 class Forks:
-    """A fork server. Starting it takes no time; it then loads the code beside us, the gate's included."""
+    """A fork server. Starting it takes no time; it then loads the code beside us.
 
-    def __init__(self, gate: str) -> None:
+    It loads the gate once `choose_gate` has named one, and is not ready for servers before.
+    """
+
+    def __init__(self, gate: str | None = None) -> None:
         self._lifeline = Lifeline()
         self._socket, theirs = socket.socketpair()
         self._one_start = threading.Lock()
@@ -47,7 +50,7 @@ class Forks:
         self._is_gone = False
         self.refusal = ""
         """Why a child could not be forked, as far as any was asked for."""
-        command = [*isolated_python(), "-m", MODULE, str(theirs.fileno()), gate, "." * ROOM]
+        command = [*isolated_python(), "-m", MODULE, str(theirs.fileno()), "." * ROOM]
         with theirs:
             self._process = subprocess.Popen(
                 command,
@@ -60,6 +63,13 @@ class Forks:
             )
         self._listener = threading.Thread(target=self._listen, name="forks", daemon=True)
         self._listener.start()
+        if gate is not None:
+            self.choose_gate(gate)
+
+    def choose_gate(self, name: str) -> None:
+        """Name the gate that the servers will use."""
+        with self._changed:
+            self._send({"gate": name})
 
     def wait_until_ready(self, stage: str) -> None:
         """Wait until a stage of the server's is loaded, or the server is gone."""

@@ -6,13 +6,12 @@ and in any other thread, the run gets a thread and a loop of its own.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,35 +22,50 @@ from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import UnfulfilledError
 from precad.deploy.localhost.forks import Forks
 from precad.deploy.run_folder import RunFolder, default_output, require_new
-from precad.mpc.gates import require_gate, usual_gate
 
 if TYPE_CHECKING:
     from precad.deploy.localhost.deployment import LocalRun
-FIRST_ROUND_S, FIRST_ROUND_S_EACH = 9.8, 0.36
-"""Seconds to the first round on two cores, and those that each process adds (`precad bench startup`)."""
+FIRST_ROUND_S, FIRST_ROUND_S_EACH = 6.2, 0.23
+"""Seconds to the first round on two idle cores, and those that each process adds.
+
+Estimated: 0.63 of what was measured idle before, the ratio found under load (docs/results/performance.md)."""
 
 
-def prepare(raw: Mapping[str, Any], folder: Path | None, console: Console, *, dashboard: bool = False) -> LocalRun:
-    """Return a validated run that has not begun, in a new folder below `runs/` if none is given. Raises as LocalRun."""
+def prepare(
+    raw: Mapping[str, Any],
+    folder: Path | None,
+    console: Console,
+    *,
+    dashboard: bool = False,
+    forks: Forks | None = None,
+) -> LocalRun:
+    """Return a validated run that has not begun, in a new folder below `runs/` if none is given. Raises as LocalRun.
+
+    `forks` is a fork server that loads already, which the run closes in the end, and its caller if there is no run.
+    """
     if folder is None:
         task = raw.get("task")
         folder = default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task")
     wished = with_operations(raw) if dashboard else raw
     found = draft(wished, RunFolder(folder.absolute()))
+    from precad.mpc.gates import require_gate, usual_gate  # NumPy, for which a faulty configuration does not wait
+
     gate = usual_gate() if found is None or "gate" not in raw["task"] else found.task.gate
     require_gate(gate)
     require_new(folder)
     if found is not None:
         for line in _announced(found, gate):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    forks = Forks(gate)  # loads the children's code while we load ours
-    try:
+    with ExitStack() as unless_prepared:
+        if forks is None:
+            forks = Forks()  # loads the children's code while we load ours
+            unless_prepared.callback(forks.close)
+        forks.choose_gate(gate)
         from precad.deploy.localhost.deployment import LocalRun
 
-        return LocalRun(wished, folder, console, forks=forks)
-    except BaseException:
-        forks.close()
-        raise
+        local = LocalRun(wished, folder, console, forks=forks)
+        unless_prepared.pop_all()
+        return local
 
 
 def _announced(deployment: Deployment, gate: str) -> list[str]:
@@ -73,6 +87,8 @@ def complete(local: LocalRun) -> dict[str, Any]:
 
     Ctrl-C stops every process. Below a running event loop it is a KeyboardInterrupt, as ever in a notebook.
     """
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -83,7 +83,7 @@ def test_the_installed_demo_runs_beside_hostile_folders(installed: Path, hostile
 
     assert (json.loads(made)["ended"], json.loads(made)["gate"]) == ("2 rounds done", "native")
     assert said.splitlines()[:2] == [
-        "starting a dealer, two aggregators and 3 clients in 6 processes: about 12 s to the first round",
+        "starting a dealer, two aggregators and 3 clients in 6 processes: about 8 s to the first round",
         "gate: native, as CrypTen is not installed; `task.gate` chooses one for good",
     ]
 

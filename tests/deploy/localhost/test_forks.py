@@ -51,6 +51,23 @@ server._load(lambda: {}["loops"])
 assert server._fork(None) is None
 print(ours.recv(100).decode(), end="")
 """
+LATE_GATE = """
+import json, socket
+from functools import partial
+from precad.deploy.localhost import fork_server
+ours, theirs = socket.socketpair()
+fork_server._of_clients = fork_server._of_servers = lambda: iter(())
+server = fork_server.ForkServer(theirs)
+steps = server._steps()
+assert next(steps) is next(steps) is None
+print(ours.recv(100).decode(), end="")
+ours.sendall(json.dumps({"gate": "native"}).encode() + b"\\n")
+assert server._serve(5.0) is None
+step = next(steps)
+print(step.func.__name__, *step.args)
+assert next(steps) is None
+print(ours.recv(100).decode(), end="")
+"""
 TWO_DRAWS = """
 import json, os, socket, sys
 import numpy.random
@@ -187,6 +204,12 @@ def test_forks_and_their_server_do_not_outlive_a_killed_runner(tmp_path: Path, a
         finally:
             runner.kill()
     wait_for("both gone", lambda: not is_running(int(server)) and not is_running(int(child)), within_s=30.0)
+
+
+def test_servers_wait_for_their_gate_and_clients_for_nothing() -> None:
+    """The runner starts the fork server before it knows the configuration, and so which gate the servers need."""
+    done = subprocess.run([sys.executable, "-c", LATE_GATE], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ['{"ready": "clients"}', "_load_gate native", '{"ready": "servers"}']
 
 
 def test_without_a_fork_server_a_child_is_an_interpreter_of_its_own(tmp_path: Path) -> None:
