@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from precad.mpc.errors import ParameterError
-from precad.mpc.fixed_point import MAX_FRAC_BITS, check_frac_bits
+from precad.mpc.parameters import MAX_FRAC_BITS, check_frac_bits
 from precad.mpc.proved.field import ELEMENT_BYTES, P
 
 N_ROWS = 64
