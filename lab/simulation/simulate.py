@@ -315,12 +315,12 @@ def _require_same(plan: Plan, config: Path) -> None:
         is_same = _completed(found) == _completed(plan.raw)
     except ConfigError as error:
         raise ConfigError(f"--output: expected a configuration of this version, found {config}: {error}") from None
-    if not is_same:
-        raise ConfigError(f"--output: expected the same configuration, found another in {config}")
     ours, theirs = _section(plan.raw, "app"), _section(found, "app")
     if ours != theirs:  # of objects, which the file cannot hold: digests of records and code
         names = ", ".join(f"app.{name}" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name))
         raise ConfigError(f"--output: expected the same records and code of apps, found others in {config}: {names}")
+    if not is_same:
+        raise ConfigError(f"--output: expected the same configuration, found another in {config}")
 
 
 def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
