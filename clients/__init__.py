@@ -9,6 +9,7 @@ Modules:
     config        what an operator configures
     app           a user's model, records, loss and metrics as one object
     own_code      where modules and files of the user's own are
+    checks        checks of numeric arguments
     errors        what may go wrong, as one tree
     attacks/      malicious clients for experiments
     gradients/    gradients of single records, clipped and summed

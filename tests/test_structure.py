@@ -156,21 +156,7 @@ ROOMS = (
     Room(
         "clients/attacks",
         "mpc protos | . records training",
-        "Malicious clients for experiments: what they do instead of following the protocol. One class a file.",
-    ),
-    Room("clients/attacks/records", "| . records attacks", "Attackers that change the records that they train on."),
-    Room(
-        "clients/attacks/backdoors", "| . records attacks attacks/records", "Attackers that teach the model a backdoor."
-    ),
-    Room("clients/attacks/updates", "mpc protos | . training attacks", "Attackers that change their update."),
-    Room(
-        "clients/attacks/uploads", "mpc protos | . attacks", "Attackers whose update is honest and whose upload is not."
-    ),
-    Room(
-        "clients/attacks^",
-        "| attacks attacks/records attacks/backdoors attacks/updates attacks/uploads",
-        "The attacks by name.",
-        "__init__",
+        "Malicious clients for experiments: what they do instead of following the protocol. One file a family.",
     ),
     Room("deploy/files", "", "Files and folders that appear whole or not at all."),
     Room("deploy/authority", "protos | files", "A private certificate authority, and enrolment by one-time token."),
@@ -226,7 +212,6 @@ ROOMS = (
         "mpc dp clients",
         "Aggregation rules of one server that sees every update, for comparison with PRECAD. One idea a file.",
     ),
-    Room("lab/simulation/attackers", "clients | simulation/rules", "Attackers that see every honest update."),
     Room(
         "lab/simulation",
         "mpc dp protos clients deploy | simulation/rules",
@@ -235,11 +220,11 @@ ROOMS = (
     Room(
         "lab/simulation/algorithms",
         "mpc dp protos clients | simulation",
-        "The training algorithms that a simulation knows: PRECAD, and what it is compared with. One class a file.",
+        "The training algorithms that a simulation knows: PRECAD, and what it is compared with. One idea a file.",
     ),
     Room(
         "lab/simulation^",
-        "dp protos servers clients deploy | simulation/rules simulation/attackers simulation simulation/algorithms",
+        "dp protos servers clients deploy | simulation/rules simulation simulation/algorithms",
         "A whole training in one process, for as many seeds as asked for.",
         "__init__ simulation simulate apps shown reported replay",
     ),
@@ -267,7 +252,7 @@ ROOMS = (
     Room("lab/papers/naseri", "deploy | simulation papers", "Experiments of Naseri et al.'s paper."),
     Room(
         "lab/papers/xie",
-        "dp protos clients deploy | simulation/rules simulation/attackers simulation simulation^ papers",
+        "dp protos clients deploy | simulation/rules simulation simulation^ papers",
         "Experiments of Xie et al.'s paper.",
     ),
     Room(

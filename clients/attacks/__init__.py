@@ -1,12 +1,12 @@
-"""Malicious clients for experiments: what they do instead of following the protocol. One class a file.
+"""Malicious clients for experiments: what they do instead of following the protocol. One file a family.
 
 Modules:
 
-    attack      the base of all attacks: a conduct that deviates somewhere on the way from records to upload
-    backdoors/  attackers that teach the model a backdoor
-    records/    attackers that change the records that they train on
-    updates/    attackers that change their update
-    uploads/    attackers whose update is honest and whose upload is not
+    attack     the base of all attacks: a conduct that deviates somewhere on the way from records to upload
+    backdoors  attackers that teach the model a backdoor
+    records    attackers that change the records that they train on
+    updates    attackers that change their update
+    uploads    attackers whose update is honest and whose upload is not
 """
 
 from collections.abc import Mapping
@@ -14,27 +14,23 @@ from types import MappingProxyType
 from typing import Final
 
 from precad.clients.attacks.attack import Attack, Knowledge
-from precad.clients.attacks.backdoors.distributed import DistributedBackdoor
-from precad.clients.attacks.backdoors.pixel import PixelBackdoor
-from precad.clients.attacks.backdoors.poisoned_records import PoisonedRecords
-from precad.clients.attacks.backdoors.semantic import SemanticBackdoor
-from precad.clients.attacks.backdoors.triangle import TriangleBackdoor
-from precad.clients.attacks.records.feature_noise import FeatureNoise
-from precad.clients.attacks.records.gaussian_features import GaussianFeatures
-from precad.clients.attacks.records.label_flip import LabelFlip
-from precad.clients.attacks.records.mirrored_labels import MirroredLabels
-from precad.clients.attacks.records.random_labels import RandomLabels
-from precad.clients.attacks.updates.gradient_noise import GradientNoise
-from precad.clients.attacks.updates.no_attack import NoAttack
-from precad.clients.attacks.updates.not_a_number import NotANumber
-from precad.clients.attacks.updates.scaled_model_replacement import ScaledModelReplacement
-from precad.clients.attacks.updates.sign_flip import SignFlip
-from precad.clients.attacks.updates.wrap_around import WrapAround
-from precad.clients.attacks.uploads.forger import Forger
-from precad.clients.attacks.uploads.inconsistent_shares import InconsistentShares
-from precad.clients.attacks.uploads.late import Late
-from precad.clients.attacks.uploads.replay import Replay
-from precad.clients.attacks.uploads.wrong_length import WrongLength
+from precad.clients.attacks.backdoors import (
+    DistributedBackdoor,
+    PixelBackdoor,
+    PoisonedRecords,
+    SemanticBackdoor,
+    TriangleBackdoor,
+)
+from precad.clients.attacks.records import FeatureNoise, GaussianFeatures, LabelFlip, MirroredLabels, RandomLabels
+from precad.clients.attacks.updates import (
+    GradientNoise,
+    NoAttack,
+    NotANumber,
+    ScaledModelReplacement,
+    SignFlip,
+    WrapAround,
+)
+from precad.clients.attacks.uploads import Forger, InconsistentShares, Late, Replay, WrongLength
 
 __all__ = [
     "ATTACKS",

@@ -6,7 +6,7 @@ Before the first round a simulation asks which records only attackers shall have
 (`of_attacker`). Every method has an honest default, so that an attack is one class with the methods that it changes.
 Methods on one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well. An attack that
 needs what only a simulation can hand out says so with `is_simulated_only`. Uploads exist in a deployment alone: an
-attack that changes uploads is a `precad.clients.attacks.uploads.forger.Forger`.
+attack that changes uploads is a `precad.clients.attacks.uploads.Forger`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.clients.errors import NoVictimError
 from precad.clients.records.records import Records
 from precad.clients.training.conduct import Conduct
 from precad.clients.training.projection import project
@@ -111,9 +110,3 @@ class Attack(Conduct):
 def within(vector: Vector, bound: float) -> Vector:
     """Return `vector`, brought into the ball of radius `bound` if it is outside: outside it would be refused."""
     return vector if math.isinf(bound) else project(vector, bound)
-
-
-def require_honest(name: str, known: Knowledge) -> None:
-    """Raises NoVictimError in a round without honest updates, of which this attack is made."""
-    if len(known.honest) == 0:
-        raise NoVictimError(name)

@@ -10,6 +10,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.clients.checks import require_positive
 from precad.clients.errors import ArgumentError
 from precad.clients.records.records import Records
 
@@ -53,8 +54,7 @@ def dirichlet(labels: NDArray[np.int64], n_clients: int, *, alpha: float, seed: 
     Source: Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019, in its form with
     proportions per class (Yurochkin et al., 2019).
     """
-    if not 0 < alpha < np.inf:
-        raise ArgumentError(f"alpha must be positive and finite, got {alpha}")
+    require_positive("alpha", alpha)
     _require_clients(n_clients, len(labels))
     random = np.random.default_rng(seed)
     dealt: list[list[NDArray[np.int64]]] = [[] for _ in range(n_clients)]

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.clients.checks import require_positive
 from precad.clients.errors import ArgumentError
 
 _ROUNDING_SLACK: Final = 2.0**-44
@@ -30,8 +31,7 @@ def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
 
 def shrinkage(vector: NDArray[np.float64], bound: float) -> float:
     """Return the factor of `project`, 1 within the ball. Raises: ArgumentError as there."""
-    if not 0 < bound < math.inf:
-        raise ArgumentError(f"bound must be positive and finite, got {bound}")
+    require_positive("bound", bound)
     norm = _norm(vector)
     if not norm < math.inf:  # this form refuses NaN too
         raise ArgumentError("the vector to project must have a finite norm")

@@ -14,9 +14,9 @@
                      by an entry point
     simulation       A whole training in one process: rounds of one algorithm on virtual clients, from a seed
     two_servers      Algorithm 1, lines 4 and 5, in one process
+    attackers        attackers that see every honest update
     update_clipping  How a trusted server bounds whole updates, and what that costs
     algorithms/      The training algorithms that a simulation knows
-    attackers/       attackers that see every honest update
     rules/           Aggregation rules of one server that sees every update, for comparison with PRECAD. One
                      idea a file
 

@@ -65,13 +65,6 @@ def require_updates(updates: Updates, least: int, why: str) -> int:
     return len(updates)
 
 
-def require_count(name: str, value: int, least: int = 0) -> int:
-    """Return `value`. Raises ArgumentError unless it is an integer >= least."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name} must be an integer >= {least}, got {value}")
-    return value
-
-
 def squared_distances(updates: Updates) -> Updates:
     """Return ||x_i - x_j||^2, (m, m), never negative."""
     gram = updates @ updates.T

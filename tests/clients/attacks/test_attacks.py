@@ -30,7 +30,7 @@ from precad.clients.attacks import (
     TriangleBackdoor,
     WrapAround,
 )
-from precad.clients.attacks.backdoors.semantic import STRIPED_CARS, STRIPED_TEST_CARS
+from precad.clients.attacks.backdoors import STRIPED_CARS, STRIPED_TEST_CARS
 from precad.clients.config import AttackName
 from precad.clients.errors import ArgumentError, NoVictimError
 from precad.clients.records import Records, cifar10
@@ -42,8 +42,8 @@ from precad.lab.simulation.attackers import (
     MaximalDirection,
     MinMax,
     StatOpt,
+    largest_z,
 )
-from precad.lab.simulation.attackers.a_little_is_enough import largest_z
 from precad.lab.simulation.rules import Krum
 
 SCALE_BITS = 16

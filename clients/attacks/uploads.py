@@ -1,0 +1,121 @@
+"""Attackers whose update is honest and whose upload is not, which the servers refuse to count.
+
+They attack the protocol and not the model. None changes the sum of the others' updates, and the round goes on without
+the forger's. A server that can tell by itself what is wrong tells the sender.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from precad.clients.attacks.attack import Attack
+from precad.clients.checks import require_positive
+from precad.clients.errors import ArgumentError
+from precad.clients.submission import Submission
+from precad.mpc.ring import WORD_BYTES
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import common_pb2
+
+
+class Forger(Attack):
+    """Base of what works on uploads."""
+
+    __slots__ = ()
+
+    is_deployed_only: ClassVar[bool] = True
+
+
+def with_payload(submission: Submission, server: int, payload: bytes) -> Submission:
+    """Replace the payload to one server, and its digest in the binding: in order, for that server alone.
+
+    The statement to B, which the client makes of the honest binding, stays.
+    """
+    binding = common_pb2.Binding()
+    binding.CopyFrom(submission.binding)
+    digest = convert.sha256(payload)
+    if server == 0:
+        binding.digest_a, payloads = digest, (payload, submission.payloads[1])
+    else:
+        binding.digest_b = convert.salted_digest(digest, submission.salt)
+        payloads = (submission.payloads[0], payload)
+    return replace(submission, binding=binding, payloads=payloads)
+
+
+@dataclass(frozen=True, slots=True)
+class InconsistentShares(Forger):
+    """Flips a bit of the d words that it uploads, under a binding that fits the flipped words.
+
+    Towards the other server it stands by the honest binding.
+    In the `shares` form B holds one binding and A another: the upload is left out at the lock. In the `masked` form B
+    gets A's upload with a statement that is about another one, and refuses it.
+    Source: ours; what the exchange of bindings is for (docs/reference/protocol.md).
+    """
+
+    name: ClassVar[str] = "inconsistent-shares"
+
+    def on_upload(self, submission: Submission, server: int) -> Submission:
+        """See `Attack.on_upload`."""
+        if server != submission.servers[0]:  # of two uploads the first has the words, the second the seed
+            return submission
+        words = bytearray(submission.payloads[server])
+        words[0] ^= 1
+        return with_payload(submission, server, bytes(words))
+
+
+@dataclass(frozen=True, slots=True)
+class Late(Forger):
+    """Waits for the round's time limit, and `by_s` seconds more, before it uploads.
+
+    Nothing of it counts; what it does is that each of its rounds takes the whole of `submit_timeout_s`.
+    """
+
+    by_s: float = 1.0
+
+    name: ClassVar[str] = "late"
+
+    def __post_init__(self) -> None:
+        """Raises ArgumentError."""
+        require_positive("by_s", self.by_s)
+
+    def delay_s(self, submit_timeout_s: float) -> float:
+        """See `Attack.delay_s`."""
+        return submit_timeout_s + self.by_s
+
+
+@dataclass(slots=True)
+class Replay(Forger):
+    """Uploads, from its second round on, what it made for the round before; in its first it is honest.
+
+    The binding names the round, so that both servers refuse it.
+    """
+
+    name: ClassVar[str] = "replay"
+
+    _latest: Submission | None = field(default=None, init=False, repr=False)
+    _earlier: Submission | None = field(default=None, init=False, repr=False)
+
+    def on_upload(self, submission: Submission, server: int) -> Submission:
+        """See `Attack.on_upload`."""
+        if submission is not self._latest:
+            self._earlier, self._latest = self._latest, submission
+        return self._earlier or submission
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLength(Forger):
+    """Uploads `excess` words too many, or too few where it is negative, to each server, with digests that fit."""
+
+    excess: int = -1
+
+    name: ClassVar[str] = "wrong-length"
+
+    def __post_init__(self) -> None:
+        """Raises ArgumentError for the right length."""
+        if self.excess == 0:
+            raise ArgumentError("excess must not be 0: that is the right length")
+
+    def on_upload(self, submission: Submission, server: int) -> Submission:
+        """See `Attack.on_upload`."""
+        payload, n_bytes = submission.payloads[server], WORD_BYTES * self.excess
+        return with_payload(submission, server, payload + bytes(n_bytes) if n_bytes > 0 else payload[:n_bytes])
