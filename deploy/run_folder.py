@@ -28,7 +28,7 @@ from typing import Any
 import tomli_w
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.files.whole_file import write_whole
+from precad.deploy.files.whole import write_whole
 
 
 @dataclass(frozen=True, slots=True)

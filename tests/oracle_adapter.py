@@ -19,20 +19,16 @@ from precad.dp.accountants import (
     precad_client,
     renyi,
     renyi_accounting,
-    renyi_conversion,
 )
 from precad.dp.certificates import attack_inefficacy, monte_carlo, prediction
 from precad.dp.published import gaussian as published_gaussian
 from precad.dp.published import (
     grid_sensitivity,
-    precad_record,
     propose_test_release,
     renyi_amplification,
-    sampled_gaussian,
     xie,
 )
-from precad.dp.published import precad_client as published_client
-from precad.dp.published import trimmed_sum as published_sum
+from precad.dp.published import precad as published_precad
 from precad.dp.trimmed import ptr_privacy
 
 
@@ -78,15 +74,15 @@ CALLS: dict[str, Callable[..., Any]] = {
     "mu_from_eps_delta": renamed(gaussian_dp.mu_from_eps_delta, eps="epsilon"),
     "gdp_clt": gaussian_dp.gdp_clt,
     # section 4
-    "gdp_mu_precad_server_corrupt": precad_record.gdp_mu_precad_server_corrupt,
-    "gdp_mu_precad_clients_only": precad_record.gdp_mu_precad_clients_only,
-    "gdp_mu_precad_clients_only_corrected": precad_record.gdp_mu_precad_clients_only_corrected,
+    "gdp_mu_precad_server_corrupt": published_precad.gdp_mu_precad_server_corrupt,
+    "gdp_mu_precad_clients_only": published_precad.gdp_mu_precad_clients_only,
+    "gdp_mu_precad_clients_only_corrected": published_precad.gdp_mu_precad_clients_only_corrected,
     "participation_quantile": precad_client.participation_quantile,
     # section 5
     "client_noise_multiplier": precad_client.client_noise_multiplier,
-    "client_level_mu": published_client.client_level_mu,
-    "precad_theorem2_bounds": with_threat(published_client.precad_theorem2_bounds, "K"),
-    "gdp_robust_bounds": published_client.gdp_robust_bounds,
+    "client_level_mu": published_precad.client_level_mu,
+    "precad_theorem2_bounds": with_threat(published_precad.precad_theorem2_bounds, "K"),
+    "gdp_robust_bounds": published_precad.gdp_robust_bounds,
     "group_mixture_delta": group_mixture.group_mixture_delta,
     # section 6
     "fixed_point_record_sensitivity": grid_sensitivity.fixed_point_record_sensitivity,
@@ -114,16 +110,16 @@ CALLS: dict[str, Callable[..., Any]] = {
     "rdp_sgm_two_stage": renyi.rdp_sgm_two_stage,
     "rdp_wor_wbk": renyi_amplification.rdp_wor_wbk,
     "rdp_poisson_blackbox": rdp_poisson_blackbox,
-    "rdp_to_eps_mironov": renyi_conversion.rdp_to_eps_mironov,
-    "rdp_to_eps_balle": renyi_conversion.rdp_to_eps_balle,
-    "rdp_to_eps_optimal": renyi_conversion.rdp_to_eps_optimal,
-    "eps_sgm_rdp": sampled_gaussian.eps_sgm_rdp,
+    "rdp_to_eps_mironov": renyi_accounting.rdp_to_eps_mironov,
+    "rdp_to_eps_balle": renyi_accounting.rdp_to_eps_balle,
+    "rdp_to_eps_optimal": renyi_accounting.rdp_to_eps_optimal,
+    "eps_sgm_rdp": published_gaussian.eps_sgm_rdp,
     # section 11
-    "pld_eps_sgm": sampled_gaussian.pld_eps_sgm,
+    "pld_eps_sgm": published_gaussian.pld_eps_sgm,
     # section 12
     "ptr_threshold": ptr_privacy.ptr_threshold,
-    "tsum_safety_margin": published_sum.tsum_safety_margin,
-    "tsum_local_sensitivity": published_sum.tsum_local_sensitivity,
+    "tsum_safety_margin": propose_test_release.tsum_safety_margin,
+    "tsum_local_sensitivity": propose_test_release.tsum_local_sensitivity,
     "ptr_direct_dp": propose_test_release.ptr_direct_dp,
     "ptr_direct_dp_refined": propose_test_release.ptr_direct_dp_refined,
     "ptr_rdp": propose_test_release.ptr_rdp,

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.deploy.authority import certificate_forms as forms
-from precad.deploy.files.whole_folder import appearing
+from precad.deploy.files.whole import appearing
 from precad.protos.tls import private_key
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Identity, IdentityError, parse_certificate

@@ -24,7 +24,7 @@ from precad.deploy.exporting import formats, signing
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
 from precad.deploy.exporting.finished import FinishedTask, read_finished
 from precad.deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
-from precad.deploy.files.whole_folder import appearing
+from precad.deploy.files.whole import appearing
 from precad.deploy.reporting.certificates import Certificate, certificate_of
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.run_folder import RunFolder

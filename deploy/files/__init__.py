@@ -1,5 +1,4 @@
 """Files and folders that appear whole or not at all.
 
-whole_file    one that appears with everything in it, or not at all
-whole_folder  one that appears with everything in it, or not at all
+whole  a file, and a folder, that appear with everything in them, or not at all
 """

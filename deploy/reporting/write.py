@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.files.whole_file import write_whole
+from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting import page
 from precad.deploy.reporting.certificates import Certificate, certificate_of, with_certificate_note
 from precad.deploy.reporting.charts import Chart, charts_of

@@ -12,7 +12,6 @@ Modules:
     precad_client        the noise that one client's update sees
     levels               users and instances of other trainings
     renyi                Renyi divergences of the basic mechanisms
-    renyi_conversion     from Renyi to (epsilon, delta)
-    renyi_accounting     the best of many orders
+    renyi_accounting     from Renyi to (epsilon, delta): one order, and the best of many
     task_cost            what a task costs by its rounds, against who watches and against who may discard draws
 """

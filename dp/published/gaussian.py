@@ -1,11 +1,23 @@
-"""The Gaussian mechanism as printed: one release, and the trade-off of a test. For comparison alone."""
+"""The Gaussian mechanism as printed: one release, the trade-off of a test, and sampled rounds by one call.
+
+For comparison alone.
+"""
 
 import math
+from collections.abc import Sequence
 
 from scipy.special import ndtr, ndtri
 
 from precad.dp.accountants.gaussian_dp import eps_from_mu
+from precad.dp.accountants.pld import (
+    PldAccountant,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+)
+from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_poisson
+from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.checks import (
+    integral,
     require_delta,
     require_non_negative,
     require_positive,
@@ -41,3 +53,33 @@ def gdp_tradeoff(a: float, mu: float) -> float:
     require_probability("a", a)
     require_non_negative("mu", mu)
     return float(ndtr(-ndtri(a) - mu))
+
+
+def pld_eps_sgm(q: float, sigma: float, T: float, delta: float, visible: float | None = None) -> float:
+    """Epsilon of T rounds of the Poisson(q)-sampled Gaussian by loss distributions, the larger of both directions.
+
+    With visible = w, a round takes place only with probability w, and whether it did is known. Bound.
+    """
+    require_probability("q", q)
+    require_positive("sigma", sigma)
+    T = integral("T", T)
+    require_delta(delta)
+    if visible is None:
+        return PldAccountant().epsilon(SampledGaussian(q, sigma), T, delta)
+    require_probability("visible", visible)
+    return PldAccountant().epsilon(TwoStageSampledGaussian(visible, q, sigma), T, delta)
+
+
+def eps_sgm_rdp(
+    q: float,
+    sigma: float,
+    steps: float,
+    delta: float,
+    method: str = "balle",
+    orders: str | Sequence[float] = "wide",
+) -> float:
+    """Return epsilon of `steps` rounds of the Poisson(q)-sampled Gaussian. Bound, add/remove."""
+    require_probability("q", q)
+    require_positive("sigma", sigma)
+    steps = integral("steps", steps)
+    return eps_from_rdp(lambda alpha: rdp_composed(rdp_sgm_poisson(alpha, q, sigma), steps), delta, method, orders)

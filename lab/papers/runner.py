@@ -31,7 +31,7 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import plain
-from precad.deploy.files.whole_file import write_whole
+from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import simulate
 from precad.lab.simulation.shown import progress_bar, side_by_side
 from precad.lab.simulation.workers import Workers

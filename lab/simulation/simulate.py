@@ -50,7 +50,7 @@ from precad.deploy.configuration.local import (
 )
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError, UnfulfilledError
-from precad.deploy.files.whole_file import write_whole
+from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.shown import progress_bar, side_by_side

@@ -23,7 +23,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.figures import plain, rounded_up
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import PldAccountant, View, round_event
-from precad.dp.published.precad_record import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
+from precad.dp.published.precad import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
 from precad.lab.papers import runner
 from precad.lab.papers.runner import EPOCH, Case, Outcome
 from precad.lab.simulation.workers import Workers

@@ -11,8 +11,8 @@ from scipy.special import ndtri
 from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu, gdp_clt, gdp_composed_mu, mu_from_eps_delta
 from precad.dp.accountants.precad_client import participation_quantile
 from precad.dp.published.gaussian import analytic_gaussian_eps, classical_gaussian_eps, gdp_tradeoff
-from precad.dp.published.precad_client import client_level_mu
-from precad.dp.published.precad_record import (
+from precad.dp.published.precad import (
+    client_level_mu,
     gdp_mu_precad_clients_only,
     gdp_mu_precad_clients_only_corrected,
 )

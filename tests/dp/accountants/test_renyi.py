@@ -9,11 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precad.dp.accountants.renyi import rdp_composed, rdp_gaussian, rdp_laplace, rdp_sgm_poisson, rdp_sgm_two_stage
-from precad.dp.accountants.renyi_accounting import ORDERS, OrderGridWarning, eps_from_rdp
-from precad.dp.accountants.renyi_conversion import rdp_to_eps_balle, rdp_to_eps_mironov, rdp_to_eps_optimal
-from precad.dp.published.gaussian import analytic_gaussian_eps
+from precad.dp.accountants.renyi_accounting import (
+    ORDERS,
+    OrderGridWarning,
+    eps_from_rdp,
+    rdp_to_eps_balle,
+    rdp_to_eps_mironov,
+    rdp_to_eps_optimal,
+)
+from precad.dp.published.gaussian import analytic_gaussian_eps, eps_sgm_rdp
 from precad.dp.published.renyi_amplification import rdp_poisson_blackbox, rdp_wor_wbk
-from precad.dp.published.sampled_gaussian import eps_sgm_rdp
 
 RATES, SIGMAS = st.floats(1e-4, 0.99), st.floats(0.3, 8.0)
 ORDER = st.floats(1.01, 40.0)

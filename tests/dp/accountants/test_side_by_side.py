@@ -17,7 +17,7 @@ from precad.dp.accountants.side_by_side import (
     statement,
 )
 from precad.dp.errors import UnsupportedEventError
-from precad.dp.published.sampled_gaussian import pld_eps_sgm
+from precad.dp.published.gaussian import pld_eps_sgm
 from tests.harness.examples import SMALL_RATE, examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::precad.dp.accountants.renyi_accounting.OrderGridWarning")

@@ -40,7 +40,7 @@ from precad.dp.certificates.prediction import (
     published_epsilon,
     xie_certified_k,
 )
-from precad.dp.published.precad_client import gdp_robust_bounds, precad_theorem2_bounds
+from precad.dp.published.precad import gdp_robust_bounds, precad_theorem2_bounds
 from precad.dp.published.xie import xie_condition_one
 
 TRAINING = Training(SampledGaussian(0.1, 1.8), 3)

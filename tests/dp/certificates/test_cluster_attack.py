@@ -13,8 +13,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binom, norm
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu
-from precad.dp.published.precad_record import gdp_mu_precad_clients_only
-from precad.dp.published.sampled_gaussian import pld_eps_sgm
+from precad.dp.published.gaussian import pld_eps_sgm
+from precad.dp.published.precad import gdp_mu_precad_clients_only
 
 Q, P, T, N_OTHERS, THRESHOLD = 0.1, 0.05, 5000, 599, 15.0
 STD = math.sqrt(2)

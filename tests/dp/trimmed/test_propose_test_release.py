@@ -18,8 +18,9 @@ from precad.dp.published.propose_test_release import (
     ptr_thm44_valid,
     subsampled_ptr_rdp_blackbox,
     subsampled_ptr_rdp_thm44,
+    tsum_local_sensitivity,
+    tsum_safety_margin,
 )
-from precad.dp.published.trimmed_sum import tsum_local_sensitivity, tsum_safety_margin
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease, next_trim_count, release
 from precad.dp.trimmed.ptr_privacy import ptr_threshold, subsampled_ptr_rdp_closed
 from precad.dp.trimmed.trimmed_sum import trimmed_sum

@@ -22,7 +22,7 @@ from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.attack_inefficacy import attackers_needed, xie_corollary_k
 from precad.dp.certificates.attack_simulation import simulate as worst_attack
 from precad.dp.certificates.prediction import Threat, Training, published_epsilon
-from precad.dp.published.precad_client import gdp_robust_bounds
+from precad.dp.published.precad import gdp_robust_bounds
 from precad.lab.papers.xie import attack_cost, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_cost import TAUS
 from precad.lab.papers.xie.attack_levels import LEVELS

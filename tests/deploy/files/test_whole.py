@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from precad.deploy.files.whole_file import write_whole
+from precad.deploy.files.whole import write_whole
 
 KEEPS_WRITING = """
 import sys
 from pathlib import Path
-from precad.deploy.files.whole_file import write_whole
+from precad.deploy.files.whole import write_whole
 path = Path(sys.argv[1])
 for i in range(10**9):
     write_whole(path, bytes([i % 2]) * 4_000_000)

@@ -1,13 +1,32 @@
-"""A folder that appears with everything in it, or not at all."""
+"""Files and folders that appear with everything in them, or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write in one step: whoever looks, or is left with the folder by a killed process, finds the old content or the
+    new.
+
+    Raises OSError; then the old one is there, and nothing else.
+    """
+    half_written = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with half_written.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half_written, path)
+    except BaseException:
+        half_written.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager
