@@ -220,7 +220,7 @@ ROOMS = (
     Room(
         "lab/simulation/algorithms",
         "mpc dp protos clients | simulation",
-        "The training algorithms that a simulation knows: PRECAD, and what it is compared with. One idea a file.",
+        "The training algorithms that a simulation knows: PRECAD, and what it is compared with. One class a file.",
     ),
     Room(
         "lab/simulation^",
