@@ -7,7 +7,8 @@ The legend says of every line whether it is a proved bound, and of every other t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,49 +63,44 @@ def require_plot(path: Path) -> None:
 
 def plot_account(report: Mapping[str, Any], path: Path) -> None:
     """Draw epsilon by round, a panel for each view: what is proved, the limit, and PRECAD's formula."""
-    pyplot = _pyplot()
     found = report["by_round"]
-    figure, axes = pyplot.subplots(1, len(VIEWS), figsize=SIZE, sharey=True, layout="constrained")
-    for axis, (view, who) in zip(axes, VIEWS.items(), strict=True):
-        for name, (label, _, style) in CURVES.items():
-            values = [_number(value) for value in found[view.value][name]]
-            axis.plot(found["rounds"], values, label=label, **style)
-        if (target := report.get("calibrated")) is not None:
-            axis.axhline(target["target_epsilon"], color="0.4", linestyle=":", linewidth=1, label="target")
-        axis.set_title(who if found["is_realised"] else _UNTIL_REALISED[view], fontsize=10)
-        axis.set_xlabel("rounds that the client took part in" if found["is_realised"] else "rounds t")
-        axis.set_xlim(0, max(found["rounds"][-1], 1))
-        axis.grid(visible=True, alpha=0.25)
-    axes[0].set_ylim(bottom=0)
     ends = {view: {name: _number(found[view.value][name][-1]) for name in CURVES} for view in VIEWS}
-    for axis, view in zip(axes, VIEWS, strict=True):
-        _name_ends(axis, ends[view])
-    if all(math.isnan(value) for of_view in ends.values() for value in of_view.values()):
-        axes[0].set_yticks([])
-    axes[0].set_ylabel(f"ε of one record at δ = {report['delta']:g}")
-    figure.suptitle(
-        f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}", fontsize=11
-    )
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
-    _save(pyplot, figure, path)
+    xlabel = "rounds that the client took part in" if found["is_realised"] else "rounds t"
+    with _figure(path, columns=len(VIEWS), sharey=True) as (figure, axes):
+        for axis, (view, who) in zip(axes, VIEWS.items(), strict=True):
+            for name, (label, _, style) in CURVES.items():
+                values = [_number(value) for value in found[view.value][name]]
+                axis.plot(found["rounds"], values, label=label, **style)
+            if (target := report.get("calibrated")) is not None:
+                axis.axhline(target["target_epsilon"], color="0.4", linestyle=":", linewidth=1, label="target")
+            title = who if found["is_realised"] else _UNTIL_REALISED[view]
+            axis.set(title=title, xlabel=xlabel, xlim=(0, max(found["rounds"][-1], 1)))
+            axis.grid(visible=True, alpha=0.25)
+        axes[0].set_ylim(bottom=0)
+        for axis, view in zip(axes, VIEWS, strict=True):
+            _name_ends(axis, ends[view])
+        if all(math.isnan(value) for of_view in ends.values() for value in of_view.values()):
+            axes[0].set_yticks([])
+        axes[0].set_ylabel(f"ε of one record at δ = {report['delta']:g}")
+        figure.suptitle(
+            f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}", fontsize=11
+        )
+        look = {"loc": "outside lower center", "ncols": 2, "fontsize": 9, "frameon": False}
+        figure.legend(*axes[0].get_legend_handles_labels(), **look)
 
 
 def plot_certificates(report: Mapping[str, Any], path: Path) -> None:
     """Draw certified accuracy by number of attackers, one line per method. The planner's frontier is beside it if
     planned. If computed, so is what attackers can do to the expected confidence in the true class."""
-    pyplot = _pyplot()
     panels = [_draw_certified_accuracy]
     panels += [_draw_frontier] if "plan" in report else []
     panels += [_draw_attack_cost] if "attack_cost" in report else []
     rows, columns = (2, 2) if len(panels) > 2 else (1, len(panels))
-    size = (SIZE[0], SIZE[1] * rows)
-    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    for axis, draw in zip(axes.flat, panels, strict=False):
-        draw(axis, report)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    _save(pyplot, figure, path)
+    with _figure(path, rows, columns) as (_, axes):
+        for axis, draw in zip(axes, panels, strict=False):
+            draw(axis, report)
+        for axis in axes[len(panels) :]:
+            axis.remove()
 
 
 def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
@@ -124,14 +120,15 @@ def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
     found = [*report["tolerated"].values(), *({} if estimate is None else estimate["tolerated"]).values()]
     if any(max(tolerated) == report["at_most"] for tolerated in found):
         axis.axvline(last, color="0.4", linestyle=":", linewidth=1, label="more attackers are not looked for")
-    axis.set_xlabel(f"k attackers, who {_WORDS[report['threat']]}")
-    axis.set_ylabel(f"certified accuracy on {len(report['correct'])} samples")
-    axis.set_xlim(0, max(last, 1) + 0.5)
-    axis.set_ylim(0, 1.02)
+    axis.set(
+        title=f"Certified against poisoning\n{_given(report['confidence'])}",
+        xlabel=f"k attackers, who {_WORDS[report['threat']]}",
+        ylabel=f"certified accuracy on {len(report['correct'])} samples",
+        xlim=(0, max(last, 1) + 0.5),
+        ylim=(0, 1.02),
+    )
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.grid(visible=True, alpha=0.25)
-    axis.set_title(f"Certified against poisoning\n{_given(report['confidence'])}", fontsize=10)
-    _legend_below(axis)
+    _finish(axis)
 
 
 def _given(confidence: float | None) -> str:
@@ -157,23 +154,22 @@ def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
         axis.plot(ks, high, **line)
         axis.fill_between(ks, low, high, color=style["color"], alpha=0.06)
     axis.axhline(cost["J"], color="0.3", linewidth=1, linestyle="-.", label=f"without attackers: J = {cost['J']:.3f}")
-    axis.set_title(f"What attackers can do to J\n{note}", fontsize=10)
-    axis.set_xlabel(f"k attackers, who {_WORDS[report['threat']]}")
-    axis.set_ylabel("J, expected confidence in the true class")
-    axis.set_xlim(0, max(ks[-1], 1))
-    axis.set_ylim(0, 1)
+    axis.set(
+        title=f"What attackers can do to J\n{note}",
+        xlabel=f"k attackers, who {_WORDS[report['threat']]}",
+        ylabel="J, expected confidence in the true class",
+        xlim=(0, max(ks[-1], 1)),
+        ylim=(0, 1),
+    )
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.grid(visible=True, alpha=0.25)
-    _legend_below(axis)
+    _finish(axis)
 
 
 def plot_wish(report: Mapping[str, Any], path: Path) -> None:
     """Draw noise over signal by attackers, best plans only; beside it the least sigma of every choice of T and C."""
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
-    _draw_best_plans(axes[0], report)
-    _draw_choices(axes[1], report)
-    _save(pyplot, figure, path)
+    with _figure(path, columns=2) as (_, (left, right)):
+        _draw_best_plans(left, report)
+        _draw_choices(right, report)
 
 
 def _draw_best_plans(axis: Any, report: Mapping[str, Any]) -> None:
@@ -183,11 +179,11 @@ def _draw_best_plans(axis: Any, report: Mapping[str, Any]) -> None:
         for row in report["frontier"]
         if row["plan"] is not None and not isinstance(row["plan"]["noise_to_signal"], str)
     ]
-    axis.set_title(
-        f"The frontier at ε ≤ {wish['epsilon']:g}\nfor {wish['FA']:.3f} against {wish['FB']:.3f}", fontsize=10
+    axis.set(
+        title=f"The frontier at ε ≤ {wish['epsilon']:g}\nfor {wish['FA']:.3f} against {wish['FB']:.3f}",
+        xlabel=f"attackers, who {_WORDS[wish['threat']]}",
+        ylabel="noise over the largest signal, at least",
     )
-    axis.set_xlabel(f"attackers, who {_WORDS[wish['threat']]}")
-    axis.set_ylabel("noise over the largest signal, at least")
     if not drawn:
         axis.text(0.5, 0.5, "no noise reaches one attacker", ha="center", transform=axis.transAxes)
         return
@@ -203,8 +199,7 @@ def _draw_best_plans(axis: Any, report: Mapping[str, Any]) -> None:
     axis.set_xlim(ks[0] / 1.2, ks[-1] * 1.2)
     axis.set_xticks(ks, [str(k) for k in ks])
     _decades(axis)
-    axis.grid(visible=True, alpha=0.25)
-    _legend_below(axis)
+    _finish(axis)
 
 
 def _decades(axis: Any) -> None:
@@ -217,8 +212,10 @@ def _decades(axis: Any) -> None:
 def _draw_choices(axis: Any, report: Mapping[str, Any]) -> None:
     """Draw least sigma by C, one line for each T; by T alone where there is no C to choose. Hollow: out of reach."""
     wish, plans = report["wish"], report["plans"]
-    axis.set_title(f"Least σ for {wish['attackers']} attackers\neach choice of T and C", fontsize=10)
-    axis.set_ylabel("σ, noise of one server over R" if "record_clip" in report["task"] else "σ, noise over S")
+    axis.set(
+        title=f"Least σ for {wish['attackers']} attackers\neach choice of T and C",
+        ylabel="σ, noise of one server over R" if "record_clip" in report["task"] else "σ, noise over S",
+    )
     if not plans:
         axis.text(0.5, 0.5, "none does", ha="center", transform=axis.transAxes)
         return
@@ -244,8 +241,7 @@ def _draw_choices(axis: Any, report: Mapping[str, Any]) -> None:
         axis.plot([], [], "o", color="0.3", markerfacecolor="white", label="out of reach")
     axis.xaxis.set_major_formatter("{x:g}")
     _decades(axis)
-    axis.grid(visible=True, alpha=0.25)
-    axis.legend(fontsize=9, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+    _finish(axis, columns=2)
 
 
 _WORDS: Final = {"add": "join", "replace": "replace benign units"}
@@ -256,9 +252,11 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     plan = report["plan"]
     reached = [row for row in plan["frontier"] if row["least_sigma"] is not None]
     FA, FB = plan["lead"]
-    axis.set_title(f"Least noise for the median prediction\n{FA:.3f} against {FB:.3f}", fontsize=10)
-    axis.set_xlabel(f"attackers, who {_WORDS[report['threat']]}")
-    axis.set_ylabel("σ, noise over the clip of one unit")
+    axis.set(
+        title=f"Least noise for the median prediction\n{FA:.3f} against {FB:.3f}",
+        xlabel=f"attackers, who {_WORDS[report['threat']]}",
+        ylabel="σ, noise over the clip of one unit",
+    )
     if not reached:
         axis.text(0.5, 0.5, "no noise reaches one attacker", ha="center", transform=axis.transAxes)
         return
@@ -278,17 +276,17 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
         axis.annotate(
             text, (row["attackers"], row["least_sigma"]), (5, -11), textcoords="offset points", fontsize=8, color="0.25"
         )
-    axis.set_xlim(ks[0] / 1.2, ks[-1] * 2)
-    axis.set_ylim(min(sigmas) / 1.8, max(sigmas) * 3)
+    axis.set(xlim=(ks[0] / 1.2, ks[-1] * 2), ylim=(min(sigmas) / 1.8, max(sigmas) * 3))
     axis.set_xticks(ks, [str(k) for k in ks])
     axis.minorticks_off()
     axis.yaxis.set_major_formatter("{x:g}")
+    _finish(axis)
+
+
+def _finish(axis: Any, columns: int = 1) -> None:
+    """Draw the grid, and the legend where it covers no curve."""
     axis.grid(visible=True, alpha=0.25)
-    _legend_below(axis)
-
-
-def _legend_below(axis: Any) -> None:
-    axis.legend(fontsize=9, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+    axis.legend(fontsize=9, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.12))
 
 
 def _name_ends(axis: Any, ends: Mapping[str, float]) -> None:
@@ -327,6 +325,17 @@ def _number(value: float | str) -> float:
 def _pyplot() -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises ConfigError."""
     return load_pyplot(ConfigError("--plot needs matplotlib: pip install 'precad[bench]'"))
+
+
+@contextmanager
+def _figure(path: Path, rows: int = 1, columns: int = 1, **looks: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield a figure and its panels, row by row, which the file holds when the block has ended."""
+    pyplot = _pyplot()
+    with pyplot.rc_context({"axes.titlesize": 10}):
+        size = (SIZE[0], SIZE[1] * rows)
+        figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **looks)
+        yield figure, axes.flat
+        _save(pyplot, figure, path)
 
 
 def _save(pyplot: Any, figure: Any, path: Path) -> None:
