@@ -32,8 +32,7 @@ from precad.protos.tls.transport import stop_server
 from precad.servers.config import AggregatorConfig
 from precad.servers.database.replicas import lead, while_leading
 from precad.servers.door import admission
-from precad.servers.door.health import add_health
-from precad.servers.door.operator import ControlServicer
+from precad.servers.door.operator import ControlServicer, add_health
 from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer, PeerServicer
 from precad.servers.errors import TaskUnfulfilledError

@@ -31,8 +31,7 @@ from precad.servers.config import DealerConfig, require_own_role
 from precad.servers.database.replicas import lead, while_leading
 from precad.servers.door.admission import bind
 from precad.servers.door.calls import Context, refusing
-from precad.servers.door.health import add_health
-from precad.servers.door.operator import StatusServicer
+from precad.servers.door.operator import StatusServicer, add_health
 from precad.servers.door.servicers import check_hello
 from precad.servers.errors import PeerUnreachableError, StoreError
 from precad.servers.operations.opening import operations_port

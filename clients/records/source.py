@@ -12,13 +12,11 @@ from precad.clients.config import ClientConfig, DatasetName, PartitionName
 from precad.clients.errors import UnknownNameError
 from precad.clients.records import partitions
 from precad.clients.records.digits import DIGITS_SIDE, digits
-from precad.clients.records.extended_mnist import SPLITS, emnist
-from precad.clients.records.idx import fashion_mnist, mnist
+from precad.clients.records.idx import EMNIST_SPLITS, emnist, fashion_mnist, mnist
 from precad.clients.records.mosaics import cifar10
 from precad.clients.records.partitions import Parts
 from precad.clients.records.records import Records, Split
-from precad.clients.records.sentiment import sentiment140, sentiment140_50k
-from precad.clients.records.tweets import airline_tweets
+from precad.clients.records.tweets import airline_tweets, sentiment140, sentiment140_50k
 
 
 class _Images(Protocol):
@@ -30,7 +28,7 @@ _IMAGES: Final[Mapping[str, _Images]] = MappingProxyType(
         "mnist": mnist,
         "fashion-mnist": fashion_mnist,
         "cifar10": cifar10,
-        **{f"emnist-{name}": partial(emnist, name) for name in SPLITS},
+        **{f"emnist-{name}": partial(emnist, name) for name in EMNIST_SPLITS},
     }
 )
 _TEXTS: Final[Mapping[str, Callable[[], Split]]] = MappingProxyType(

@@ -9,9 +9,8 @@
     federation       The clients of a simulation
     guarantee        What an algorithm guarantees, to whom, against whom
     randomness       Where a simulation's draws come from: a seed, so that a run repeats. It protects nobody
-    replay           Epsilon by round of a simulation, which writes down only the last one
-    reported         Reads the folder of `precad simulate` for a report. It belongs to the laboratory and joins
-                     by an entry point
+    reported         Reads the folder of `precad simulate` for a report, and draws participation again for
+                     epsilon by round. It belongs to the laboratory and joins by an entry point
     simulation       A whole training in one process: rounds of one algorithm on virtual clients, from a seed
     two_servers      Algorithm 1, lines 4 and 5, in one process
     attackers        attackers that see every honest update

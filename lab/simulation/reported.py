@@ -1,28 +1,110 @@
-"""Reads the folder of `precad simulate` for a report. It belongs to the laboratory and joins by an entry point."""
+"""Read the folder of `precad simulate` for a report. It belongs to the laboratory and joins by an entry point.
+
+A simulation writes down its last epsilon only. The draw of clients for a round follows from the seed, so participation
+is drawn again, by the simulation's own function. The algorithm is then asked for its guarantees after any number of
+rounds. The last must be what the summary says.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
 from precad.clients.attacks import PixelBackdoor
 from precad.clients.config import AttackName
+from precad.clients.errors import ArgumentError, MissingDataError
 from precad.deploy.configuration.sections import parse_section, read_toml
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
-from precad.deploy.reporting.runs import Round, Run, RunReader, Statement, Trained, is_import_path
+from precad.deploy.reporting.runs import Round, Run, RunReader, Statement, Trained, is_import_path, names_own
 from precad.deploy.reporting.settings import shown_client, shown_section, shown_task
 from precad.dp.accountants.pld import Unit
-from precad.lab.simulation import SimulationSettings
+from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.lab.simulation.algorithms import ALGORITHMS
-from precad.lab.simulation.replay import with_epsilon_by_round
-from precad.lab.simulation.simulate import client_of
+from precad.lab.simulation.simulate import client_of, resolve
 from precad.protos.task.task import Task
+
+POINTS: Final = 24
+"""Rounds at which epsilon is computed, the last one among them."""
+_TOLERANCE: Final = 1e-6
+"""Relative: what another release of a numerical library may change."""
+
+
+def with_epsilon_by_round(run: Run) -> Run:
+    """Return the run, its statements with their curves where the configuration can be simulated here; else with a note.
+
+    Raises ConfigError where the summary's epsilons are not those of its configuration and seeds.
+    """
+    if (what := names_own(run)) is not None:
+        return _noted(run, f"its configuration names {what}")
+    try:
+        simulation = resolve(_offline(read_toml(run.folder / "config.toml"))).simulation(0)
+    except MissingDataError:
+        return _noted(run, f"its data set, {run.client.dataset}, is not on this machine")
+    except ArgumentError as error:  # a device that is not here, for one
+        return _noted(run, str(error))
+    wanted = _some(max(len(trained.rounds) for trained in run.trainings))
+    by_seed = [_epsilons(simulation, trained, wanted) for trained in run.trainings]
+    return replace(run, statements=tuple(_with_curve(run, i, wanted, by_seed) for i in range(len(run.statements))))
+
+
+def _offline(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration without leave to download its data set: a report asks nobody for anything."""
+    return raw | {"client": {**raw.get("client", {}), "download": False}}
+
+
+def _noted(run: Run, why: str) -> Run:
+    return replace(run, notes=(*run.notes, f"Epsilon by round is not drawn: {why}."))
+
+
+def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -> list[list[float | None]]:
+    """Return epsilon of each guarantee of one seed after each wanted number of rounds; after its end, as at its end."""
+    assert trained.seed is not None  # of a simulation
+    randomness, task = SeededRandomness(trained.seed), simulation.task
+    ids, participation, drawn = sorted(task.clients), Counter[str](), 0
+    found: list[list[float | None]] = []
+    for rounds in wanted:
+        done = min(rounds, len(trained.rounds))
+        for t in range(drawn, done):
+            participation.update(randomness.chosen(t, ids, task.client_rate))
+        drawn = done
+        found.append([guarantee.epsilon for guarantee in simulation.algorithm.guarantees(done, participation)])
+    return found
+
+
+def _some(n: int) -> list[int]:
+    """Return at most POINTS of 1 .. n, evenly spread, with the last one."""
+    return sorted({round(n * i / min(n, POINTS)) for i in range(1, min(n, POINTS) + 1)})
+
+
+def _with_curve(
+    run: Run, i: int, wanted: Sequence[int], by_seed: Sequence[Sequence[Sequence[float | None]]]
+) -> Statement:
+    """Return statement i with the largest epsilon of all seeds by round. Raises ConfigError."""
+    statement, by_round = run.statements[i], list[tuple[int, float]]()
+    for at, rounds in enumerate(wanted):
+        known = [epsilon for seed in by_seed if (epsilon := seed[at][i] if i < len(seed[at]) else None) is not None]
+        if known:
+            by_round.append((rounds, max(known)))
+    last = by_round[-1][1] if by_round else None
+    stated = statement.epsilon if statement.realised is None else statement.realised
+    if wanted and not _is_close(last, stated):
+        raise ConfigError(
+            f"{run.folder}: epsilon against {statement.against:.60}: expected {last!r}, as its configuration and seeds "
+            f"say, found {stated!r}"
+        )
+    return replace(statement, by_round=tuple(by_round))
+
+
+def _is_close(a: float | None, b: float | None) -> bool:
+    return a == b or (a is not None and b is not None and abs(a - b) <= _TOLERANCE * max(a, b))
+
 
 _ALONE: Final = (*get_args(AttackName), PixelBackdoor.name)
 """Attacks that look at nothing but the attacker's own: further attackers do not change what these send."""

@@ -3,10 +3,9 @@
 Modules:
 
     servicers    gRPC in, values out: the services for clients and for the other aggregator
-    operator     the one for the operator
+    operator     those for the operator and for probes: state, rounds, gRPC's health protocol
     admission    what a server takes on at once, and from whom
     connections  how many of each caller
     calls        what every service does with a call that goes wrong
     revocation   clients' certificates that are no longer worth anything
-    health       gRPC's health protocol, on the server's main port
 """

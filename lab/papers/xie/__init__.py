@@ -4,13 +4,11 @@ Modules:
 
     certified_setting   what is trained for it, by which row of the paper
     certified_accuracy  certified accuracy from the models of a case
-    two_classes         which classes are told apart, and by which model
-    public_start        a public model that trainings start from
+    two_classes         which classes are told apart, by which model, and a public start of its training
     defences_shown      the table and the figure of robust accuracy by defence
     attack_levels       who attacks what
     cost_arithmetic     what an attack costs, measured and certified
-    attack_figures      its figures
-    attack_shown        its paragraph and table
+    attack_shown        its paragraph, table and figures
     attack_cost         `precad experiment xie-attack-cost`: Xie et al.'s Figures 4, 5b to 5e, 6b to 6e, 7 and
                         10, what attacks cost
     defences            `precad experiment xie-defences`: Xie et al.'s Sec. 6.2.5 and Table 9, their

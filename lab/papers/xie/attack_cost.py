@@ -36,11 +36,10 @@ from precad.dp.certificates.monte_carlo import hoeffding_radius
 from precad.dp.certificates.prediction import Method, Training, published_epsilon
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
-from precad.lab.papers.xie import attack_figures, attack_shown, insdp_certified, userdp_certified
+from precad.lab.papers.xie import attack_shown, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_levels import LEVELS, Figure, Level
 from precad.lab.papers.xie.cost_arithmetic import Reached, attackers_for, bound_rows, cost_rows, lower_bounds, wanted_by
-from precad.lab.papers.xie.public_start import started
-from precad.lab.papers.xie.two_classes import PAIRS, pair_of
+from precad.lab.papers.xie.two_classes import PAIRS, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.workers import Workers
 
@@ -207,7 +206,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     runner.write(folder, report, outcomes)
     runner.write_rows(folder / "costs.csv", [row for case in cases for row in cost_rows(case)])
     runner.write_rows(folder / "certified.csv", [row for case in cases for row in bound_rows(case)])
-    attack_figures.save(report, folder)
+    attack_shown.save(report, folder)
     return report
 
 

@@ -28,8 +28,7 @@ from precad.dp.certificates.prediction import Method, Threat, published_epsilon
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Outcome
 from precad.lab.papers.xie.certified_setting import Experiment
-from precad.lab.papers.xie.public_start import PublicStart, started
-from precad.lab.papers.xie.two_classes import pair_of
+from precad.lab.papers.xie.two_classes import PublicStart, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.workers import Workers
 

@@ -40,8 +40,7 @@ from precad.lab.papers.runner import Case, Outcome
 from precad.lab.papers.xie import defences_shown, userdp_certified
 from precad.lab.papers.xie.attack_levels import of_clients
 from precad.lab.papers.xie.cost_arithmetic import wanted_by
-from precad.lab.papers.xie.public_start import started
-from precad.lab.papers.xie.two_classes import Pair, pair_of
+from precad.lab.papers.xie.two_classes import Pair, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.attackers import StatOpt
 from precad.lab.simulation.rules import Bulyan, CoordinateMedian, GeometricMedian, Krum, Mean, MultiKrum, TrimmedMean

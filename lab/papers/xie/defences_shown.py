@@ -11,8 +11,7 @@ from rich.console import Console
 from precad.deploy.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
-from precad.lab.papers.xie.public_start import PublicStart
-from precad.lab.papers.xie.two_classes import pair_of
+from precad.lab.papers.xie.two_classes import PublicStart, pair_of
 
 _COLOURS: Final = (*runner.COLOURS, "#999999")
 

@@ -22,7 +22,7 @@ from precad.clients import records as datasets
 from precad.clients.attacks import RandomLabels
 from precad.clients.config import DatasetName
 from precad.clients.errors import ArgumentError, CorruptDataError, DataError, MissingDataError, UnknownNameError
-from precad.clients.records import DataSource, Records, extended_mnist, idx, mosaics, partitions, sentiment, tweets
+from precad.clients.records import DataSource, Records, idx, mosaics, partitions, tweets
 from precad.clients.records import download as downloads
 
 
@@ -403,7 +403,7 @@ def tiny_emnist(tmp_path, monkeypatch):
         name = f"emnist-letters-{half}"
         files[f"{name}-images-idx3-ubyte"] = header + b"".join(column_by_column(images[i]) for i in chosen)
         files[f"{name}-labels-idx1-ubyte"] = idx_bytes(np.array([labels[i] for i in chosen], np.uint8))
-    monkeypatch.setattr(extended_mnist, "SPLITS", {"letters": extended_mnist.EmnistSplit(3, 6, 3, first_label=1)})
+    monkeypatch.setattr(idx, "EMNIST_SPLITS", {"letters": idx.EmnistSplit(3, 6, 3, first_label=1)})
     monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
     (tmp_path / "EMNIST" / "raw").mkdir(parents=True)
     return files, images, np.array(labels) - 1
@@ -429,7 +429,7 @@ def test_emnist_s_images_are_turned_upright_and_classes_count_from_zero(tiny_emn
     files, images, labels = tiny_emnist
     with pytest.raises(MissingDataError, match=r"PRECAD_DATA to a folder that holds EMNIST/raw/gzip.zip, or"):
         datasets.emnist("letters")
-    monkeypatch.setattr(extended_mnist, "ARCHIVE_SHA256", write_emnist(tmp_path, files, as_archive=as_archive))
+    monkeypatch.setattr(idx, "EMNIST_SHA256", write_emnist(tmp_path, files, as_archive=as_archive))
     split = DataSource(dataset="emnist-letters").load()
     assert_array_equal(split.train.features[:, 0], images[:6])
     assert_array_equal(split.test.features[:, 0], images[6:])
@@ -459,7 +459,7 @@ def test_emnist_is_downloaded_where_that_is_allowed(tiny_emnist, tmp_path, monke
 
     def fetch(root, *, train, download, split):
         assert (train, download, split) == (True, True, "letters")
-        monkeypatch.setattr(extended_mnist, "ARCHIVE_SHA256", write_emnist(Path(root), files, as_archive=True))
+        monkeypatch.setattr(idx, "EMNIST_SHA256", write_emnist(Path(root), files, as_archive=True))
         for name, data in files.items():
             (Path(root) / "EMNIST" / "raw" / name).write_bytes(data)
 
@@ -469,7 +469,7 @@ def test_emnist_is_downloaded_where_that_is_allowed(tiny_emnist, tmp_path, monke
 
 def test_emnist_s_splits_have_the_published_sizes():
     """280 000, 145 600, 131 600 and 814 255 characters (nist.gov, The EMNIST Dataset); a name for each."""
-    sizes = {name: split.n_train + split.n_test for name, split in extended_mnist.SPLITS.items()}
+    sizes = {name: split.n_train + split.n_test for name, split in idx.EMNIST_SPLITS.items()}
     assert sizes == {"digits": 280_000, "letters": 145_600, "balanced": 131_600, "byclass": 814_255}
     assert {f"emnist-{name}" for name in sizes} == {name for name in get_args(DatasetName) if name.startswith("emnist")}
 
@@ -497,10 +497,10 @@ def stanford(tmp_path, monkeypatch):
     archive.parent.mkdir()
     monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
 
-    def write(*rows, member=sentiment.MEMBER):
+    def write(*rows, member=tweets.MEMBER):
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             packed.writestr(member, "".join(rows).encode("latin-1"))
-        monkeypatch.setattr(sentiment, "ARCHIVE_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+        monkeypatch.setattr(tweets, "ARCHIVE_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
         return archive
 
     return write
@@ -541,7 +541,7 @@ def test_the_subset_has_no_users(tmp_path, monkeypatch):
     path = tmp_path / "tweets" / "sentiment140_50k.csv.gz"
     path.parent.mkdir()
     path.write_bytes(gzip.compress(text.encode()))
-    monkeypatch.setattr(sentiment, "SUBSET_SHA256", hashlib.sha256(text.encode()).hexdigest())
+    monkeypatch.setattr(tweets, "SUBSET_SHA256", hashlib.sha256(text.encode()).hexdigest())
     monkeypatch.setenv("PRECAD_DATA", str(tmp_path))
     split = datasets.sentiment140_50k()
     assert (len(split.train), len(split.test)) == (16, 4)

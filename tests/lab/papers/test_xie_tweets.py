@@ -20,7 +20,7 @@ from precad.clients.records.tweets import LENGTH
 from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training, published_epsilon
-from precad.lab.papers.xie import attack_cost, public_start, userdp_certified
+from precad.lab.papers.xie import attack_cost, two_classes, userdp_certified
 from precad.lab.papers.xie.attack_levels import LEVELS
 
 
@@ -39,8 +39,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Split:
     monkeypatch.setattr(source, "_TEXTS", {"sentiment140-50k": lambda: private, "airline-tweets": lambda: public})
     row = replace(userdp_certified.TWEETS, n_clients=8, client_rate=0.5, client_records=5, rounds=1)
     monkeypatch.setattr(userdp_certified, "ROWS", {"sentiment140-50k": row})
-    recipe = replace(public_start.RECIPES["sentiment140-50k"], rounds=1, steps=1)
-    monkeypatch.setattr(public_start, "RECIPES", {"sentiment140-50k": recipe})
+    recipe = replace(two_classes.RECIPES["sentiment140-50k"], rounds=1, steps=1)
+    monkeypatch.setattr(two_classes, "RECIPES", {"sentiment140-50k": recipe})
     return private
 
 
