@@ -8,14 +8,13 @@ common to both (`precad.mpc.gate.top_bits`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from precad.mpc.crypten.crypten_gate import CryptenGate, require_crypten
 from precad.mpc.errors import GateUnavailableError
 from precad.mpc.gate.native_gate import CarryGate
 from precad.mpc.gate.top_bits import Gate
 
-GATES: Mapping[str, Callable[[], Gate]] = MappingProxyType({CryptenGate.name: CryptenGate, CarryGate.name: CarryGate})
+GATES: Mapping[str, Callable[[], Gate]] = {CryptenGate.name: CryptenGate, CarryGate.name: CarryGate}
 
 
 def require_gate(name: str) -> None:

@@ -10,7 +10,6 @@ Modules:
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from precad.clients.attacks.attack import Attack, Knowledge
@@ -81,5 +80,5 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     SemanticBackdoor,
     PoisonedRecords,
 )
-ATTACKS: Final[Mapping[str, type[Attack]]] = MappingProxyType({kind.name: kind for kind in _KINDS})
+ATTACKS: Final[Mapping[str, type[Attack]]] = {kind.name: kind for kind in _KINDS}
 """The attacks by the name that a configuration gives them; each value makes one, with its defaults unless told more."""

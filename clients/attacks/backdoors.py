@@ -6,7 +6,6 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -199,13 +198,11 @@ class DistributedBackdoor(TriangleBackdoor):
         return where.reshape(height, width)
 
 
-STRIPED_CARS: Final[Mapping[int, str]] = MappingProxyType(
-    {
+STRIPED_CARS: Final[Mapping[int, str]] = {
         330: "7689bb731af6c992", 568: "ef68a7ba4b3215f0", 3934: "9b95560c1f9fc92f", 12336: "15f8fddd295b0abd",
         30560: "218f4cfb9f783111", 30696: "e9e1a37f8e66605f", 33105: "cf526cd6b30941c0", 33615: "72517610089cd039",
         33907: "7bf0db72b33cacc6", 36848: "6680ff67917987ea", 40713: "fd1c11958ee9c97a", 41706: "ac3b61f11c6744d2",
-    }
-)  # fmt: skip
+    }  # fmt: skip
 """The twelve cars before a wall with vertical stripes: index in CIFAR-10's training batches, and hash. Indices are
 published with the attack's code (utils/params.yaml, poison_type wall). The hash is the beginning of the SHA-256 of the
 image's bytes, channel by channel. It identifies the image in any order of the records."""

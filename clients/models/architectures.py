@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -237,24 +236,22 @@ class Architecture:
     n_logits: int = N_CLASSES
 
 
-ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
-    {
-        "mlp": Architecture(_mlp, (1, 8, 8)),
-        "cnn": Architecture(_cnn, (1, 28, 28)),
-        "cnn-standardised": Architecture(_cnn_standardised, (1, 28, 28)),
-        "cnn-half": Architecture(_cnn_half, (1, 28, 28)),
-        "cnn-binary": Architecture(_cnn_binary, (1, 28, 28)),
-        "cnn-letters": Architecture(partial(_cnn, 26), (1, 28, 28), n_logits=26),
-        "cnn-balanced": Architecture(partial(_cnn, 47), (1, 28, 28), n_logits=47),
-        "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62),
-        "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
-        "cifar": Architecture(_cifar, (3, 32, 32)),
-        "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32)),
-        "cnn-pooled-binary": Architecture(_cnn_pooled_binary, (3, 32, 32)),
-        "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
-        "lstm-binary": Architecture(_lstm_binary, (LENGTH,), is_text=True),
-    }
-)
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "mlp": Architecture(_mlp, (1, 8, 8)),
+    "cnn": Architecture(_cnn, (1, 28, 28)),
+    "cnn-standardised": Architecture(_cnn_standardised, (1, 28, 28)),
+    "cnn-half": Architecture(_cnn_half, (1, 28, 28)),
+    "cnn-binary": Architecture(_cnn_binary, (1, 28, 28)),
+    "cnn-letters": Architecture(partial(_cnn, 26), (1, 28, 28), n_logits=26),
+    "cnn-balanced": Architecture(partial(_cnn, 47), (1, 28, 28), n_logits=47),
+    "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62),
+    "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
+    "cifar": Architecture(_cifar, (3, 32, 32)),
+    "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32)),
+    "cnn-pooled-binary": Architecture(_cnn_pooled_binary, (3, 32, 32)),
+    "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
+    "lstm-binary": Architecture(_lstm_binary, (LENGTH,), is_text=True),
+}
 
 
 def image_side(name: str) -> int | None:

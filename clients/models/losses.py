@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -247,12 +246,10 @@ class OwnLoss(Loss):
 
 
 CROSS_ENTROPY: Final = CrossEntropy()
-LOSSES: Final[Mapping[str, Loss]] = MappingProxyType(
-    {
-        loss.name: loss
-        for loss in (CROSS_ENTROPY, Binary(), MultiLabel(), MeanSquaredError(), Huber(), TokenCrossEntropy())
-    }
-)
+LOSSES: Final[Mapping[str, Loss]] = {
+    loss.name: loss
+    for loss in (CROSS_ENTROPY, Binary(), MultiLabel(), MeanSquaredError(), Huber(), TokenCrossEntropy())
+}
 
 
 def loss_of(wanted: object) -> Loss:

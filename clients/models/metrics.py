@@ -9,7 +9,6 @@ A function takes (outputs, labels), two arrays with a row for each record, and g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, Final, cast
 
 import numpy as np
@@ -50,7 +49,7 @@ def _mae(outputs: Outputs, labels: Labels) -> float:
     return float(np.mean(np.abs(outputs.astype(np.float64).reshape(labels.shape) - labels)))
 
 
-METRICS: Final[Mapping[str, Metric]] = MappingProxyType({"accuracy": accuracy, "mse": _mse, "mae": _mae})
+METRICS: Final[Mapping[str, Metric]] = {"accuracy": accuracy, "mse": _mse, "mae": _mae}
 
 
 def metrics_of(wanted: Iterable[object]) -> dict[str, Metric]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -35,7 +34,7 @@ from precad.clients.records.records import Split, example
 from precad.protos.task.learning import Argument
 from precad.protos.task.task import Task
 
-NO_ARGUMENTS: Final[Mapping[str, Argument]] = MappingProxyType({})
+NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 
 
 def build(

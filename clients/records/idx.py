@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -20,18 +19,16 @@ from precad.clients.records.records import N_CLASSES, Records, Split
 
 _IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 
-SHA256: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        f"MNIST/raw/train-{_IMAGES}": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        f"MNIST/raw/train-{_LABELS}": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        f"MNIST/raw/t10k-{_IMAGES}": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        f"MNIST/raw/t10k-{_LABELS}": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        f"FashionMNIST/raw/train-{_IMAGES}": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        f"FashionMNIST/raw/train-{_LABELS}": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        f"FashionMNIST/raw/t10k-{_IMAGES}": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        f"FashionMNIST/raw/t10k-{_LABELS}": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    }
-)
+SHA256: Final[Mapping[str, str]] = {
+    f"MNIST/raw/train-{_IMAGES}": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    f"MNIST/raw/train-{_LABELS}": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    f"MNIST/raw/t10k-{_IMAGES}": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    f"MNIST/raw/t10k-{_LABELS}": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    f"FashionMNIST/raw/train-{_IMAGES}": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    f"FashionMNIST/raw/train-{_LABELS}": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    f"FashionMNIST/raw/t10k-{_IMAGES}": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    f"FashionMNIST/raw/t10k-{_LABELS}": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
 """Checksums of the unpacked files. The authors published MD5: for MNIST 6bbc9ace.., a25bea73.., 2646ac64..,
 27ae3e4e.. in this order."""
 
@@ -107,14 +104,12 @@ class EmnistSplit:
     """In the files; here, classes count from 0."""
 
 
-EMNIST_SPLITS: Final[Mapping[str, EmnistSplit]] = MappingProxyType(
-    {
-        "digits": EmnistSplit(10, 240_000, 40_000),
-        "letters": EmnistSplit(26, 124_800, 20_800, first_label=1),
-        "balanced": EmnistSplit(47, 112_800, 18_800),
-        "byclass": EmnistSplit(62, 697_932, 116_323),
-    }
-)
+EMNIST_SPLITS: Final[Mapping[str, EmnistSplit]] = {
+    "digits": EmnistSplit(10, 240_000, 40_000),
+    "letters": EmnistSplit(26, 124_800, 20_800, first_label=1),
+    "balanced": EmnistSplit(47, 112_800, 18_800),
+    "byclass": EmnistSplit(62, 697_932, 116_323),
+}
 """`letters` has capital and small letters in one class each, `balanced` those that look alike, `byclass` none."""
 
 

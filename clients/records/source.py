@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Final, Protocol, Self, get_args
 
 from precad.clients.config import ClientConfig, DatasetName, PartitionName
@@ -23,17 +22,17 @@ class _Images(Protocol):
     def __call__(self, *, may_download: bool) -> Split: ...
 
 
-_IMAGES: Final[Mapping[str, _Images]] = MappingProxyType(
-    {
-        "mnist": mnist,
-        "fashion-mnist": fashion_mnist,
-        "cifar10": cifar10,
-        **{f"emnist-{name}": partial(emnist, name) for name in EMNIST_SPLITS},
-    }
-)
-_TEXTS: Final[Mapping[str, Callable[[], Split]]] = MappingProxyType(
-    {"airline-tweets": airline_tweets, "sentiment140": sentiment140, "sentiment140-50k": sentiment140_50k}
-)
+_IMAGES: Final[Mapping[str, _Images]] = {
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    **{f"emnist-{name}": partial(emnist, name) for name in EMNIST_SPLITS},
+}
+_TEXTS: Final[Mapping[str, Callable[[], Split]]] = {
+    "airline-tweets": airline_tweets,
+    "sentiment140": sentiment140,
+    "sentiment140-50k": sentiment140_50k,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, Final, Literal, get_args
 
 import numpy as np
@@ -266,5 +265,5 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     FangTrim,
     MaximalDirection,
 )
-ATTACKERS: Final[Mapping[str, type[Attack]]] = MappingProxyType({**ATTACKS, **{kind.name: kind for kind in _KINDS}})
+ATTACKERS: Final[Mapping[str, type[Attack]]] = {**ATTACKS, **{kind.name: kind for kind in _KINDS}}
 """Every attack that a simulation knows by name: those of `precad.clients.attacks`, and those of this module."""

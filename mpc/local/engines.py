@@ -7,15 +7,12 @@ servers that have one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from precad.mpc.local.cpu_engine import CpuEngine
 from precad.mpc.local.step import Engine
 from precad.mpc.local.torch_engine import TorchEngine
 
-ENGINES: Mapping[str, Callable[[int], Engine]] = MappingProxyType(
-    {CpuEngine.name: CpuEngine, TorchEngine.name: lambda _: TorchEngine()}
-)
+ENGINES: Mapping[str, Callable[[int], Engine]] = {CpuEngine.name: CpuEngine, TorchEngine.name: lambda _: TorchEngine()}
 
 CPU: Engine = CpuEngine()
 """Costs nothing to have: Numba is imported, and its loops compiled, at the first use or by `warm_up`."""

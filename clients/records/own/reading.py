@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from precad.clients.app import App
@@ -22,15 +21,13 @@ from precad.clients.records.own.parquet_file import read_parquet
 from precad.clients.records.own.saved_dataset import read_dataset
 from precad.clients.records.records import Records
 
-_READERS: Final[Mapping[str, Callable[[OwnRecords], Found]]] = MappingProxyType(
-    {
-        "csv": read_csv,
-        "parquet": read_parquet,
-        "npz": read_npz,
-        "folder": read_folder,
-        "datasets": read_dataset,
-    }
-)
+_READERS: Final[Mapping[str, Callable[[OwnRecords], Found]]] = {
+    "csv": read_csv,
+    "parquet": read_parquet,
+    "npz": read_npz,
+    "folder": read_folder,
+    "datasets": read_dataset,
+}
 assert tuple(_READERS) == FILE_KINDS
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from precad.clients.attacks import DistributedBackdoor, LabelFlip, PoisonedRecords, TriangleBackdoor
@@ -85,62 +84,60 @@ class Level:
 
 _PATTERNS: Final = (TriangleBackdoor.name, DistributedBackdoor.name)
 
-LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
-    {
-        "user": Level(
-            algorithm="UserDP-FedAvg",
-            trained=userdp_certified.Experiment,
-            figures={
-                "mnist": Figure(
-                    sigmas=(2.5,),
-                    rounds=5,
-                    attackers=(2, 5, 10),
-                    attacks=(LabelFlip.name, *_PATTERNS),
-                    cost_bound=0.5,
-                ),
-                "cifar10": Figure(
-                    sigmas=(3.0,),
-                    rounds=4,
-                    attackers=(2, 5, 10),
-                    attacks=(LabelFlip.name, *_PATTERNS),
-                    cost_bound=0.2,
-                ),
-                "sentiment140-50k": Figure(
-                    sigmas=(2.0,),
-                    rounds=3,
-                    attackers=(2, 5, 10),
-                    attacks=(LabelFlip.name,),
-                    cost_bound=1.4,
-                ),
-            },
-            attack=_of_clients_on,
-            has_shares=True,
-            threat=Threat.REPLACE,
-            words="clients that attackers replace",
-        ),
-        "instance": Level(
-            algorithm="InsDP-FedAvg",
-            trained=insdp_certified.Experiment,
-            figures={
-                "mnist": Figure(
-                    sigmas=(10.0,),
-                    rounds=4,
-                    attackers=(5, 10, 20),
-                    attacks=(LabelFlip.name, TriangleBackdoor.name),
-                    cost_bound=0.5,
-                ),
-                "cifar10": Figure(
-                    sigmas=(8.0,),
-                    rounds=1,
-                    attackers=(4, 10, 20),
-                    attacks=(LabelFlip.name, TriangleBackdoor.name),
-                    cost_bound=2.0,
-                ),
-            },
-            attack=_of_records_on,
-            has_shares=False,
-            threat=Threat.ADD,
-            words="poisoned records that join one client's",
-        ),
-    }
-)
+LEVELS: Final[Mapping[str, Level]] = {
+    "user": Level(
+        algorithm="UserDP-FedAvg",
+        trained=userdp_certified.Experiment,
+        figures={
+            "mnist": Figure(
+                sigmas=(2.5,),
+                rounds=5,
+                attackers=(2, 5, 10),
+                attacks=(LabelFlip.name, *_PATTERNS),
+                cost_bound=0.5,
+            ),
+            "cifar10": Figure(
+                sigmas=(3.0,),
+                rounds=4,
+                attackers=(2, 5, 10),
+                attacks=(LabelFlip.name, *_PATTERNS),
+                cost_bound=0.2,
+            ),
+            "sentiment140-50k": Figure(
+                sigmas=(2.0,),
+                rounds=3,
+                attackers=(2, 5, 10),
+                attacks=(LabelFlip.name,),
+                cost_bound=1.4,
+            ),
+        },
+        attack=_of_clients_on,
+        has_shares=True,
+        threat=Threat.REPLACE,
+        words="clients that attackers replace",
+    ),
+    "instance": Level(
+        algorithm="InsDP-FedAvg",
+        trained=insdp_certified.Experiment,
+        figures={
+            "mnist": Figure(
+                sigmas=(10.0,),
+                rounds=4,
+                attackers=(5, 10, 20),
+                attacks=(LabelFlip.name, TriangleBackdoor.name),
+                cost_bound=0.5,
+            ),
+            "cifar10": Figure(
+                sigmas=(8.0,),
+                rounds=1,
+                attackers=(4, 10, 20),
+                attacks=(LabelFlip.name, TriangleBackdoor.name),
+                cost_bound=2.0,
+            ),
+        },
+        attack=_of_records_on,
+        has_shares=False,
+        threat=Threat.ADD,
+        words="poisoned records that join one client's",
+    ),
+}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from precad.dp.accountants.pld import SampledGaussian, effective_noise_multiplier
@@ -85,7 +84,7 @@ CIFAR: Final = Row(
 )
 
 
-ROWS: Final[Mapping[str, Row]] = MappingProxyType({"mnist": MNIST, "cifar10": CIFAR})
+ROWS: Final[Mapping[str, Row]] = {"mnist": MNIST, "cifar10": CIFAR}
 
 
 def row_of(dataset: str) -> Row:

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
@@ -67,9 +66,7 @@ class Pair:
 DIGITS: Final = Pair((0, 1), "classes 0 and 1", "cnn-binary")
 AIRPLANES_AND_BIRDS: Final = Pair((0, 2), "airplanes and birds", "cnn-pooled-binary")
 TWEETS: Final = Pair((0, 1), "negative and positive tweets", "lstm-binary")
-PAIRS: Final[Mapping[str, Pair]] = MappingProxyType(
-    {"mnist": DIGITS, "cifar10": AIRPLANES_AND_BIRDS, "sentiment140-50k": TWEETS}
-)
+PAIRS: Final[Mapping[str, Pair]] = {"mnist": DIGITS, "cifar10": AIRPLANES_AND_BIRDS, "sentiment140-50k": TWEETS}
 
 
 def pair_of(dataset: str) -> Pair:
@@ -100,32 +97,30 @@ class Recipe:
     """The paper's model in its place, in words."""
 
 
-RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
-    {
-        "cifar10": Recipe(
-            dataset="cifar10",
-            classes=tuple(label for label in range(N_CLASSES) if label not in AIRPLANES_AND_BIRDS.classes),
-            model="cnn-pooled",
-            rounds=5,
-            steps=313,
-            rate=0.05,
-            weight_decay=0.0005,
-            words="the other eight classes of CIFAR-10",
-            papers="the paper's was trained on CIFAR-100",
-        ),
-        "sentiment140-50k": Recipe(
-            dataset="airline-tweets",
-            classes=(0, 2),
-            model="lstm",
-            rounds=6,
-            steps=91,
-            rate=0.5,
-            weight_decay=0.0,
-            words="negative and positive tweets to American airlines",
-            papers="the paper's has pretrained GloVe embeddings, which are not among our data",
-        ),
-    }
-)
+RECIPES: Final[Mapping[str, Recipe]] = {
+    "cifar10": Recipe(
+        dataset="cifar10",
+        classes=tuple(label for label in range(N_CLASSES) if label not in AIRPLANES_AND_BIRDS.classes),
+        model="cnn-pooled",
+        rounds=5,
+        steps=313,
+        rate=0.05,
+        weight_decay=0.0005,
+        words="the other eight classes of CIFAR-10",
+        papers="the paper's was trained on CIFAR-100",
+    ),
+    "sentiment140-50k": Recipe(
+        dataset="airline-tweets",
+        classes=(0, 2),
+        model="lstm",
+        rounds=6,
+        steps=91,
+        rate=0.5,
+        weight_decay=0.0,
+        words="negative and positive tweets to American airlines",
+        papers="the paper's has pretrained GloVe embeddings, which are not among our data",
+    ),
+}
 """By the experiment's data set; digits start from none."""
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from precad.deploy.errors import ConfigError
@@ -97,7 +96,7 @@ TWEETS: Final = Row(
     local_rate=0.3,
     client_clip=0.5,
 )
-ROWS: Final[Mapping[str, Row]] = MappingProxyType({"mnist": MNIST, "cifar10": CIFAR, "sentiment140-50k": TWEETS})
+ROWS: Final[Mapping[str, Row]] = {"mnist": MNIST, "cifar10": CIFAR, "sentiment140-50k": TWEETS}
 
 
 def row_of(dataset: str) -> Row:

@@ -10,7 +10,6 @@ sources.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from precad.lab.simulation.rules.averages import CoordinateMedian, GeometricMedian, Mean, NormBounding, TrimmedMean
@@ -45,5 +44,5 @@ _KINDS: Final[tuple[type[AggregationRule], ...]] = (
     TsgdGaussian,
     TsgdPtr,
 )
-RULES: Final[Mapping[str, type[AggregationRule]]] = MappingProxyType({kind.name: kind for kind in _KINDS})
+RULES: Final[Mapping[str, type[AggregationRule]]] = {kind.name: kind for kind in _KINDS}
 """The rules by the name that a configuration gives them."""
