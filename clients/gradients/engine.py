@@ -38,8 +38,6 @@ from precad.clients.own_code import Unspoken
 from precad.clients.records.records import (
     Records,
     channels_last,
-    example_label_of,
-    example_of,
     joined,
     model_inputs,
 )
@@ -227,37 +225,6 @@ def deterministic() -> AbstractContextManager[None]:
     """Make cuDNN give the same bits from the same numbers on a GPU, while it is entered."""
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     return cast("AbstractContextManager[None]", flags)
-
-
-def clipped_gradient_sum(
-    parameters: NDArray[np.float32] | NDArray[np.float64],
-    records: Records,
-    *,
-    model: nn.Module,
-    record_clip_norm: float,
-    loss: Loss = CROSS_ENTROPY,
-    device: str = "auto",
-    memory_bytes: int | None = None,
-) -> NDArray[np.float64]:
-    """Return one client's clipped sum, (d,), in the precision of `parameters`; makes an engine for this one call.
-
-    Adding or removing one record moves the sum by at most R; see `RecordEngine.clipped_sums`.
-    Raises: ArgumentError, DimensionError, RecordMixingLayerError.
-    """
-    if not record_clip_norm < math.inf:
-        raise ArgumentError(f"record_clip_norm must be positive and finite, got {record_clip_norm}")
-    clip, dtype = RecordClip(record_clip_norm), torch.tensor(parameters[:0]).dtype
-    engine = RecordEngine(
-        model,
-        example_of(records),
-        loss=loss,
-        label=example_label_of(records),
-        device=device,
-        dtype=dtype,
-        memory_bytes=memory_bytes,
-    )
-    sums: NDArray[np.float64] = engine.clipped_sums(parameters, [records], clip)[0]
-    return sums
 
 
 def _padded(records: Records, chosen: NDArray[np.int64], n_tile: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,6 @@ on a CPU, and of wall time on a GPU. `is_chosen` says which way a simulation tak
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,6 @@ from precad.lab.bench.statistics import Spread
 LOOP, STACKED = "loop", "stacked"
 DESCENT, DP_SGD = "descent", "dp-sgd"
 CLIP_NORM, RATE = 1.0, 0.05
-Work = Callable[[], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from precad.clients.gradients import layers
-from precad.clients.gradients.engine import RecordEngine, clipped_gradient_sum
+from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.layers import grouped_products
 from precad.clients.gradients.model_stack import ModelByModel, ModelStack
 from precad.clients.gradients.one_pass import one_pass
@@ -25,6 +25,7 @@ from precad.clients.models import networks
 from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import Records, digits
 from precad.clients.records.records import example
+from tests.harness.gradient_sums import clipped_gradient_sum
 
 SIZES = (7, 1, 13, 4)
 """Records of each client of a round."""

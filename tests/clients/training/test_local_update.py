@@ -13,12 +13,13 @@ from numpy.testing import assert_array_equal
 
 from precad.clients import records as datasets
 from precad.clients.errors import ArgumentError, NonFiniteModelError
-from precad.clients.gradients.engine import RecordEngine, clipped_gradient_sum
+from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
 from precad.clients.training.evaluation import accuracy
 from precad.clients.training.local_update import local_updates, sample_records
 from precad.clients.training.projection import project
+from tests.harness.gradient_sums import clipped_gradient_sum
 
 ENGINE = RecordEngine(networks.build("mlp"), torch.zeros(1, 8, 8), device="cpu")
 bounds = st.floats(1e-3, 1e6)
