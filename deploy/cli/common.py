@@ -18,6 +18,10 @@ from precad.deploy import errors
 people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the deployment.")]
+AppName = Annotated[
+    str | None,
+    typer.Option("--app", metavar="MODULE:NAME", help="Take model, loss and records from this precad.App of yours."),
+]
 Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Run folder; new or empty.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer and smaller sizes: two minutes on two cores.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it (needs matplotlib).")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say, write_json
+from precad.deploy.cli.common import AppName, ConfigFile, Json, Output, exit_codes, people, say, write_json
 from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.forks import Forks
 
@@ -38,15 +38,21 @@ def demo(
     _run_local(raw, output, dashboard=dashboard, as_json=as_json, forks=forks)
 
 
-def run(config: ConfigFile, output: Output = None, dashboard: Dashboard = False, as_json: Json = False) -> None:
+def run(
+    config: ConfigFile,
+    app: AppName = None,
+    output: Output = None,
+    dashboard: Dashboard = False,
+    as_json: Json = False,
+) -> None:
     """Run a whole deployment on this machine: every role a process of its own."""
 
-    def raw() -> dict[str, Any]:
-        from precad.deploy.configuration.sections import read_local
+    def contents() -> dict[str, Any]:
+        from precad.deploy.configuration.apps import read_local_with_app
 
-        return read_local(config)
+        return read_local_with_app(config, app)
 
-    _run_local(raw, output, dashboard=dashboard, as_json=as_json)
+    _run_local(contents, output, dashboard=dashboard, as_json=as_json)
 
 
 def _run_local(

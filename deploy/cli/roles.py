@@ -13,7 +13,7 @@ from typing import Annotated, Protocol, TypeVar
 import typer
 
 from precad.deploy import errors
-from precad.deploy.cli.common import AggregatorLetter, ConfigFile, exit_codes
+from precad.deploy.cli.common import AggregatorLetter, AppName, ConfigFile, exit_codes
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.localhost.processes import watch_lifeline
 from precad.protos.tls.files import TlsFiles
@@ -62,21 +62,14 @@ def client(
     ids: Annotated[
         list[str], typer.Option("--id", metavar="ID", help="Client to host; repeat for several virtual ones.")
     ],
-    app: Annotated[
-        str | None,
-        typer.Option("--app", metavar="MODULE:NAME", help="Records, model and loss of your own: a precad.App."),
-    ] = None,
+    app: AppName = None,
 ) -> None:
     """Run one client, or several virtual ones."""
     with exit_codes():
-        deployment = configuration.load(config)
-        own = configuration.section(deployment.client, "client")
-        if app is not None:
-            from precad.clients.own_code import look_in
-            from precad.deploy.configuration.apps import client_of_app
+        from precad.deploy.configuration.apps import load_with_app
 
-            look_in(config.parent)
-            own = client_of_app(deployment.task, own, app)
+        deployment = load_with_app(config, app)
+        own = configuration.section(deployment.client, "client")
         unknown = [name for name in ids if name not in deployment.task.clients]
         if unknown or len(set(ids)) != len(ids):
             raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import ConfigFile, Json, exit_codes, say, write_json
+from precad.deploy.cli.common import AppName, ConfigFile, Json, exit_codes, say, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError
 
 
-def check(config: ConfigFile, as_json: Json = False) -> None:
-    """Check a role's configuration and files; show the digests that operators compare."""
+def check(config: ConfigFile, app: AppName = None, as_json: Json = False) -> None:
+    """Check a role's configuration and files, or a local run's, and show the digests that operators compare."""
     with exit_codes():
         from precad.deploy.configuration import check as checking
 
-        report = checking.check(configuration.load(config))
+        report = checking.check_file(config, app)
         if as_json:
             write_json(report)
         else:

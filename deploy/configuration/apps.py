@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from precad.clients.app import App
 from precad.clients.config import ClientConfig
 from precad.clients.models.extension import imported
+from precad.clients.own_code import look_in
+from precad.deploy.configuration.sections import Deployment, load, read_local, read_toml, section, with_folder
 from precad.deploy.errors import ConfigError
 from precad.protos.task.task import Task
+
+
+def read_local_with_app(config: Path, path: str | None) -> dict[str, Any]:
+    """Return the contents of a local run's file, with an app that is looked for in its folder first, if one is named.
+
+    Raises ConfigError, ExtensionError.
+    """
+    if path is None:
+        return read_local(config)
+    look_in(config.parent)
+    return with_folder(with_app(read_toml(config), path), config.parent.absolute())
 
 
 def with_app(raw: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -19,16 +33,29 @@ def with_app(raw: Mapping[str, Any], path: str) -> dict[str, Any]:
     """
     app = app_at(path)
     sections = dict(raw)
-    for section, own in (("task", _of_task(app, path)), ("client", _of_client(app, path))):
-        given = sections.get(section, {})
+    for part, own in (("task", _of_task(app, path)), ("client", _of_client(app, path))):
+        given = sections.get(part, {})
         if not isinstance(given, Mapping):
-            raise ConfigError(f"{section}: expected a section, found {given!r:.60}")
+            raise ConfigError(f"{part}: expected a section, found {given!r:.60}")
         for name, value in own.items():
             if given.get(name, value) != value:
-                raise ConfigError(f"{section}.{name}: expected {value!r}, of the app {path}, found {given[name]!r}")
-        sections[section] = {**given, **own}
+                raise ConfigError(f"{part}.{name}: expected {value!r}, of the app {path}, found {given[name]!r}")
+        sections[part] = {**given, **own}
     sections["client"].setdefault("holdout", 0.0)
     return sections
+
+
+def load_with_app(config: Path, path: str | None) -> Deployment:
+    """Return the validated file of a deployment, whose client takes its records from an app if one is named.
+
+    Raises ConfigError, ExtensionError.
+    """
+    deployment = load(config)
+    if path is None:
+        return deployment
+    look_in(config.parent)
+    own = client_of_app(deployment.task, section(deployment.client, "client"), path)
+    return deployment.model_copy(update={"client": own})
 
 
 def client_of_app(task: Task, config: ClientConfig, path: str) -> ClientConfig:

@@ -14,11 +14,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from precad.clients.config import ClientConfig
 from precad.clients.upload_limit import require_writable
-from precad.deploy.configuration.sections import Deployment
+from precad.deploy.configuration.apps import load_with_app, read_local_with_app
+from precad.deploy.configuration.check_privacy import privacy_facts
+from precad.deploy.configuration.local import draft
+from precad.deploy.configuration.sections import Deployment, is_local, read_toml
 from precad.deploy.errors import ConfigError
-from precad.dp.accountants.pld import Label, PrivacyStatement, View
-from precad.dp.task_privacy import task_privacy
-from precad.mpc.gates import require_gate
+from precad.deploy.run_folder import RunFolder
+from precad.mpc.gates import require_gate, usual_gate
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
 from precad.protos.tls.files import PinFile
@@ -31,6 +33,21 @@ from precad.servers.store.folder import load_initial_model
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 
 
+def check_file(path: Path, app: str | None = None) -> dict[str, Any]:
+    """Return what `check` does of a deployment's file, or what a local run of this file would take.
+
+    Raises what the run or the process itself would.
+    """
+    if not is_local(read_toml(path)):
+        return check(load_with_app(path, app))
+    from precad.deploy.configuration.check_records import local_records
+
+    raw = read_local_with_app(path, app)
+    if (early := draft(raw, RunFolder(path.parent.absolute()))) is not None:
+        require_gate(early.task.gate if "gate" in raw["task"] else usual_gate())
+    return local_records(raw, path.parent.absolute())
+
+
 def check(deployment: Deployment) -> dict[str, Any]:
     """Return by section that the file has: certificates with fingerprint and expiry; the task's digest. Changes
     nothing.
@@ -38,10 +55,7 @@ def check(deployment: Deployment) -> dict[str, Any]:
     Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError, ClientError.
     """
     task = deployment.task
-    report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex()}
-    if task.rules.is_private:
-        report["noise_multiplier"] = task.noise_multiplier
-        report["privacy"] = _privacy(task)
+    report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex(), **privacy_facts(task)}
     if task.accept_weak_wire_form:
         report["wire_form"] = (
             f"{task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
@@ -58,15 +72,6 @@ def check(deployment: Deployment) -> dict[str, Any]:
         report["clients"] = _clients(task, deployment.client)
         report["clients"]["records"] = records_here(task, deployment.client, _here(task, deployment.client))
     return report
-
-
-def _privacy(task: Task) -> str:
-    """Return what the task proves for a unit of a client that is in all of its rounds, against one server."""
-    found = task_privacy(task)
-    view = View.ONE_SERVER
-    epsilon = found.epsilon(view, task.rounds, task.delta)
-    statement = PrivacyStatement(epsilon, task.delta, view, Label.BOUND, unit=found.unit)
-    return f"after {task.rounds} rounds {statement}"
 
 
 def _require_usable_server(config: ServerConfig, role: Role) -> None:

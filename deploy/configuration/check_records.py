@@ -1,4 +1,4 @@
-"""`precad check` of clients: the records that they would train on, read and verified as at their start.
+"""`precad check` of clients or a local run: the records trained on, read and verified as at the start.
 
 Apart from the rest of the check because it needs PyTorch, which a server's machine may lack.
 """
@@ -6,7 +6,9 @@ Apart from the rest of the check because it needs PyTorch, which a server's mach
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +17,11 @@ from precad.clients.errors import MissingDataError
 from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.losses import loss_of
 from precad.clients.process import Loaded, load_split_of
-from precad.clients.records import example_label_of, example_of
+from precad.clients.records import Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
-from precad.dp.accountants.pld import Label, PrivacyStatement, View
-from precad.dp.task_privacy import task_privacy
+from precad.deploy.configuration.check_privacy import privacy_facts, promised
+from precad.deploy.configuration.local import resolve
+from precad.deploy.run_folder import RunFolder
 from precad.protos.task.task import Task
 
 
@@ -42,6 +45,28 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     return {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}{digest}" for c, records in own}
 
 
+def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """Return what a local run of this configuration would train on, and what a round would draw.
+
+    Raises: as `resolve`, which the run itself starts with.
+    """
+    _, deployment, split = resolve(raw, RunFolder(base))
+    task, sizes = deployment.task, sorted(deployment.task.clients.values())
+    spread = str(sizes[0]) if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
+    drawn = sum(task.rate_of(client) * n for client, n in task.clients.items()) / len(sizes)
+    kinds = f"of shape {split.train.shape} in {_classes(task, split)}"
+    return {
+        "task": task.name,
+        "task_digest": task.digest().hex(),
+        **privacy_facts(task),
+        "runs_here": f"a dealer, two aggregators, {len(sizes)} clients; gate {task.gate}",
+        "model": f"{task.model}, {task.n_parameters} parameters",
+        **({} if task.model_digest is None else {"model_digest": task.model_digest}),
+        "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
+        "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
+    }
+
+
 def _digest_to_agree_on(task: Task, found: Loaded) -> str:
     """Say which digest a model or loss of the user's own has here, where the task names none; else nothing."""
     if ":" not in task.model + task.loss or task.model_digest is not None:
@@ -63,19 +88,22 @@ def _own_privacy(task: Task, client: str) -> str:
     """Say what a record of a client with a rate of its own is proved; nothing of others, whose figure is the task's."""
     if client not in task.record_rates:
         return ""
-    own = task_privacy(task.model_copy(update={"record_rate": task.rate_of(client)}))
-    epsilon = own.epsilon(View.ONE_SERVER, task.rounds, task.delta)
-    statement = PrivacyStatement(epsilon, task.delta, View.ONE_SERVER, Label.BOUND, unit=own.unit)
-    return f", at its own rate {task.rate_of(client):g}: after {task.rounds} rounds {statement}"
+    rate = task.rate_of(client)
+    return f", at its own rate {rate:g}: {promised(task.model_copy(update={'record_rate': rate}))}"
 
 
 def _own(task: Task, client: str, found: Loaded) -> str:
     """Say how many records there are, of what shape and classes, and what a round would draw. No more of them."""
     own, test = found.of_client[client], found.split.test
-    classes = "numbers" if own.labels.dtype == np.float32 else f"{found.split.n_logits} classes"
-    if task.class_names:
-        classes += f" ({', '.join(task.class_names)})"
+    classes = _classes(task, found.split)
     aside = f", {len(test)} more kept for testing" if len(test) else ""
     digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
     drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{_own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"
+
+
+def _classes(task: Task, split: Split) -> str:
+    """Say what the labels are."""
+    if split.train.labels.dtype == np.float32:
+        return "numbers"
+    return f"{split.n_logits} classes" + (f" ({', '.join(task.class_names)})" if task.class_names else "")

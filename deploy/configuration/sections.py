@@ -126,14 +126,26 @@ def read_local(path: Path) -> dict[str, Any]:
 
     Where it names modules or records of the user's own, they are looked for in its folder, which is then added.
     """
-    raw = read_toml(path)
+    return with_folder(read_toml(path), path.parent.absolute())
+
+
+def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a local run's configuration that says where modules or records of the user's own are, if it names any."""
     task, client = raw.get("task"), raw.get("client", {})
     if isinstance(task, Mapping) and isinstance(client, Mapping):
-        names = (str(task.get("model", "")), str(client.get("records", "")))
+        names = (str(task.get("model", "")), str(task.get("loss", "")), str(client.get("records", "")))
         if any(":" in name for name in names):
-            raw["client"] = {"folder": str(path.parent.absolute()), **client}
-            raw["client"]["folder"] = str(path.parent.absolute() / raw["client"]["folder"])
-    return raw
+            return {**raw, "client": {**client, "folder": str(folder / client.get("folder", ""))}}
+    return dict(raw)
+
+
+def is_local(raw: Mapping[str, Any]) -> bool:
+    """Tell whether a file is a local run's: it has neither the addresses nor the certificates of a deployment's."""
+    parts = [raw.get(name, {}) for name in ("dealer", "client", "operator")]
+    aggregators = raw.get("aggregator", {})
+    parts += list(aggregators.values()) if isinstance(aggregators, Mapping) else []
+    files = {"certificate", "certificates", "authority"}
+    return "network" not in raw and not any(isinstance(part, Mapping) and files & part.keys() for part in parts)
 
 
 def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:
