@@ -172,7 +172,7 @@ ROOMS = (
     ),
     Room(
         "deploy/configuration",
-        "mpc dp protos servers clients | .",
+        "mpc dp protos servers clients | . files",
         "One TOML file per deployment, validated as a whole.",
     ),
     Room(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 OWN: Final = {
     "demo": "local:demo",
+    "init": "init:init_app",
     "run": "local:run",
     "client": "roles:client",
     "status": "operations:status",

@@ -7,5 +7,6 @@ Modules:
     check          what can be known of a configuration before anything starts
     check_records  the records that a client would train on
     demo           the configuration behind `precad demo`
+    init           `precad init`: the files that a local run or a deployment begins with
     local          the configuration of a whole deployment on one machine
 """

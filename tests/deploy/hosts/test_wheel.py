@@ -27,6 +27,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     left_out = shutil.ignore_patterns(".git", ".venv*", "runs", "build", "*.egg-info", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=left_out)
+    keys = folder / "source" / "deploy" / "hosts" / "docker" / "site"
+    keys.mkdir(exist_ok=True)
+    (keys / "key.pem").write_text("made here, and not to be given away")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     offline = ["--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*pip, "wheel", *offline, "-w", folder, folder / "source"], check=True, cwd=folder)
@@ -72,6 +75,19 @@ def test_the_wheel_installs_one_package(installed: Path) -> None:
 
 def test_the_installed_command_starts_beside_hostile_folders(installed: Path, hostile: Path) -> None:
     assert run(installed, hostile, "--version")[0].startswith("precad ")
+
+
+def test_the_wheel_holds_what_a_deployment_begins_with(installed: Path, hostile: Path) -> None:
+    """`precad init` writes every sample, unit and manifest of the repository, and no key that lay beside them."""
+    run(installed, hostile, "init", "deployment", str(hostile / "start"))
+    run(installed, hostile, "init", "local", str(hostile / "mine"))
+    written = {path.name for path in hostile.glob("start/**/*.*")} | {path.name for path in hostile.glob("mine/*")}
+    hosts = ROOT / "deploy" / "hosts"
+    folders = ("samples", "systemd", "start", "grafana", "kubernetes")
+    ours = [path for name in folders for path in hosts.glob(f"{name}/**/*.*")]
+    assert {path.name for path in ours if "__pycache__" not in path.parts} | {"compose.yaml"} == written
+    site = next((installed / "venv" / "lib").glob("python*")) / "site-packages" / "precad" / "deploy" / "hosts"
+    assert not (site / "docker" / "site").exists()
 
 
 @pytest.mark.slow
