@@ -15,6 +15,7 @@ Modules:
     joined_commands  The command line's own commands, and beside them those that join by entry points
     local            `precad demo` and `run`: a whole training on this machine
     operations       `precad status` and `precad watch`: a running or finished task, from outside
+    panels           The commands by what they are for
     pki              `precad pki`: a private authority
     process_logs     The log of a server or a client process
     report           `precad report`: runs as a page and as figures

@@ -15,22 +15,35 @@ from precad.deploy.configuration import sections as configuration
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFlags(Shown):
-    """Epsilon of a training in both views, by every accountant."""
+    """Compute the epsilon of a training in both views, by every accountant."""
 
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="Take what is not given from its task.")] = (
         None
     )
-    sigma: Annotated[float | None, typer.Option(help="Each server's noise over the record clip.")] = None
-    q: Annotated[float | None, typer.Option("-q", "--client-rate", help="Rate of clients in a round.")] = None
-    p: Annotated[float | None, typer.Option("-p", "--record-rate", help="Rate of a client's records.")] = None
-    rounds: Annotated[int | None, typer.Option(help="T.")] = None
-    delta: Annotated[float | None, typer.Option(help="Of every statement.")] = None
-    participation: Annotated[int | None, typer.Option(help="Rounds that the client took part in, if known.")] = None
-    record_clip: Annotated[float | None, typer.Option(help="R. With --dim, rounding is counted.")] = None
-    client_clip: Annotated[float | None, typer.Option(help="C. With R, a whole client is accounted too.")] = None
-    dim: Annotated[int | None, typer.Option(help="d, coordinates of an update.")] = None
-    frac_bits: Annotated[int | None, typer.Option(help="f, fractional bits of the encoding.")] = None
-    calibrate: Annotated[float | None, typer.Option(metavar="EPSILON", help="Least sigma, most rounds for it.")] = None
+    sigma: Annotated[float | None, typer.Option(help="Set each server's noise over the record clip.")] = None
+    q: Annotated[
+        float | None, typer.Option("-q", "--client-rate", help="Draw each client for a round at this rate.")
+    ] = None
+    p: Annotated[
+        float | None, typer.Option("-p", "--record-rate", help="Draw each record of a client at this rate.")
+    ] = None
+    rounds: Annotated[int | None, typer.Option(help="Count T rounds.")] = None
+    delta: Annotated[float | None, typer.Option(help="Take this delta in every statement.")] = None
+    participation: Annotated[
+        int | None, typer.Option(help="Count so many rounds in which the client took part, if known.")
+    ] = None
+    record_clip: Annotated[
+        float | None, typer.Option(help="Clip a record's gradient to R; with --dim, rounding is counted.")
+    ] = None
+    client_clip: Annotated[
+        float | None, typer.Option(help="Clip a client's update to C; with R, a whole client is accounted too.")
+    ] = None
+    dim: Annotated[int | None, typer.Option(help="Take updates of d coordinates.")] = None
+    frac_bits: Annotated[int | None, typer.Option(help="Encode with f fractional bits.")] = None
+    calibrate: Annotated[
+        float | None,
+        typer.Option(metavar="EPSILON", help="Find the least sigma, or the most rounds, for this epsilon."),
+    ] = None
 
 
 @declared(AccountFlags)

@@ -18,13 +18,19 @@ audit_app = typer.Typer(help="Verify what servers wrote down; attack the norm ch
 
 @audit_app.command("validation")
 def audit_validation(
-    vectors: Annotated[Path, typer.Option(metavar="FILE.npz", help="Array x: int64, shape (n, d).")],
-    clip: Annotated[float, typer.Option(help="C, the L2 bound on the decoded vector.")],
-    frac_bits: Annotated[int, typer.Option(help="f, fractional bits of the encoding.")] = 16,
-    seed_count: Annotated[int, typer.Option(help="Fresh seeds to repeat under; accept once is accept.", min=1)] = 1,
-    rows: Annotated[int, typer.Option(help="Rows of the no-wrap test; fewer than 64 only to study it.")] = 64,
-    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.CRYPTEN,
-    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    vectors: Annotated[
+        Path, typer.Option(metavar="FILE.npz", help="Check the rows of this array x: int64, shape (n, d).")
+    ],
+    clip: Annotated[float, typer.Option(help="Bound the decoded vector's L2 norm by C.")],
+    frac_bits: Annotated[int, typer.Option(help="Encode with f fractional bits.")] = 16,
+    seed_count: Annotated[
+        int, typer.Option(help="Repeat under so many fresh seeds; accept once is accept.", min=1)
+    ] = 1,
+    rows: Annotated[
+        int, typer.Option(help="Take so many rows in the no-wrap test; fewer than 64 only to study it.")
+    ] = 64,
+    gate: Annotated[GateName, typer.Option(help="Use this comparison gate.")] = GateName.CRYPTEN,
+    mode: Annotated[ModeName, typer.Option(help="Use this wire form.")] = ModeName.MASKED,
     as_json: Json = False,
 ) -> None:
     """Run the real two-party norm check on arbitrary ring vectors."""
@@ -52,8 +58,8 @@ class RoleWithDatabase(StrEnum):
 @audit_app.command("copy")
 def audit_copy(
     config: ConfigFile,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the copy.")],
-    role: Annotated[RoleWithDatabase, typer.Option(help="Whose database.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Write the copy to this new folder.")],
+    role: Annotated[RoleWithDatabase, typer.Option(help="Copy the database of this server.")],
 ) -> None:
     """Copy what a server keeps in PostgreSQL into a folder that `precad audit log` reads."""
     with exit_codes():
@@ -65,12 +71,15 @@ def audit_copy(
 
 @audit_app.command("log")
 def audit_log(
-    state_dir: Annotated[Path, typer.Argument(metavar="DIR", help="An aggregator's state_dir, or a copy of it.")],
+    state_dir: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Verify an aggregator's state_dir, or a copy of it.")
+    ],
     against: Annotated[
-        Path | None, typer.Option("--against", metavar="DIR", help="The other aggregator's, to compare with.")
+        Path | None, typer.Option("--against", metavar="DIR", help="Compare with the other aggregator's.")
     ] = None,
     known: Annotated[
-        str | None, typer.Option("--known", metavar="CHAIN", help="A chain value that an earlier check printed.")
+        str | None,
+        typer.Option("--known", metavar="CHAIN", help="Require this chain value, which an earlier check printed."),
     ] = None,
     as_json: Json = False,
 ) -> None:

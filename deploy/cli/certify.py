@@ -42,43 +42,56 @@ class MethodName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CertifyFlags(Shown):
-    """How many poisoning attackers predictions withstand, and which training would withstand more."""
+    """Count the poisoning attackers that predictions withstand, and plan a training that withstands more."""
 
-    confidences: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Lists `confidences` and `labels`.")] = (
-        None
-    )
+    confidences: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Read lists `confidences` and `labels` from this file.")
+    ] = None
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--run", metavar="DIR", help="Run folder; repeat for runs of one configuration."),
+        typer.Option(
+            "--run", metavar="DIR", help="Take the evidence of this run folder; repeat for runs of one configuration."
+        ),
     ] = None
-    q: Annotated[float | None, typer.Option("-q", "--client-rate", help="Rate of attacking units in a round.")] = None
-    sigma: Annotated[float | None, typer.Option(help="Noise over the clip of one attacking unit.")] = None
-    rounds: Annotated[int | None, typer.Option(help="T; the planner takes it as the most.")] = None
+    q: Annotated[
+        float | None, typer.Option("-q", "--client-rate", help="Draw each attacking unit for a round at this rate.")
+    ] = None
+    sigma: Annotated[float | None, typer.Option(help="Set the noise over the clip of one attacking unit.")] = None
+    rounds: Annotated[int | None, typer.Option(help="Count T rounds; the planner takes it as the most.")] = None
     delta: Annotated[
-        float | None, typer.Option(help="Of the published method and of the planner; 1e-5, or the run's.")
+        float | None, typer.Option(help="Take this delta in the published method and the planner; 1e-5, or the run's.")
     ] = None
-    threat: Annotated[ThreatName, typer.Option(help="Attackers join, or replace benign units.")] = ThreatName.ADD
-    method: Annotated[MethodName, typer.Option(help="How the number of attackers is bounded.")] = MethodName.ALL
-    at_most: Annotated[int, typer.Option(help="Where the search for more attackers stops.", min=1)] = 128
-    trainings: Annotated[int | None, typer.Option(help="That the confidences are means of; none: exact.")] = None
-    psi: Annotated[float, typer.Option(help="Probability that the trainings mislead.")] = 0.01
+    threat: Annotated[ThreatName, typer.Option(help="Choose whether attackers join, or replace benign units.")] = (
+        ThreatName.ADD
+    )
+    method: Annotated[MethodName, typer.Option(help="Choose how the number of attackers is bounded.")] = MethodName.ALL
+    at_most: Annotated[int, typer.Option(help="Stop the search at so many attackers.", min=1)] = 128
+    trainings: Annotated[
+        int | None, typer.Option(help="Take the confidences as means of so many trainings; exact without.")
+    ] = None
+    psi: Annotated[float, typer.Option(help="Accept this probability that the trainings mislead.")] = 0.01
     with_attack_cost: Annotated[
-        bool, typer.Option("--attack-cost", help="Bounds on the expected confidence in the true class, by attackers.")
+        bool, typer.Option("--attack-cost", help="Bound the expected confidence in the true class, by attackers.")
     ] = False
     is_planning: Annotated[
-        bool, typer.Option("--plan", help="Least sigma for the median lead, by attackers; or for a wish.")
+        bool, typer.Option("--plan", help="Find the least sigma for the median lead, by attackers; or for a wish.")
     ] = False
-    attackers: Annotated[int | None, typer.Option(help="With --plan, wished: attackers tolerated.", min=1)] = None
-    epsilon: Annotated[float | None, typer.Option(help="With --plan, wished: the largest epsilon.")] = None
-    lead: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="FA FB", help="Of the prediction planned for.")
+    attackers: Annotated[
+        int | None, typer.Option(help="Wish, with --plan, for so many attackers to be tolerated.", min=1)
     ] = None
-    clients: Annotated[int | None, typer.Option(help="n, to plan with.")] = None
-    p: Annotated[float | None, typer.Option("-p", "--record-rate", help="To plan with; none: users.")] = None
-    records: Annotated[int | None, typer.Option(help="Of all clients together, to plan with.")] = None
-    record_clip: Annotated[float | None, typer.Option(help="R, to plan with.")] = None
-    client_clip: Annotated[float | None, typer.Option(help="C, the largest to plan with.")] = None
-    most_noise: Annotated[float, typer.Option(help="Noise over signal beyond which a wish is out of reach.")] = 1.0
+    epsilon: Annotated[float | None, typer.Option(help="Wish, with --plan, for an epsilon no larger.")] = None
+    lead: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="FA FB", help="Plan for a prediction with this lead.")
+    ] = None
+    clients: Annotated[int | None, typer.Option(help="Plan with n clients.")] = None
+    p: Annotated[
+        float | None,
+        typer.Option("-p", "--record-rate", help="Plan with this rate of records; without one, for users."),
+    ] = None
+    records: Annotated[int | None, typer.Option(help="Plan with so many records of all clients together.")] = None
+    record_clip: Annotated[float | None, typer.Option(help="Plan with this R.")] = None
+    client_clip: Annotated[float | None, typer.Option(help="Plan with C, or less.")] = None
+    most_noise: Annotated[float, typer.Option(help="Call a wish out of reach beyond this noise over signal.")] = 1.0
 
     @property
     def is_wishing(self) -> bool:

@@ -17,22 +17,26 @@ from precad.deploy import errors
 
 people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the deployment.")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Read this TOML file.")]
 AppName = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:NAME", help="Take model, loss and records from this precad.App of yours."),
 ]
-Output = Annotated[Path | None, typer.Option("--output", metavar="DIR", help="Run folder; new or empty.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer and smaller sizes: two minutes on two cores.")]
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it (needs matplotlib).")]
+Output = Annotated[
+    Path | None, typer.Option("--output", metavar="DIR", help="Leave everything in this run folder, new or empty.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer and smaller sizes: two minutes on two cores.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw it into this file (needs matplotlib).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")]
-Threads = Annotated[int | None, typer.Option(help="Of PyTorch; its own choice unless given.", min=1)]
-WorkersNumber = Annotated[int, typer.Option("--workers", help="Trainings at once, a process each.", min=1)]
+Device = Annotated[str, typer.Option(help="Compute on cpu, cuda, cuda:N or auto.")]
+Threads = Annotated[int | None, typer.Option(help="Give PyTorch so many threads; it chooses unless given.", min=1)]
+WorkersNumber = Annotated[int, typer.Option("--workers", help="Train so many at once, a process each.", min=1)]
 RayAddress = Annotated[
     str | None,
     typer.Option(
-        "--ray", metavar="ADDRESS", help='Spread them over a Ray cluster; "local" starts one here. precad[scale].'
+        "--ray", metavar="ADDRESS", help='Spread them over a Ray cluster (precad[scale]); "local" starts one here.'
     ),
 ]
 

@@ -34,7 +34,7 @@ def pki_token(
     directory: AuthorityFolder,
     role: RoleName = "client",
     name: ClientId = None,
-    valid: Annotated[str, typer.Option(help="Until the token expires: 30m, 24h, 7d.")] = "24h",
+    valid: Annotated[str, typer.Option(help="Let the token expire after this time: 30m, 24h, 7d.")] = "24h",
     days: Days = 365,
 ) -> None:
     """Make a one-time token, on standard output, for one certificate of a holder."""
@@ -54,7 +54,7 @@ def pki_token(
 @pki_app.command("serve")
 def pki_serve(
     directory: AuthorityFolder,
-    listen: Annotated[str, typer.Option(help="HOST:PORT of the endpoint.")] = "127.0.0.1:7005",
+    listen: Annotated[str, typer.Option(help="Listen at this HOST:PORT.")] = "127.0.0.1:7005",
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Answer requests for certificates that come with a one-time token, until it is stopped."""
@@ -70,13 +70,15 @@ def pki_serve(
 
 
 def enrol(
-    url: Annotated[str, typer.Argument(metavar="URL", help="https://HOST:PORT of `precad pki serve`.")],
-    authority_fingerprint: Annotated[str, typer.Option(help="SHA-256 of the authority's certificate.")],
-    directory: Annotated[Path, typer.Option("--dir", help="Where <name>/key.pem, cert.pem and ca.pem are made.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Ask https://HOST:PORT, where `precad pki serve` runs.")],
+    authority_fingerprint: Annotated[
+        str, typer.Option(help="Trust the authority with this SHA-256 of its certificate.")
+    ],
+    directory: Annotated[Path, typer.Option("--dir", help="Make <name>/key.pem, cert.pem and ca.pem in this folder.")],
     role: RoleName = "client",
     name: ClientId = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token; without one, PRECAD_ENROLMENT_TOKEN has it.")
+        Path | None, typer.Option(help="Read the token from this file; without one, PRECAD_ENROLMENT_TOKEN has it.")
     ] = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:

@@ -31,28 +31,35 @@ class SignedBy(StrEnum):
 
 def export(
     source: Annotated[
-        Path, typer.Argument(metavar="RUN_OR_STATE_DIR", help="Of a finished run; or a server's state_dir, or a copy.")
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_STATE_DIR",
+            help="Export from the folder of a finished run, a server's state_dir, or a copy.",
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty folder.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write to this folder, new or empty.")],
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Of the server whose state_dir this is.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Read the configuration of the server whose state_dir this is."),
     ] = None,
     role: Annotated[
-        AggregatorLetter | None, typer.Option(help="Who signs; of a run both do unless one is named.")
+        AggregatorLetter | None, typer.Option(help="Sign as this server; of a run both do unless one is named.")
     ] = None,
     kinds: Annotated[
-        list[FormatName] | None, typer.Option("--format", help="Beside the state_dict; may be repeated.")
+        list[FormatName] | None,
+        typer.Option("--format", help="Write this form beside the state_dict; repeat for several."),
     ] = None,
     certificate: Annotated[
         list[Path] | None,
         typer.Option(
             "--certificate",
             metavar="RUN",
-            help="Folder of an independent run of this task, to certify predictions from; repeat. Or certificate.json.",
+            help="Certify predictions from this folder of an independent run, or certificate.json; repeat.",
         ),
     ] = None,
     date: Annotated[
-        str | None, typer.Option(metavar="YYYY-MM-DD", help="Into the statement; the same at both servers.")
+        str | None,
+        typer.Option(metavar="YYYY-MM-DD", help="Write this date into the statement; take the same at both servers."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -78,12 +85,13 @@ def export(
 
 
 def verify_export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `precad export` wrote.")],
-    authority: Annotated[Path, typer.Option(metavar="FILE.pem", help="The authority's certificate.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Check this folder, which `precad export` wrote.")],
+    authority: Annotated[Path, typer.Option(metavar="FILE.pem", help="Trust this certificate of the authority.")],
     against: Annotated[
-        Path | None, typer.Option("--against", metavar="DIR", help="The other server's export of the same model.")
+        Path | None,
+        typer.Option("--against", metavar="DIR", help="Compare with the other server's export of the same model."),
     ] = None,
-    signed_by: Annotated[SignedBy, typer.Option(help="Whose signatures must be there.")] = SignedBy.BOTH,
+    signed_by: Annotated[SignedBy, typer.Option(help="Require the signatures of these servers.")] = SignedBy.BOTH,
     as_json: Json = False,
 ) -> None:
     """Check an exported model: digests, signatures, roles, and that both servers state the same."""

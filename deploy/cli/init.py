@@ -9,7 +9,9 @@ import typer
 
 from precad.deploy.cli.common import exit_codes, say
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="New or empty folder; nothing is ever overwritten.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="Write to this folder, new or empty; nothing is ever overwritten.")
+]
 
 init_app = typer.Typer(help="Write the commented files that a training begins with.", no_args_is_help=True)
 

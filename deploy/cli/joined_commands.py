@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from precad.deploy.cli.common import exit_codes
+from precad.deploy.cli.panels import panels_of
 from precad.deploy.errors import ConfigError
 from precad.deploy.joined import COMMANDS, joined
 
@@ -84,6 +85,14 @@ class JoinedGroup(TyperGroup):
         assert not commands  # they are all in OWN
         lazily: Any = Commands()  # typer only reads, but asks for a dict
         super().__init__(commands=lazily, **attributes)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands into the help, by what they are for."""
+        shown = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        width = formatter.width - 6 - max(len(name) for name in shown)
+        for heading, names in panels_of(name for name, command in shown.items() if not command.hidden):
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<13}", shown[name].get_short_help_str(width)) for name in names])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command, or None. One of the laboratory's that is not there ends the process with code 2."""

@@ -24,9 +24,9 @@ Dashboard = Annotated[
 
 def demo(
     output: Output = None,
-    clients: Annotated[int, typer.Option(help="Clients, two of them malicious.")] = 8,
-    rounds: Annotated[int, typer.Option(help="Training rounds.", min=1)] = 30,
-    seed: Annotated[int, typer.Option(help="Of the data partition and the initial model.", min=0)] = 0,
+    clients: Annotated[int, typer.Option(help="Start so many clients, two of them malicious.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Train for so many rounds.", min=1)] = 30,
+    seed: Annotated[int, typer.Option(help="Seed the data partition and the initial model.", min=0)] = 0,
     dashboard: Dashboard = False,
     as_json: Json = False,
 ) -> None:

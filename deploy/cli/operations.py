@@ -15,12 +15,13 @@ from precad.deploy.errors import UNREACHABLE, InterruptedRunError, RunFailedErro
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="CONFIG|URL|FOLDER", help="Deployment, operations port, or run folder (default: the latest in runs/)."
+        metavar="CONFIG|URL|FOLDER",
+        help="Look at this deployment, operations port, state_dir or run folder (default: the latest in runs/).",
     ),
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token", metavar="FILE", help="Holds the token, where CONFIG and the environment do not."),
+    typer.Option("--token", metavar="FILE", help="Read the token here, where CONFIG and the environment have none."),
 ]
 
 

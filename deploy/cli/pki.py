@@ -11,20 +11,24 @@ from precad.deploy import errors
 from precad.deploy.cli.common import exit_codes, people
 from precad.protos.tls.identity import Identity, Role
 
-pki_app = typer.Typer(help="A private authority and the certificates that it issues.", no_args_is_help=True)
+pki_app = typer.Typer(help="Keep a private authority and the certificates that it issues.", no_args_is_help=True)
 
-AuthorityFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.")]
-RoleName = Annotated[str, typer.Option("--role", help="aggregator-a, aggregator-b, dealer, client or operator.")]
-ClientId = Annotated[str | None, typer.Option("--name", help="The client's id.")]
-PassphraseFile = Annotated[Path | None, typer.Option(help="Encrypts the new key under the one line of this file.")]
-AuthorityPassphraseFile = Annotated[Path | None, typer.Option(help="What ca.key is encrypted under, if it is.")]
-Days = Annotated[int, typer.Option(help="Validity of the certificate.", min=1)]
+AuthorityFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Use the authority in this folder.")]
+RoleName = Annotated[
+    str, typer.Option("--role", help="Name the role: aggregator-a, aggregator-b, dealer, client or operator.")
+]
+ClientId = Annotated[str | None, typer.Option("--name", help="Name the client by its id.")]
+PassphraseFile = Annotated[Path | None, typer.Option(help="Encrypt the new key under the one line of this file.")]
+AuthorityPassphraseFile = Annotated[
+    Path | None, typer.Option(help="Read what ca.key is encrypted under, if it is, from this file.")
+]
+Days = Annotated[int, typer.Option(help="Let the certificate be valid for so many days.", min=1)]
 
 
 @pki_app.command("init")
 def pki_init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder for the authority.")],
-    days: Annotated[int, typer.Option(help="Validity of the authority's certificate.", min=1)] = 3650,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Make the authority in this folder, new or empty.")],
+    days: Annotated[int, typer.Option(help="Let the authority's certificate be valid for so many days.", min=1)] = 3650,
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Create a private authority."""
@@ -61,7 +65,7 @@ def pki_issue(
 
 @pki_app.command("request")
 def pki_request(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the key is made, and stays.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Make the key in this folder, where it stays.")],
     role: RoleName,
     name: ClientId = None,
     passphrase_file: PassphraseFile = None,
@@ -77,7 +81,7 @@ def pki_request(
 @pki_app.command("sign")
 def pki_sign(
     directory: AuthorityFolder,
-    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="request.pem of whoever asks.")],
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="Sign this request.pem of whoever asks.")],
     role: RoleName,
     name: ClientId = None,
     days: Days = 365,
@@ -100,7 +104,7 @@ def pki_renew(
     name: ClientId = None,
     days: Days = 365,
     request: Annotated[
-        Path | None, typer.Option(help="A request for a new key; without one, the certificate's own stays.")
+        Path | None, typer.Option(help="Take this request for a new key; without one, the certificate's own stays.")
     ] = None,
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:

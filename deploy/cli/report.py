@@ -13,14 +13,18 @@ from precad.deploy.cli.common import Json, exit_codes, say
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of `precad demo`, `run` or `simulate`.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Show these folders of `precad demo`, `run` or `simulate`.")
+    ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE.html", help="By default report.html in the run's folder."),
+        typer.Option(
+            "--output", metavar="FILE.html", help="Write the page here; by default to report.html in the run's folder."
+        ),
     ] = None,
     figures: Annotated[
         Path | None,
-        typer.Option("--figures", metavar="DIR", help="For PNG files; by default figures/ beside the page."),
+        typer.Option("--figures", metavar="DIR", help="Write PNG files here; by default to figures/ beside the page."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -25,7 +25,7 @@ serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=
 @serve_app.command("aggregator")
 def serve_aggregator(
     config: ConfigFile,
-    role: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+    role: Annotated[AggregatorLetter, typer.Option(help="Say which of the two aggregators this is.")],
 ) -> None:
     """Run aggregation server A or B."""
     with exit_codes():
@@ -60,7 +60,7 @@ def serve_dealer(config: ConfigFile) -> None:
 def client(
     config: ConfigFile,
     ids: Annotated[
-        list[str], typer.Option("--id", metavar="ID", help="Client to host; repeat for several virtual ones.")
+        list[str], typer.Option("--id", metavar="ID", help="Host this client; repeat for several virtual ones.")
     ],
     app: AppName = None,
 ) -> None:

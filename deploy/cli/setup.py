@@ -27,7 +27,9 @@ def check(config: ConfigFile, app: AppName = None, as_json: Json = False) -> Non
 
 def initial_model(
     config: ConfigFile,
-    path: Annotated[Path, typer.Argument(metavar="FILE.npy", help="New file, for `initial_model` of both servers.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE.npy", help="Write this new file, for `initial_model` of both servers.")
+    ],
 ) -> None:
     """Write the public model that the task starts from, of task.model and task.model_seed."""
     with exit_codes():

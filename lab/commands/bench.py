@@ -29,10 +29,10 @@ from precad.deploy.cli.roles import serve
 
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 Repetitions = Annotated[
-    int | None, typer.Option(help="Measurements per size, after a warm-up; 3 with --quick, else 7.", min=1)
+    int | None, typer.Option(help="Measure so often per size, after a warm-up; 3 with --quick, else 7.", min=1)
 ]
 PeersPython = Annotated[
-    Path, typer.Option("--peers-python", metavar="PYTHON", help="Interpreter of the peers' environment (make peers).")
+    Path, typer.Option("--peers-python", metavar="PYTHON", help="Run peers with this interpreter (make peers).")
 ]
 DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
 
@@ -40,17 +40,19 @@ DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
 @bench_app.command("validation")
 def bench_validation(
     quick: Quick = False,
-    full: Annotated[bool, typer.Option("--full", help="Every batch at every size; takes hours.")] = False,
-    dims: Annotated[list[int] | None, typer.Option("--dim", help="Instead of the usual sizes; repeat.", min=1)] = None,
+    full: Annotated[bool, typer.Option("--full", help="Measure every batch at every size, which takes hours.")] = False,
+    dims: Annotated[
+        list[int] | None, typer.Option("--dim", help="Measure this size instead of the usual ones; repeat.", min=1)
+    ] = None,
     clients: Annotated[
-        list[int] | None, typer.Option("--clients", help="Instead of the usual batches; repeat.", min=1)
+        list[int] | None, typer.Option("--clients", help="Measure this batch instead of the usual ones; repeat.", min=1)
     ] = None,
     repetitions: Repetitions = None,
     peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """The norm check of both servers, beside CrypTen, SPU, the unsound check and the floor."""
+    """Measure the norm check of both servers, beside CrypTen, SPU, the unsound check and the floor."""
     with exit_codes():
         from dataclasses import replace
 
@@ -67,13 +69,15 @@ def bench_validation(
 @bench_app.command("noise")
 def bench_noise(
     quick: Quick = False,
-    size: Annotated[int, typer.Option(help="Coordinates per measurement of our sampler.", min=1)] = 1_000_000,
+    size: Annotated[
+        int, typer.Option(help="Draw so many coordinates per measurement of our sampler.", min=1)
+    ] = 1_000_000,
     repetitions: Repetitions = None,
     peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """The noise sampler, beside OpenDP's and a vectorised Canonne-Kamath-Steinke."""
+    """Measure the noise sampler, beside OpenDP's and a vectorised Canonne-Kamath-Steinke."""
     with exit_codes():
         from precad.lab.bench import noise, plots, tables
 
@@ -90,14 +94,14 @@ def bench_noise(
 @bench_app.command("scale")
 def bench_scale(
     quick: Quick = False,
-    full: Annotated[bool, typer.Option("--full", help="Up to d = 10^8.")] = False,
-    gate: Annotated[GateName, typer.Option(help="Comparison gate.")] = GateName.NATIVE,
-    mode: Annotated[ModeName, typer.Option(help="Wire form.")] = ModeName.MASKED,
+    full: Annotated[bool, typer.Option("--full", help="Measure up to d = 10^8.")] = False,
+    gate: Annotated[GateName, typer.Option(help="Use this comparison gate.")] = GateName.NATIVE,
+    mode: Annotated[ModeName, typer.Option(help="Use this wire form.")] = ModeName.MASKED,
     repetitions: Repetitions = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Time, memory and bytes as the model and the round grow."""
+    """Measure time, memory and bytes as the model and the round grow."""
     with exit_codes():
         from precad.lab.bench import plots, scale, tables
 
@@ -108,9 +112,11 @@ def bench_scale(
 
 @bench_app.command("threads")
 def bench_threads(
-    dim: Annotated[int, typer.Option("--dim", help="d, the length of an upload.", min=1)] = 1_000_000,
-    clients: Annotated[int, typer.Option(help="Uploads of the round.", min=1)] = 8,
-    threads: Annotated[list[int] | None, typer.Option(help="Beside one; repeat.", min=1, max=256)] = None,
+    dim: Annotated[int, typer.Option("--dim", help="Take uploads of length d.", min=1)] = 1_000_000,
+    clients: Annotated[int, typer.Option(help="Check so many uploads in the round.", min=1)] = 8,
+    threads: Annotated[
+        list[int] | None, typer.Option(help="Measure so many threads beside one; repeat.", min=1, max=256)
+    ] = None,
     repetitions: Repetitions = None,
     as_json: Json = False,
 ) -> None:
@@ -142,16 +148,16 @@ def bench_startup(repetitions: Repetitions = None, as_json: Json = False) -> Non
 @bench_app.command("training")
 def bench_training(
     quick: Quick = False,
-    clients: Annotated[int, typer.Option(help="Clients of the round.", min=1)] = 10,
-    records: Annotated[int, typer.Option(help="Sampled records of each.", min=1)] = 30,
-    threads: Annotated[int, typer.Option(help="Of PyTorch; a client process uses one.", min=1)] = 1,
+    clients: Annotated[int, typer.Option(help="Train so many clients in the round.", min=1)] = 10,
+    records: Annotated[int, typer.Option(help="Sample so many records of each.", min=1)] = 30,
+    threads: Annotated[int, typer.Option(help="Give PyTorch so many threads; a client process uses one.", min=1)] = 1,
     device: Device = "cpu",
     repetitions: Repetitions = None,
     peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Clipped per-record gradients of a round, beside Opacus, a loop over clients and the plain gradient."""
+    """Measure clipped per-record gradients of a round, beside Opacus, a loop over clients and the plain gradient."""
     with exit_codes():
         from precad.clients.gradients.engine import resolve_device
         from precad.lab.bench import plots, tables, training
@@ -170,16 +176,18 @@ def bench_training(
 @bench_app.command("local-training")
 def bench_local_training(
     quick: Quick = False,
-    clients: Annotated[list[int] | None, typer.Option("--clients", help="Instead of 10 and 40; repeat.", min=1)] = None,
-    records: Annotated[int, typer.Option(help="Of a client's step.", min=1)] = 30,
-    steps: Annotated[int, typer.Option(help="Of a client's round.", min=1)] = 5,
-    threads: Annotated[int, typer.Option(help="Of PyTorch.", min=1)] = 1,
+    clients: Annotated[
+        list[int] | None, typer.Option("--clients", help="Measure so many clients instead of 10 and 40; repeat.", min=1)
+    ] = None,
+    records: Annotated[int, typer.Option(help="Take so many records in a client's step.", min=1)] = 30,
+    steps: Annotated[int, typer.Option(help="Take so many steps in a client's round.", min=1)] = 5,
+    threads: Annotated[int, typer.Option(help="Give PyTorch so many threads.", min=1)] = 1,
     device: Device = "cpu",
     repetitions: Repetitions = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Several local steps of many clients, stacked and client by client."""
+    """Measure several local steps of many clients, stacked and client by client."""
     with exit_codes():
         from precad.clients.gradients.engine import resolve_device
         from precad.lab.bench import local_training, plots, tables
@@ -200,19 +208,21 @@ def bench_local_training(
 def bench_simulation(
     quick: Quick = False,
     drawn: Annotated[
-        list[int] | None, typer.Option(help="Clients of a round, instead of 10, 30, 100; repeat.", min=1)
+        list[int] | None, typer.Option(help="Draw so many clients for a round, instead of 10, 30, 100; repeat.", min=1)
     ] = None,
     registered: Annotated[
-        list[int] | None, typer.Option(help="Clients in all, instead of 100 to 100 000; repeat.", min=50)
+        list[int] | None, typer.Option(help="Register so many clients, instead of 100 to 100 000; repeat.", min=50)
     ] = None,
-    records: Annotated[int, typer.Option(help="Of a drawn client.", min=1)] = 30,
-    rounds: Annotated[int | None, typer.Option(help="Of each size; 10 with --quick, else 40.", min=1)] = None,
-    threads: Annotated[int, typer.Option(help="Of PyTorch.", min=1)] = 1,
+    records: Annotated[int, typer.Option(help="Give a drawn client so many records.", min=1)] = 30,
+    rounds: Annotated[
+        int | None, typer.Option(help="Simulate so many rounds of each size; 10 with --quick, else 40.", min=1)
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Give PyTorch so many threads.", min=1)] = 1,
     device: Device = "cpu",
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Simulated rounds of PRECAD: as more clients are drawn or registered, and what of it is not gradients."""
+    """Measure simulated rounds of PRECAD as more clients are drawn or registered, and what of it is not gradients."""
     with exit_codes():
         from precad.clients.gradients.engine import resolve_device
         from precad.lab.bench import plots, simulation, tables
@@ -233,16 +243,21 @@ def bench_simulation(
 @bench_app.command("overhead")
 def bench_overhead(
     quick: Quick = False,
-    clients: Annotated[int, typer.Option(help="Virtual clients, in four processes.", min=4)] = 100,
-    rounds: Annotated[int | None, typer.Option(help="Rounds that count; 10 with --quick, else 30.", min=1)] = None,
-    record_rate: Annotated[float, typer.Option(help="p, the share of records in a round.", min=0.001, max=1)] = 0.05,
+    clients: Annotated[int, typer.Option(help="Run so many virtual clients, in four processes.", min=4)] = 100,
+    rounds: Annotated[int | None, typer.Option(help="Count so many rounds; 10 with --quick, else 30.", min=1)] = None,
+    record_rate: Annotated[
+        float, typer.Option(help="Draw this share p of the records for a round.", min=0.001, max=1)
+    ] = 0.05,
     dataset: Annotated[
-        ImagesName | None, typer.Option(help="Default: mnist where PRECAD_DATA has it, else the digits, enlarged.")
+        ImagesName | None,
+        typer.Option(
+            help="Train on this data set; by default mnist where PRECAD_DATA has it, else the digits, enlarged."
+        ),
     ] = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """A federated round with no privacy, local DP, PRECAD without and with validation."""
+    """Measure a federated round with no privacy, local DP, PRECAD without and with validation."""
     with exit_codes():
         from precad.lab.bench import overhead, plots, tables
 
@@ -258,9 +273,9 @@ def bench_overhead(
 def bench_server(
     job: Annotated[Path, typer.Argument(metavar="JOB")],
     result: Annotated[Path, typer.Argument(metavar="RESULT")],
-    party: Annotated[AggregatorLetter, typer.Option(help="Which of the two aggregators this is.")],
+    party: Annotated[AggregatorLetter, typer.Option(help="Say which of the two aggregators this is.")],
 ) -> None:
-    """One of the two processes that the benchmarks measure."""
+    """Run one of the two processes that the benchmarks measure."""
     with exit_codes():
         from precad.lab.bench.server import BenchmarkServer, Job
 

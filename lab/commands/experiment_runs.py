@@ -27,7 +27,8 @@ class TrainingFlags:
     workers: WorkersNumber = 1
     ray: RayAddress = None
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Folder; one of the same runs is gone on with.")
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Write to this folder; one of the same runs is continued."),
     ] = None
     as_json: Json = False
 

@@ -20,48 +20,56 @@ def experiment_tightness(
     quick: Annotated[bool, typer.Option("--quick", help="Simulate the attack for the first setting only.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Attackers certified by every method, and the simulated attack that no certificate may be beaten by."""
+    """Certify attackers by every method, and simulate the attack that no certificate may be beaten by."""
     with exit_codes():
         from precad.lab.papers import tightness
 
         show(tightness.tightness(quick=quick), tightness.print_tightness, as_json=as_json)
 
 
-PaperImages = Annotated[ImagesName, typer.Option(help="mnist is the paper's.")]
-Seeds = Annotated[int | None, typer.Option(help="Trainings of each case; 1 with --quick, else 3.", min=1)]
-Rounds = Annotated[int | None, typer.Option(help="In place of the paper's 5000.", min=1)]
-Sigma = Annotated[float, typer.Option(help="Noise multiplier; the paper has 1, 1.5 and 2.")]
-ExperimentQuick = Annotated[bool, typer.Option("--quick", help="Fewer rounds and one seed: minutes on two cores.")]
+PaperImages = Annotated[ImagesName, typer.Option(help="Train on this data set; mnist is the paper's.")]
+Seeds = Annotated[int | None, typer.Option(help="Train each case so often; 1 with --quick, else 3.", min=1)]
+Rounds = Annotated[int | None, typer.Option(help="Train for so many rounds, in place of the paper's 5000.", min=1)]
+Sigma = Annotated[float, typer.Option(help="Set the noise multiplier; the paper has 1, 1.5 and 2.")]
+ExperimentQuick = Annotated[bool, typer.Option("--quick", help="Take fewer rounds and one seed: minutes on two cores.")]
 
 
 @trains(experiment_app, "precad-mnist", "precad.mnist")
 @dataclass(frozen=True, kw_only=True)
 class PrecadMnistFlags(TrainingFlags):
-    """PRECAD's Figure 2: privacy and accuracy by epoch, on MNIST (PRECAD_DATA)."""
+    """Repeat PRECAD's Figure 2: privacy and accuracy by epoch, on MNIST (PRECAD_DATA)."""
 
     quick: ExperimentQuick = False
     seeds: Seeds = None
     sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 1, 1.5 and 2; repeat for several.")
+        list[float] | None, typer.Option("--sigma", help="Take this sigma instead of 1, 1.5 and 2; repeat for several.")
     ] = None
     rounds: Rounds = None
     dataset: PaperImages = ImagesName.MNIST
-    model: Annotated[str, typer.Option(help="cnn takes the same pixels as they are, in [0, 1].")] = "cnn-standardised"
+    model: Annotated[str, typer.Option(help="Train this model; cnn takes the same pixels as they are, in [0, 1].")] = (
+        "cnn-standardised"
+    )
 
 
 @trains(experiment_app, "precad-clients", "precad.clients")
 @dataclass(frozen=True, kw_only=True)
 class PrecadClientsFlags(TrainingFlags):
-    """PRECAD's Figure 3: accuracy and running time by the number of clients, beside local and central DP."""
+    """Repeat PRECAD's Figure 3: accuracy and running time by the number of clients, beside local and central DP."""
 
     quick: ExperimentQuick = False
     seeds: Seeds = None
     numbers: Annotated[
-        list[int] | None, typer.Option("--clients", help="Instead of 100, 200, 500, 1000; repeat for several.", min=2)
+        list[int] | None,
+        typer.Option(
+            "--clients", help="Take so many clients instead of 100, 200, 500, 1000; repeat for several.", min=2
+        ),
     ] = None
     methods: Annotated[
         list[str] | None,
-        typer.Option("--method", help="Of precad, local-dp, central, non-private, precad-mpc; all. Repeat."),
+        typer.Option(
+            "--method",
+            help="Compare this one of precad, local-dp, central, non-private, precad-mpc; all unless given. Repeat.",
+        ),
     ] = None
     sigma: Sigma = 1.0
     rounds: Rounds = None
@@ -71,7 +79,7 @@ class PrecadClientsFlags(TrainingFlags):
 @trains(experiment_app, "precad-backdoor", "precad.backdoor")
 @dataclass(frozen=True, kw_only=True)
 class PrecadBackdoorFlags(TrainingFlags):
-    """PRECAD's Figures 4 and 5: what K backdoor attackers of 100 clients do under which defence."""
+    """Repeat PRECAD's Figures 4 and 5: what K backdoor attackers of 100 clients do under which defence."""
 
     quick: ExperimentQuick = False
     seeds: Seeds = None
@@ -79,21 +87,28 @@ class PrecadBackdoorFlags(TrainingFlags):
         list[int] | None,
         typer.Option(
             "--attackers",
-            help="K; instead of 5 and 10, or 1 and 3 on CIFAR-10 (5, or 3, with --quick); repeat for several.",
+            help="Take K attackers instead of 5 and 10, or 1 and 3 on CIFAR-10 (5, or 3, with --quick); repeat for "
+            "several.",
             min=1,
         ),
     ] = None
     undivided: Annotated[
         bool,
-        typer.Option("--undivided", help="Each attacker of a round uploads the whole malicious update, not its part."),
+        typer.Option(
+            "--undivided", help="Let each attacker of a round upload the whole malicious update, not its part."
+        ),
     ] = False
     sigma: Sigma = 1.0
     rounds: Rounds = None
-    dataset: Annotated[PicturesName, typer.Option(help="The pixel pattern; on cifar10 the semantic backdoor.")] = (
-        PicturesName.MNIST
-    )
+    dataset: Annotated[
+        PicturesName,
+        typer.Option(help="Train on this data set, with the pixel pattern; on cifar10 with the semantic backdoor."),
+    ] = PicturesName.MNIST
     model: Annotated[
-        str | None, typer.Option(help="In place of cnn-standardised and cifar; cnn-rgb is four times as fast as cifar.")
+        str | None,
+        typer.Option(
+            help="Train this model in place of cnn-standardised and cifar; cnn-rgb is four times as fast as cifar."
+        ),
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -104,45 +119,49 @@ class PrecadBackdoorFlags(TrainingFlags):
 @trains(experiment_app, "central-local-backdoor", "naseri.central_local_backdoor")
 @dataclass(frozen=True, kw_only=True)
 class CentralLocalBackdoorFlags(TrainingFlags):
-    """Naseri et al.: central DP, local DP and weaker defences against K backdoor attackers of 1000 clients."""
+    """Repeat Naseri et al.: central DP, local DP and weaker defences against K backdoor attackers of 1000 clients."""
 
     quick: ExperimentQuick = False
     seeds: Seeds = None
     attackers: Annotated[
-        list[int] | None, typer.Option("--attackers", help="K; instead of 20 and 100; repeat for several.", min=1)
+        list[int] | None,
+        typer.Option("--attackers", help="Take K attackers instead of 20 and 100; repeat for several.", min=1),
     ] = None
-    budget: Annotated[float, typer.Option("--epsilon", help="Budget of central DP, of a client.")] = 2.0
-    rounds: Annotated[int | None, typer.Option(help="40 with --quick, else 200.", min=1)] = None
+    budget: Annotated[float, typer.Option("--epsilon", help="Give a client of central DP this budget.")] = 2.0
+    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds; 40 with --quick, else 200.", min=1)] = (
+        None
+    )
     dataset: PaperImages = ImagesName.MNIST
-    model: Annotated[str, typer.Option(help="cnn has four times the parameters.")] = "cnn-half"
+    model: Annotated[str, typer.Option(help="Train this model; cnn has four times the parameters.")] = "cnn-half"
 
 
 @trains(experiment_app, "ptr-mnist", "ptr.mnist")
 @dataclass(frozen=True, kw_only=True)
 class PtrMnistFlags(TrainingFlags):
-    """The PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted MNIST, at equal proved epsilon."""
+    """Repeat the PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted MNIST, at equal proved epsilon."""
 
-    quick: Annotated[bool, typer.Option("--quick", help="Two settings, one seed, epsilon = 1.2: minutes.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Take two settings, one seed, epsilon = 1.2: minutes.")] = False
     seeds: Seeds = None
     corruptions: Annotated[
-        list[str] | None, typer.Option("--corruption", help="Such as label-0.1 or sign-flip-0.1; Table 1's seven.")
+        list[str] | None,
+        typer.Option(
+            "--corruption", help="Take a corruption such as label-0.1 or sign-flip-0.1; Table 1's seven unless given."
+        ),
     ] = None
     epsilons: Annotated[
-        list[float] | None, typer.Option("--epsilon", help="Instead of 3 and 5; repeat for several.")
+        list[float] | None, typer.Option("--epsilon", help="Take this epsilon instead of 3 and 5; repeat for several.")
     ] = None
     dataset: PaperImages = ImagesName.MNIST
     model: Annotated[
         str | None,
-        typer.Option(help="cnn, the paper's, unless given; cnn-half, that of --quick, takes a third of the time."),
+        typer.Option(help="Train this model: cnn, the paper's; cnn-half, that of --quick, takes a third of the time."),
     ] = None
-    with_dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Also DP-SGD, which trims nothing, as in Table 4.")] = (
-        False
-    )
+    with_dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Add DP-SGD, which trims nothing, as in Table 4.")] = False
 
 
 @experiment_app.command("ptr-accounting")
 def experiment_ptr_accounting(as_json: Json = False) -> None:
-    """Rounds that each mechanism of the PTR paper's Tables 1 to 4 has at their epsilons, proved and by Renyi."""
+    """Count the rounds of each mechanism of the PTR paper's Tables 1 to 4 at their epsilons, proved and by Renyi."""
     with exit_codes():
         from precad.lab.papers.ptr import accounting as ptr_accounting
 
@@ -151,7 +170,7 @@ def experiment_ptr_accounting(as_json: Json = False) -> None:
 
 @experiment_app.command("precad-noise")
 def experiment_precad_noise(as_json: Json = False) -> None:
-    """The noise column of PRECAD's Table 1, measured on one round of each algorithm."""
+    """Measure the noise column of PRECAD's Table 1 on one round of each algorithm."""
     with exit_codes():
         from precad.lab.papers.precad import noise as precad_noise
 

@@ -13,15 +13,17 @@ from precad.deploy.configuration import sections as configuration
 
 def simulate(
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="As for `precad run`; without one, the demo's training.")
+        Path | None,
+        typer.Argument(metavar="CONFIG", help="Read this file, as `precad run` does; without one, train as the demo."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="In place of the task's.", min=1)] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings, with seeds from 0 on.", min=1)] = 1,
+    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of the task's.", min=1)] = None,
+    seeds: Annotated[int, typer.Option(help="Train so many times, with seeds from 0 on.", min=1)] = 1,
     threads: Threads = None,
     workers: WorkersNumber = 1,
     ray: RayAddress = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Run folder; one of the same runs is gone on with.")
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Write to this run folder; one of the same runs is continued."),
     ] = None,
     as_json: Json = False,
 ) -> None:

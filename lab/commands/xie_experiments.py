@@ -15,12 +15,14 @@ from precad.lab.commands.experiment_runs import TrainingFlags, show, trains
 xie_app = typer.Typer()
 """Commands of `precad experiment`, which takes them in."""
 
-CertifiedQuick = Annotated[bool, typer.Option("--quick", help="Few trainings of each sigma: minutes.")]
+CertifiedQuick = Annotated[bool, typer.Option("--quick", help="Take few trainings of each sigma: minutes.")]
 CertifiedSeeds = Annotated[
     int | None,
-    typer.Option(help="Trainings of each sigma; with --quick 2 or 5, else 100; the paper has 1000.", min=1),
+    typer.Option(help="Train so often with each sigma; with --quick 2 or 5, else 100; the paper has 1000.", min=1),
 ]
-CertifiedRounds = Annotated[int | None, typer.Option(help="In place of the paper's 3, or 1 on cifar10.", min=1)]
+CertifiedRounds = Annotated[
+    int | None, typer.Option(help="Train for so many rounds, in place of the paper's 3, or 1 on cifar10.", min=1)
+]
 
 
 class PairsName(StrEnum):
@@ -33,9 +35,9 @@ class PairsName(StrEnum):
     SENTIMENT140 = "sentiment140-50k"
 
 
-CertifiedPictures = Annotated[PicturesName, typer.Option(help="Digits 0 and 1, or cifar10's airplanes and birds.")]
+CertifiedPictures = Annotated[PicturesName, typer.Option(help="Tell digits 0 and 1, or cifar10's airplanes and birds.")]
 CertifiedPairs = Annotated[
-    PairsName, typer.Option(help="Digits 0 and 1, cifar10's airplanes and birds, or negative and positive tweets.")
+    PairsName, typer.Option(help="Tell digits 0 and 1, cifar10's airplanes and birds, or negative and positive tweets.")
 ]
 
 
@@ -54,7 +56,7 @@ class _PublicStartFlags(TrainingFlags):
         Path | None,
         typer.Option(
             metavar="FILE.npy",
-            help="Public model to start from; on cifar10 and tweets, one is trained on other records unless this is "
+            help="Start from this public model; on cifar10 and tweets, one is trained on other records unless it is "
             "given.",
         ),
     ] = None
@@ -62,7 +64,7 @@ class _PublicStartFlags(TrainingFlags):
 
 @xie_app.command("xie-tables")
 def experiment_xie_tables(as_json: Json = False) -> None:
-    """The epsilons that Xie and others print, beside their reproduction and what is proved."""
+    """Compare the epsilons that Xie and others print with their reproduction and what is proved."""
     with exit_codes():
         from precad.lab.papers.xie import tables as xie_tables
 
@@ -72,17 +74,19 @@ def experiment_xie_tables(as_json: Json = False) -> None:
 @trains(xie_app, "userdp-certified", "xie.userdp_certified", run_by="xie.certified_accuracy")
 @dataclass(frozen=True, kw_only=True)
 class UserDpCertifiedFlags(_PublicStartFlags):
-    """Xie et al.'s Tables 4 to 6 and Figures 1 to 3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
+    """Repeat Xie et al.'s Tables 4-6 and Figures 1-3: UserDP-FedAvg's accuracy on two classes, clean and certified."""
 
     quick: CertifiedQuick = False
     seeds: CertifiedSeeds = None
     sigmas: Annotated[
         list[float] | None,
-        typer.Option("--sigma", help="Instead of 1, 1.8, 2.3; on cifar10 1.7, 3, 6; of tweets 1, 2, 3. Repeat."),
+        typer.Option(
+            "--sigma", help="Take this sigma instead of 1, 1.8, 2.3; on cifar10 1.7, 3, 6; of tweets 1, 2, 3. Repeat."
+        ),
     ] = None
     rounds: CertifiedRounds = None
     clipping: Annotated[
-        str, typer.Option(help="flat, per-layer or private-quantile; other ways than flat are Figure 2.")
+        str, typer.Option(help="Clip flat, per-layer or private-quantile; other ways than flat are Figure 2.")
     ] = "flat"
     dirichlet_alpha: Annotated[
         float | None, typer.Option(help="Deal records by a Dirichlet distribution, not i.i.d.: Figure 3 has 1 and 0.5.")
@@ -93,12 +97,13 @@ class UserDpCertifiedFlags(_PublicStartFlags):
 @trains(xie_app, "insdp-certified", "xie.insdp_certified", run_by="xie.certified_accuracy")
 @dataclass(frozen=True, kw_only=True)
 class InsDpCertifiedFlags(_PublicStartFlags):
-    """Xie et al.'s Tables 7, 8 and Figures 5a, 6a: InsDP-FedAvg's accuracy, certified against poisoned records."""
+    """Repeat Xie et al.'s Tables 7-8 and Figures 5a, 6a: InsDP-FedAvg's accuracy, certified for poisoned records."""
 
     quick: CertifiedQuick = False
     seeds: CertifiedSeeds = None
     sigmas: Annotated[
-        list[float] | None, typer.Option("--sigma", help="Instead of 3, 5, 10; on cifar10 2, 4, 8. Repeat.")
+        list[float] | None,
+        typer.Option("--sigma", help="Take this sigma instead of 3, 5, 10; on cifar10 2, 4, 8. Repeat."),
     ] = None
     rounds: CertifiedRounds = None
     dataset: CertifiedPictures = PicturesName.MNIST
@@ -107,37 +112,44 @@ class InsDpCertifiedFlags(_PublicStartFlags):
 @trains(xie_app, "xie-attack-cost", "xie.attack_cost")
 @dataclass(frozen=True, kw_only=True)
 class XieAttackCostFlags(_PublicStartFlags):
-    """Xie et al.'s Figures 4, 5b-e, 6b-e, 7 and 10: what attacks cost, certified and measured."""
+    """Repeat Xie et al.'s Figures 4, 5b-e, 6b-e, 7 and 10: what attacks cost, certified and measured."""
 
-    level: Annotated[AttackLevel, typer.Option(help="Clients that are attackers, or poisoned records of one.")]
-    quick: Annotated[bool, typer.Option("--quick", help="Two attacks, one k, few trainings: minutes.")] = False
+    level: Annotated[AttackLevel, typer.Option(help="Poison as whole clients, or as records of one.")]
+    quick: Annotated[bool, typer.Option("--quick", help="Take two attacks, one k, few trainings: minutes.")] = False
     seeds: Annotated[
-        int | None, typer.Option(help="Trainings of each attack; 2 with --quick, else 10; the paper has 100.", min=1)
+        int | None,
+        typer.Option(help="Train so often with each attack; 2 with --quick, else 10; the paper has 100.", min=1),
     ] = None
     clean_seeds: Annotated[
-        int | None, typer.Option(help="Trainings without attackers; 4 with --quick, else 40.", min=1)
+        int | None, typer.Option(help="Train so often without attackers; 4 with --quick, else 40.", min=1)
     ] = None
     sigmas: Annotated[
         list[float] | None,
-        typer.Option("--sigma", help="Instead of the paper's: on mnist 2.5, or 10 for records. Repeat."),
+        typer.Option(
+            "--sigma", help="Take this sigma instead of the paper's: on mnist 2.5, or 10 for records. Repeat."
+        ),
     ] = None
     attackers: Annotated[
-        list[int] | None, typer.Option("--attackers", help="k, at most 20; instead of the level's; repeat for several.")
+        list[int] | None,
+        typer.Option("--attackers", help="Take k attackers, at most 20, instead of the level's; repeat for several."),
     ] = None
     attacks: Annotated[
-        list[str] | None, typer.Option("--attack", help="Such as label-flip; the level's unless given.")
+        list[str] | None, typer.Option("--attack", help="Take an attack such as label-flip; the level's unless given.")
     ] = None
     poison_shares: Annotated[
         list[float] | None,
         typer.Option(
-            "--poison-share", help="Of an attacking client's records (alpha), in (0, 1]; all unless given. Repeat."
+            "--poison-share",
+            help="Poison this share (alpha) of an attacking client's records, in (0, 1]; all unless given. Repeat.",
         ),
     ] = None
     cost_bound: Annotated[
-        float | None, typer.Option(help="Cost by cross-entropy, cut off here (the paper: 0.5 on mnist), not by share.")
+        float | None,
+        typer.Option(help="Cut the cost by cross-entropy off here (the paper: 0.5 on mnist), not by share."),
     ] = None
     rounds: Annotated[
-        int | None, typer.Option(help="In place of the paper's: on mnist 5, or 4 for records.", min=1)
+        int | None,
+        typer.Option(help="Train for so many rounds, in place of the paper's: on mnist 5, or 4 for records.", min=1),
     ] = None
     dataset: CertifiedPairs = PairsName.MNIST
 
@@ -149,22 +161,26 @@ class XieAttackCostFlags(_PublicStartFlags):
 @trains(xie_app, "xie-defences", "xie.defences")
 @dataclass(frozen=True, kw_only=True)
 class XieDefencesFlags(_PublicStartFlags):
-    """Xie et al.'s Table 9: accuracy under attack of their certification, beside Krum and other aggregation rules."""
+    """Repeat Xie et al.'s Table 9: accuracy under attack of their certification, beside Krum and other rules."""
 
-    quick: Annotated[bool, typer.Option("--quick", help="k = 10 only, few trainings: minutes.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Take k = 10 only, few trainings: minutes.")] = False
     seeds: Annotated[
-        int | None, typer.Option(help="Trainings whose mean confidence predicts; 3 with --quick, else 20.", min=1)
+        int | None,
+        typer.Option(help="Predict by the mean confidence of so many trainings; 3 with --quick, else 20.", min=1),
     ] = None
-    rule_seeds: Annotated[int | None, typer.Option(help="Trainings of each rule; 1 with --quick, else 5.", min=1)] = (
-        None
-    )
-    sigma: Annotated[float | None, typer.Option(help="Instead of 1.8, or 2.3 on cifar10.")] = None
+    rule_seeds: Annotated[
+        int | None, typer.Option(help="Train so often with each rule; 1 with --quick, else 5.", min=1)
+    ] = None
+    sigma: Annotated[float | None, typer.Option(help="Take this sigma instead of 1.8, or 2.3 on cifar10.")] = None
     attackers: Annotated[
-        list[int] | None, typer.Option("--attackers", help="k of 200; instead of 2, 3, 5, 10; repeat for several.")
+        list[int] | None,
+        typer.Option("--attackers", help="Take k attackers of 200, instead of 2, 3, 5, 10; repeat for several."),
     ] = None
-    attacks: Annotated[list[str] | None, typer.Option("--attack", help="Such as stat-opt; all three unless given.")] = (
-        None
-    )
-    rules: Annotated[list[str] | None, typer.Option("--rule", help="Such as krum; all seven unless given.")] = None
+    attacks: Annotated[
+        list[str] | None, typer.Option("--attack", help="Take an attack such as stat-opt; all three unless given.")
+    ] = None
+    rules: Annotated[
+        list[str] | None, typer.Option("--rule", help="Take a rule such as krum; all seven unless given.")
+    ] = None
     rounds: CertifiedRounds = None
     dataset: CertifiedPictures = PicturesName.MNIST

@@ -92,7 +92,7 @@ def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> Non
     result = precad(*group)
     assert result.exit_code in {0, 2}
     assert "Usage: precad" in result.output
-    assert "Commands" in result.output
+    assert ("Commands" if group else "Train on this machine") in result.output
 
 
 @pytest.mark.parametrize(
