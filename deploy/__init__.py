@@ -3,6 +3,7 @@
 Contents:
 
     joined          finds what joins by entry points
+    durations       how long something takes, in words
     errors          how a process says what ended it
     figures         how numbers about privacy are written
     conducts        the conduct of each client: the protocol, or an experiment's attack

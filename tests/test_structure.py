@@ -226,7 +226,7 @@ ROOMS = (
         "lab/simulation^",
         "dp protos servers clients deploy | simulation/rules simulation simulation/algorithms",
         "A whole training in one process, for as many seeds as asked for.",
-        "__init__ simulation simulate apps shown reported",
+        "__init__ simulation simulate apps progress shown reported",
     ),
     Room(
         "lab/bench",

@@ -177,7 +177,7 @@ class LocalRun:
         algorithm = "" if task.rules.is_default else f"{task.algorithm}, "
         title = f"{task.name}: {algorithm}two aggregators, a dealer, {len(task.clients)} clients"
         try:
-            with LiveTable(self._console, title=title) as table:
+            with LiveTable(self._console, title=title, rounds=task.rounds) as table:
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
                 await self._watch_until_done(table, self._interrupted)

@@ -1,15 +1,20 @@
-"""Show the work of the processes to people: one line a round, on standard error."""
+"""Show the work of the processes to people: one line a round, on standard error.
+
+A terminal that is too narrow for all columns shows those that matter most, in their usual order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from precad.deploy.durations import in_words
 from precad.deploy.figures import rounded_up
 from precad.protos.task.task import Task
 
@@ -19,9 +24,12 @@ VISIBLE_ROUNDS = 14
 class LiveTable:
     """A table that grows by a row per round: redrawn in place on a terminal, line by line into a file or a pipe."""
 
-    def __init__(self, console: Console, *, title: str) -> None:
+    def __init__(self, console: Console, *, title: str, rounds: int | None = None) -> None:
+        """Begin with no round. Given how many there will be, show how long those that are left take."""
         self._console = console
         self._title = title
+        self._planned = rounds
+        self._first_at: float | None = None
         self._rows: list[dict[str, str]] = []
         self._status = "starting processes"
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
@@ -50,6 +58,7 @@ class LiveTable:
         """Show a finished round, as `metrics.jsonl` holds it."""
         row = _row(metrics)
         self._rows.append(row)
+        self._first_at = self._first_at or time.monotonic()
         if not self._console.is_terminal:
             if len(self._rows) == 1:
                 self._console.print(_CAPTION, highlight=False, soft_wrap=True)
@@ -57,11 +66,23 @@ class LiveTable:
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def _render(self) -> Group:
-        return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._status, style="dim"))
+        return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._left() + self._status, style="dim"))
+
+    def _left(self) -> str:
+        """Say which round it is, and how long those that are left take once two show how long one is."""
+        n_done = len(self._rows)
+        if self._planned is None or self._first_at is None or n_done >= self._planned:
+            return ""
+        number = f"round {n_done + 1} of {self._planned}"
+        if n_done < 2:
+            return f"{number}; "
+        each = (time.monotonic() - self._first_at) / (n_done - 1)
+        return f"{number}, {in_words(each * (self._planned - n_done))} left; "
 
     def _table(self, rows: list[dict[str, str]]) -> Table:
         table = Table(title=self._title, title_justify="left", caption=_CAPTION, caption_justify="left")
-        shown = [(name, justify) for name, justify in COLUMNS if name != _CLIENT or any(name in row for row in rows)]
+        rows = [{**row, "rejected": _short(row["rejected"])} for row in rows]
+        shown = columns_that_fit(rows, self._console.width)
         for name, justify in shown:
             table.add_column(name, justify="right" if justify else "left", no_wrap=True)
         for row in rows:
@@ -89,6 +110,31 @@ COLUMNS = (
     ("check", True),
     ("all", True),
 )
+
+_LEAST_FIRST: Final = ("seconds: train", "check", "in", "ε clients", "all", "rejected", "ε server", "accuracy", _CLIENT)
+"""Columns in the order in which a narrow terminal drops them. What is not here always stays."""
+_FRAME, _MOST_NAMES = 3, 24
+"""Characters of a column's frame and padding; and of the names of those who were left out of a round."""
+
+
+def columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[tuple[str, bool]]:
+    """Return the columns, and whether they are aligned right, that a table of so many characters has room for."""
+    shown = [(name, is_right) for name, is_right in COLUMNS if name != _CLIENT or any(name in row for row in rows)]
+    sizes = {name: max(len(name), *(len(row.get(name, "-")) for row in rows), 1) for name, _ in shown}
+    for name in _LEAST_FIRST:
+        if 1 + sum(size + _FRAME for size in sizes.values()) <= width:
+            break
+        sizes.pop(name, None)
+    return [(name, is_right) for name, is_right in shown if name in sizes]
+
+
+def _short(names: str) -> str:
+    """Return as many of these names as a cell has room for, and how many more there are."""
+    found = shown = names.split()
+    while len(text := " ".join(shown)) > _MOST_NAMES and len(found) > 1:
+        found = found[:-1]
+        shown = [*found, f"+{len(names.split()) - len(found)}"]
+    return text
 
 
 def warning_of(task: Task) -> str | None:

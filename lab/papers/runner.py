@@ -33,7 +33,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.figures import plain
 from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import simulate
-from precad.lab.simulation.shown import progress_bar, side_by_side
+from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.workers import Workers
 
 AVERAGED: Final = 5
@@ -162,17 +162,18 @@ def run_cases(
         return _side_by_side(cases, seeds, folder, console, workers)
     engines: dict[tuple[str, str, str], RecordEngine] = {}
     outcomes = []
-    for case in cases:
-        runs = simulate.Runs(simulate.resolve(case.config), folder / case.name)
-        plan = runs.plan
-        key = (plan.task.model, plan.client.dataset, plan.client.device)
-        if key not in engines:
-            engines[key] = plan.simulation(0).federation.engine
-        summaries = []
-        for seed in range(seeds):
-            with progress_bar(console, f"{case.name}, seed {seed}", plan.task.rounds) as advance:
-                summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
-        outcomes.append(_outcome(case, plan.task.dim, runs.folder, summaries))
+    with Trainings(console, len(cases) * seeds) as trainings:
+        for case in cases:
+            runs = simulate.Runs(simulate.resolve(case.config), folder / case.name)
+            plan = runs.plan
+            key = (plan.task.model, plan.client.dataset, plan.client.device)
+            if key not in engines:
+                engines[key] = plan.simulation(0).federation.engine
+            summaries = []
+            for seed in range(seeds):
+                with trainings.one(f"{case.name}, seed {seed}", plan.task.rounds) as advance:
+                    summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
+            outcomes.append(_outcome(case, plan.task.dim, runs.folder, summaries))
     return outcomes
 
 
@@ -183,7 +184,8 @@ def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Cons
         runs = simulate.Runs(simulate.resolve(case.config), (folder / case.name).absolute())
         jobs += runs.jobs(range(seeds))
         dims.append(runs.plan.task.dim)
-    done = side_by_side(jobs, "trainings", console, workers)
+    with Trainings(console, len(jobs)) as trainings:
+        done = trainings.side_by_side(jobs, workers)
     return [
         _outcome(case, dim, folder / case.name, done[i * seeds : (i + 1) * seeds])
         for i, (case, dim) in enumerate(zip(cases, dims, strict=True))

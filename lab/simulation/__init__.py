@@ -3,7 +3,8 @@
     simulate         the same task in one process, for many seeds
     apps             clients given as objects, with records and a model of their own
     app_digests      digests of their records and code, by which a folder is continued with the same only
-    shown            how far they are, and what came out
+    progress         how far they are
+    shown            what came out
     workers          trainings side by side
     config           What the operator of a simulation configures
     federation       The clients of a simulation

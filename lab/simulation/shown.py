@@ -1,47 +1,14 @@
-"""Show simulations to people: how far they are, and what came out."""
+"""Show people what came out of simulations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
 
-from precad.lab.simulation import RoundMetrics
 from precad.lab.simulation.algorithms import ALGORITHMS
-from precad.lab.simulation.workers import Workers
-
-
-@contextmanager
-def progress_bar(console: Console, title: str, total: int) -> Iterator[Callable[[RoundMetrics], None]]:
-    """Yield a bar on a terminal, nothing into a file; what it gives is called after every round."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(title, total=total, accuracy="")
-
-        def advance(metrics: RoundMetrics) -> None:
-            if metrics.accuracy is not None:
-                progress.update(bar, accuracy=f"accuracy {metrics.accuracy:.3f}")
-            progress.update(bar, completed=metrics.round + 1)
-
-        yield advance
-
-
-def side_by_side(
-    jobs: Sequence[Callable[[], dict[str, Any]]], what: str, console: Console, workers: Workers
-) -> list[dict[str, Any]]:
-    """Return the summaries of trainings, in their order; `what` names them on a terminal."""
-    is_silent = not console.is_terminal
-    return list(track(workers.run(jobs), what, len(jobs), console=console, transient=True, disable=is_silent))
 
 
 def _quality(run: Mapping[str, Any]) -> str:

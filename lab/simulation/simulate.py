@@ -53,7 +53,7 @@ from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
 from precad.lab.simulation.algorithms import Deployed
-from precad.lab.simulation.shown import progress_bar, side_by_side
+from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.simulation import Progress
 from precad.lab.simulation.workers import Workers
 from precad.protos.messages import convert
@@ -359,10 +359,11 @@ def run_plan(
     """
     engine = plan.simulation(seeds[0]).federation.engine  # what it refuses leaves no folder behind
     runs = Runs(plan, folder)
-    if workers is None:
-        summaries = _one_by_one(runs, seeds, engine, console)
-    else:
-        summaries = side_by_side(runs.jobs(seeds), "seeds", console, workers)
+    with Trainings(console, len(seeds)) as trainings:
+        if workers is None:
+            summaries = _one_by_one(runs, seeds, engine, trainings)
+        else:
+            summaries = trainings.side_by_side(runs.jobs(seeds), workers)
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
@@ -392,10 +393,10 @@ def require_fulfilled(summary: Mapping[str, Any]) -> None:
         raise UnfulfilledError("\n".join(faults))
 
 
-def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, console: Console) -> list[dict[str, Any]]:
+def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, trainings: Trainings) -> list[dict[str, Any]]:
     summaries = []
     for seed in seeds:
-        with progress_bar(console, f"seed {seed}", runs.plan.task.rounds) as advance:
+        with trainings.one(f"seed {seed}", runs.plan.task.rounds) as advance:
             summaries.append(runs.run(seed, on_round=advance, engine=engine))
     return summaries
 

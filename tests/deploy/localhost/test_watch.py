@@ -1,0 +1,104 @@
+"""The table of rounds on terminals of 80 and 120 columns, and in a file; and how long the rest takes, in words."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from precad.deploy.durations import in_words
+from precad.deploy.localhost import watch
+from precad.deploy.localhost.watch import COLUMNS, LiveTable, columns_that_fit
+
+ALL = [name for name, _ in COLUMNS]
+
+
+def round_of(number: int, *, rejected: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "round": number,
+        "participants": range(8),
+        "accepted": range(6),
+        "rejected": [f"hospital-{i}" for i in range(rejected)],
+        "missing": ["hospital-7"],
+        "accuracy": 0.91234,
+        "seconds": {"collect": 1.0, "lock": 0.1, "validate": 0.2},
+        "seconds_total": 1.4,
+        "epsilon_one_server": 1.234,
+        "epsilon_clients_only": 0.9,
+        **more,
+    }
+
+
+def shown(width: int, rounds: list[dict[str, Any]], *, is_terminal: bool = True) -> str:
+    """The table at its end, without colours."""
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=is_terminal, no_color=True, legacy_windows=False)
+    with LiveTable(console, title="digits: two aggregators, a dealer, 8 clients", rounds=len(rounds)) as table:
+        for one in rounds:
+            table.add(one)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    return text[text.rindex("digits: ") :] if is_terminal else text
+
+
+@pytest.mark.parametrize(("width", "least"), [(40, 3), (80, 6), (120, 10), (200, 11)])
+@pytest.mark.parametrize("n_rejected", [0, 1, 40])
+def test_the_table_fits_the_terminal(width: int, least: int, n_rejected: int) -> None:
+    """No line is longer, none is broken, and the columns that matter most are there."""
+    rounds = [round_of(i, rejected=n_rejected, epsilon_client=1.5) for i in range(12)]
+    lines = shown(width, rounds).splitlines()
+    assert max(map(len, lines)) <= width
+    heading = next(line for line in lines if "round" in line)
+    names = [name.strip() for name in heading.strip("┃").split("┃")]
+    assert names == [name for name in ALL if name in names]
+    assert len(names) >= least
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert [row[0] for row in cells] == [str(i) for i in range(12)]
+    assert {len(row) for row in cells} == {len(names)}
+    assert "…" not in "".join(lines)
+
+
+def test_columns_go_in_the_order_of_what_they_are_worth() -> None:
+    """A narrower terminal has a subset, in the same order. The figure that a budget limits outlives all others."""
+    rows = [dict.fromkeys(ALL, "12345678")]
+    before = ALL
+    for width in range(160, 0, -1):
+        found = [name for name, _ in columns_that_fit(rows, width)]
+        assert found == [name for name in before if name in found]
+        before = found
+    assert before == ["round", "accepted"]
+    assert [name for name, _ in columns_that_fit(rows, 40)] == ["round", "accepted", "ε client"]
+
+
+def test_a_file_has_every_name_and_figure() -> None:
+    """It has no width that a line must fit."""
+    text = shown(80, [round_of(0, rejected=40)], is_terminal=False)
+    line = text.splitlines()[-1]
+    assert all(f"hospital-{i}" in line for i in range(40))
+    assert all(name in line for name in ALL if name != "ε client")
+
+
+def test_a_terminal_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once two rounds show how long one takes."""
+    now = 100.0
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    table = LiveTable(console, title="t", rounds=15)
+    said = []
+    for i in range(15):
+        said.append(table._left())
+        table.add(round_of(i))
+        now += 90
+    said.append(table._left())
+    assert said[0] == ""
+    assert said[1] == "round 2 of 15; "
+    assert said[6] == "round 7 of 15, 16 minutes left; "  # nine rounds of 90 s and the waiting since the sixth
+    assert said[-1] == ""
+
+
+def test_a_time_to_wait_in_words() -> None:
+    found = [in_words(seconds) for seconds in (0, 29, 31, 89, 720, 7199, 7200, 36000)]
+    minute = "less than a minute"
+    assert found == [minute, minute, "1 minute", "1 minute", "12 minutes", "2 hours", "2 hours", "10 hours"]
