@@ -1,11 +1,24 @@
-"""How figures about privacy are written: a bound rounded up and marked <=, all else marked ~, infinity as a word."""
+"""How figures about privacy are written: a bound rounded up and marked <=, all else marked ~, infinity as a word.
+
+A bound above `LARGEST_USEFUL` is written as no useful bound. Its figure is in JSON alone.
+"""
 
 from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Context, Decimal
+from typing import Final
 
 from precad.dp.accountants.pld import Label
+
+LARGEST_USEFUL: Final = 100.0
+"""An epsilon above it says nothing: the odds of a guess may change by a factor of e^100, which is above 10^43."""
+NO_USEFUL_BOUND: Final = "no useful bound"
+
+
+def says_nothing(epsilon: float) -> bool:
+    """Tell whether an epsilon is finite, and too large to mean anything."""
+    return LARGEST_USEFUL < epsilon < math.inf
 
 
 def plain(epsilon: float) -> float | str:
@@ -20,17 +33,26 @@ def rounded_up(epsilon: float | str, decimals: int = 2) -> str:
     return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
+def at_most(epsilon: float | str, decimals: int = 2) -> str:
+    """Return a bound with its sign, or that it is none which is of any use."""
+    return NO_USEFUL_BOUND if says_nothing(float(epsilon)) else f"<= {rounded_up(epsilon, decimals)}"
+
+
 def three_digits(epsilon: float) -> str:
-    """Return a bound with three significant digits, rounded up."""
+    """Return a bound with its sign and three significant digits, rounded up, or that it is of no use."""
+    if says_nothing(epsilon):
+        return NO_USEFUL_BOUND
     if not math.isfinite(epsilon):
-        return "inf"
-    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
+        return "<= inf"
+    return f"<= {Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
 def shown(epsilon: float | str, label: Label) -> str:
     """Return three decimals, a bound rounded up and marked <=, all else marked ~."""
     if isinstance(epsilon, str):
         return "inf (vacuous)"
+    if says_nothing(epsilon):
+        return NO_USEFUL_BOUND
     return f"<= {rounded_up(epsilon, 3)}" if label is Label.BOUND else f"~ {epsilon:.3f}"
 
 

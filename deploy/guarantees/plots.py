@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import rounded_up
+from precad.deploy.figures import at_most, rounded_up
 from precad.dp.accountants.pld import Label, View
 from precad.dp.certificates.planner import LEAST_MULTIPLIER
 
@@ -272,7 +272,7 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     axis.fill_between(ks, sigmas, max(sigmas) * 3, color=_BLUE, alpha=0.08, label="that many are tolerated")
     for row in reached:
         epsilon = row["epsilon_of_one_unit"]
-        text = "ε = ∞" if isinstance(epsilon, str) else f"ε ≤ {rounded_up(epsilon)}"
+        text = "ε = ∞" if isinstance(epsilon, str) else at_most(epsilon).replace("<=", "ε ≤")
         axis.annotate(
             text, (row["attackers"], row["least_sigma"]), (5, -11), textcoords="offset points", fontsize=8, color="0.25"
         )

@@ -66,7 +66,7 @@ def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
     for name, unit, against in _rows(summary, privacy.unit, task):
         is_nothing = name != "client" and privacy.events[View(name)] is None
         figures = (float(summary[key]) for key in (f"epsilon_{name}", f"realised_epsilon_{name}"))
-        found.add_row(unit, against, *("no guarantee" if is_nothing else f"<= {three_digits(x)}" for x in figures))
+        found.add_row(unit, against, *("no guarantee" if is_nothing else three_digits(x) for x in figures))
     return found
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precad.deploy.durations import in_words
-from precad.deploy.figures import rounded_up
+from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_up, says_nothing
 from precad.protos.task.task import Task
 
 VISIBLE_ROUNDS = 14
@@ -62,6 +62,8 @@ class LiveTable:
         if not self._console.is_terminal:
             if len(self._rows) == 1:
                 self._console.print(_CAPTION, highlight=False, soft_wrap=True)
+            if _USELESS in row.values() and not any(_USELESS in before.values() for before in self._rows[:-1]):
+                self._console.print(_WHY_USELESS, highlight=False, soft_wrap=True)
             line = "  ".join(f"{name} {row[name]}" for name, _ in COLUMNS if name in row)
             self._console.print(line, highlight=False, soft_wrap=True)
 
@@ -80,7 +82,8 @@ class LiveTable:
         return f"{number}, {in_words(each * (self._planned - n_done))} left; "
 
     def _table(self, rows: list[dict[str, str]]) -> Table:
-        table = Table(title=self._title, title_justify="left", caption=_CAPTION, caption_justify="left")
+        why = f"; {_WHY_USELESS}" if any(_USELESS in row.values() for row in rows) else ""
+        table = Table(title=self._title, title_justify="left", caption=_CAPTION + why, caption_justify="left")
         rows = [{**row, "rejected": _short(row["rejected"])} for row in rows]
         shown = columns_that_fit(rows, self._console.width)
         for name, justify in shown:
@@ -93,6 +96,9 @@ class LiveTable:
 _CAPTION = "ε: of the rounds so far, if no draw is discarded"
 """Caption of the figure for rounds without a discarded draw. A server that discards draws may learn more, as the
 summary at the end says."""
+_USELESS = "none"
+"""A cell in place of a bound that says nothing."""
+_WHY_USELESS = f"{_USELESS}: {NO_USEFUL_BOUND}, as it is above {LARGEST_USEFUL:g}"
 
 _CLIENT = "ε client"
 """Column of a whole client's epsilon, drawn or not. Only tasks that have a budget for it show the column."""
@@ -147,6 +153,10 @@ def warning_of(task: Task) -> str | None:
     )
 
 
+def _bound(epsilon: float | str) -> str:
+    return _USELESS if says_nothing(float(epsilon)) else rounded_up(epsilon)
+
+
 def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
     """Return cells by column. Epsilons are of the rounds so far."""
     seconds = metrics["seconds"]
@@ -158,9 +168,9 @@ def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
         "accepted": str(len(metrics["accepted"])),
         "rejected": " ".join(left_out) or "-",
         "accuracy": "-" if accuracy is None else f"{accuracy:.3f}",
-        **({_CLIENT: rounded_up(metrics["epsilon_client"])} if "epsilon_client" in metrics else {}),
-        "ε server": rounded_up(metrics["epsilon_one_server"]),
-        "ε clients": rounded_up(metrics["epsilon_clients_only"]),
+        **({_CLIENT: _bound(metrics["epsilon_client"])} if "epsilon_client" in metrics else {}),
+        "ε server": _bound(metrics["epsilon_one_server"]),
+        "ε clients": _bound(metrics["epsilon_clients_only"]),
         "seconds: train": f"{seconds['collect']:.2f}",
         "check": f"{seconds['lock'] + seconds['validate']:.2f}",
         "all": f"{metrics['seconds_total']:.2f}",

@@ -31,7 +31,7 @@ from rich.text import Text
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
-from precad.deploy.figures import rounded_up
+from precad.deploy.figures import at_most
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_folder import RunFolder
 from precad.dp.accountants.pld import Unit, View
@@ -351,8 +351,8 @@ def _facts(status: Status) -> dict[str, str]:
         drawn = ", drawn or not" if epsilon.is_level else ""
         name = f"epsilon{whose}{drawn}, {epsilon.view.replace('_', ' ')}"
         if epsilon.if_discarded is not None:
-            facts[f"{name}, draws discarded or not"] = f"<= {rounded_up(epsilon.if_discarded)} in the end"
-        facts[f"{name}, no draw discarded"] = f"<= {rounded_up(epsilon.spent)} ({budget})"
+            facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
+        facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
     if status.rounds:
         facts["last round"] = f"{status.rounds[-1].seconds_total:.2f} s"
     if status.ended:

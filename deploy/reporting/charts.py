@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from precad.deploy.figures import LARGEST_USEFUL
 from precad.deploy.reporting.certificates import Certificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import AGAINST, Round, Run, Statement
@@ -179,8 +180,8 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
     drawn = [(i, run, s) for i, run in enumerate(runs) for s in run.statements if s.by_round]
     note = _noted(
         f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client "
-        "where it says so), of the rounds so far, for the client that was in most, if no draw is discarded. An "
-        "infinite ε is not drawn.",
+        "where it says so), of the rounds so far, for the client that was in most, if no draw is discarded. An ε "
+        f"above {LARGEST_USEFUL:g} is no useful bound, and is not drawn.",
         runs,
         seeds="the largest",
     )
@@ -191,7 +192,7 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
             what=_who(statement),
             colour=i if len(runs) > 1 else number,
             dash=_DASHES.get(statement.against, Dash.SOLID) if statement.unit is Unit.RECORD else Dash.DASH_DOTTED,
-            points=_thinned([(x, y if math.isfinite(y) else None) for x, y in statement.by_round]),
+            points=_thinned([(x, y if y <= LARGEST_USEFUL else None) for x, y in statement.by_round]),
         )
         for number, (i, run, statement) in enumerate(drawn)
     )

@@ -6,11 +6,11 @@ measurements, and nothing here calls them anything else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, says_nothing
 from precad.deploy.reporting.certificates import AT_MOST, Certificate
 from precad.deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
 from precad.deploy.reporting.runs import Run, Statement
@@ -81,11 +81,17 @@ def _at(statement: Statement) -> str:
 
 
 def _why(statement: Statement) -> str:
-    return "epsilon is infinite" if statement.epsilon is not None else statement.note
+    if statement.epsilon is None:
+        return statement.note
+    return (
+        f"{NO_USEFUL_BOUND}: ε is above {LARGEST_USEFUL:g}"
+        if says_nothing(statement.epsilon)
+        else "epsilon is infinite"
+    )
 
 
 def _is_proved(statement: Statement) -> bool:
-    return statement.epsilon is not None and math.isfinite(statement.epsilon)
+    return statement.epsilon is not None and statement.epsilon <= LARGEST_USEFUL
 
 
 def _certified(certificate: Certificate) -> str:

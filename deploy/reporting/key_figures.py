@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from precad.deploy.figures import NO_USEFUL_BOUND
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import Run
 from precad.dp.accountants.pld import Unit
@@ -32,6 +33,11 @@ class KeyFigure:
     exact: float | None
     """As the summary has it; a mean over seeds; None where there is no finite number."""
     note: str = ""
+
+    @property
+    def on_page(self) -> float | None:
+        """Return the exact value, if the page has it: a bound that says nothing has its figure in JSON alone."""
+        return None if self.shown == NO_USEFUL_BOUND else self.exact
 
 
 def key_figures(run: Run) -> list[KeyFigure]:
@@ -76,7 +82,9 @@ def _privacy(run: Run) -> Iterator[KeyFigure]:
 
 
 def _epsilon(name: str, value: float | None, delta: float) -> KeyFigure:
-    text = "no guarantee" if value is None else f"≤\u00a0{shown(value, Format.EPSILON)}"
+    text = "no guarantee" if value is None else shown(value, Format.EPSILON)
+    if text not in ("no guarantee", NO_USEFUL_BOUND):
+        text = f"≤\u00a0{text}"
     exact = value if value is not None and math.isfinite(value) else None
     return KeyFigure(
         group=Group.PRIVACY, name=name, shown=text, exact=exact, note=f"at δ\u00a0=\u00a0{power_of_ten(delta)}"

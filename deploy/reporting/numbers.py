@@ -6,6 +6,8 @@ import math
 from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 
+from precad.deploy.figures import NO_USEFUL_BOUND, says_nothing
+
 
 class Format(StrEnum):
     """Name the kind of a number."""
@@ -25,7 +27,7 @@ def shown(value: float | None, kind: Format) -> str:
         case Format.SHARE:
             return f"{value:.3f}"
         case Format.EPSILON:
-            return rounded_up(value)
+            return NO_USEFUL_BOUND if says_nothing(value) else rounded_up(value)
         case Format.COUNT:
             return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
         case Format.SECONDS:

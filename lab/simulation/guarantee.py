@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from precad.deploy.reporting.numbers import rounded_up
+from precad.deploy.figures import NO_USEFUL_BOUND
+from precad.deploy.reporting.numbers import Format, shown
 
 REALISED = "of the rounds that there were, if no draw is discarded"
 """Text of a note about an epsilon without `epsilon_if_discarded`."""
@@ -39,10 +40,11 @@ class Guarantee:
         rests = f"; {self.note}" if self.note else ""
         if self.epsilon is None:
             return f"no guarantee for one {self.unit} against {self.against}{rests}"
-        text = f"epsilon <= {rounded_up(self.epsilon)}"
+        text = f"epsilon <= {shown(self.epsilon, Format.EPSILON)}"
         if self.epsilon_if_discarded is not None:
-            if_none = f"({rounded_up(self.epsilon)} if no draw is discarded)"
-            text = f"epsilon <= {rounded_up(self.epsilon_if_discarded)} {if_none}"
+            if_none = f"({shown(self.epsilon, Format.EPSILON)} if no draw is discarded)"
+            text = f"epsilon <= {shown(self.epsilon_if_discarded, Format.EPSILON)} {if_none}"
+        text = text.replace(f"epsilon <= {NO_USEFUL_BOUND}", NO_USEFUL_BOUND)
         where = " in real arithmetic" if self.in_real_arithmetic else ""
         what = f"for one {self.unit} (proved bound{where}, add/remove)"
         return f"{text} at delta = {self.delta} {what} against {self.against}{rests}"

@@ -36,9 +36,11 @@
     }
     return `${Math.round(value)} B`;
   };
+  // An ε above it says nothing (deploy/figures.py).
+  const LARGEST_USEFUL = 100;
   const FORMATS = {
     share: (value) => value.toFixed(3),
-    epsilon: roundedUp,
+    epsilon: (value) => (value > LARGEST_USEFUL ? "no useful bound" : roundedUp(value)),
     count: (value) => grouped(value, Number.isInteger(value) ? 0 : 1),
     seconds: (value) => (value >= 100 ? `${grouped(value, 0)} s` : value >= ALMOST ? `${digits(value)} s` : `${digits(value * 1e3)} ms`),
     bytes,
@@ -149,7 +151,7 @@
         const known = series.points.filter(([, y]) => y !== null);
         if (chart.kind === "bars") return `${series.name}: ${known.map(([x, y]) => `${chart.categories[x]} ${FORMATS[chart.format](y)}`).join(", ")}`;
         const last = known.at(-1);
-        return last ? `${series.name}: ${FORMATS[chart.format](last[1])} at ${chart.x_label} ${last[0]}` : `${series.name}: nothing finite`;
+        return last ? `${series.name}: ${FORMATS[chart.format](last[1])} at ${chart.x_label} ${last[0]}` : `${series.name}: no useful bound`;
       });
       return `${chart.title}. ${ends.join("; ")}.`;
     }
@@ -293,7 +295,7 @@
         const found = series.points.find(([other]) => other === x);
         if (!found) continue;
         const row = html("p", "");
-        row.append(swatch(chart, series), html("span", "", series.name), html("b", "", found[1] === null ? "∞" : FORMATS[chart.format](found[1])));
+        row.append(swatch(chart, series), html("span", "", series.name), html("b", "", found[1] === null ? "no useful bound" : FORMATS[chart.format](found[1])));
         rows.push(row);
         if (found[1] !== null && chart.kind !== "columns") {
           this.marks.append(make("circle", { class: `dot fill-${series.colour}`, cx: this.x(x), cy: this.y(found[1]), r: 4.5 }));

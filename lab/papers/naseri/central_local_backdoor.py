@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.figures import rounded_up
+from precad.deploy.figures import at_most
 from precad.lab.papers import backdoors, runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
@@ -219,4 +219,4 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def _epsilon(case: Mapping[str, Any]) -> str:
-    return "-" if case["epsilon"] is None else f"{rounded_up(case['epsilon'])} of a {case['epsilon_is_of_a']}"
+    return "-" if case["epsilon"] is None else f"{at_most(case['epsilon'])} of a {case['epsilon_is_of_a']}"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import rounded_up
+from precad.deploy.figures import at_most
 from precad.deploy.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
@@ -190,7 +190,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             str(case["clients"]),
             case["method"],
             "-" if accuracy is None or accuracy["mean"] is None else f"{accuracy['mean']:.4f}",
-            "-" if epsilon is None else rounded_up(epsilon),
+            "-" if epsilon is None else at_most(epsilon),
             "-" if ms is None else f"{ms:.0f}",
         )
     runner.print_result(console, table, report)

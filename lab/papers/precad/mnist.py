@@ -20,7 +20,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import plain, rounded_up
+from precad.deploy.figures import at_most, plain
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.dp.published.precad import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
@@ -130,8 +130,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
         found.append(
             f"sigma = {row['sigma']:g}: accuracy {row['accuracy_mean']:.3f} "
             f"(from {row['accuracy_min']:.3f} to {row['accuracy_max']:.3f}), proved epsilon against one server "
-            f"{rounded_up(row['epsilon_expected_participation']['one_server'])} for a client that is in the expected "
-            f"number of rounds{printed}, {rounded_up(row['epsilon_realised']['one_server'])} for the one that was in "
+            f"{at_most(row['epsilon_expected_participation']['one_server'])} for a client that is in the expected "
+            f"number of rounds{printed}, {at_most(row['epsilon_realised']['one_server'])} for the one that was in "
             "most"
         )
     is_whole = report["rounds"] == ROUNDS
@@ -175,8 +175,8 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
         table.add_row(
             f"{row['sigma']:g}",
             f"{row['accuracy_mean']:.4f}",
-            rounded_up(expected["one_server"]),
-            rounded_up(expected["clients_only"]),
+            at_most(expected["one_server"]),
+            at_most(expected["clients_only"]),
             "-" if row["epsilon_printed"] is None else f"{row['epsilon_printed']:g}",
             f"{row['ms_per_round']:.1f}",
         )

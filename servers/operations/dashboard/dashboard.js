@@ -68,7 +68,13 @@ function bar(label, value, limit, kind = "") {
 
 const count = (n) => n.toLocaleString("en");
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-const roundedUp = (epsilon) => (Number.isFinite(epsilon) ? (Math.ceil(epsilon * 100 - 1e-9) / 100).toFixed(2) : "∞");
+// An ε above it says nothing: the odds of a guess may change by e^100.
+const LARGEST_USEFUL = 100;
+const atMost = (epsilon) => {
+  if (!Number.isFinite(epsilon)) return "ε ≤ ∞";
+  return epsilon > LARGEST_USEFUL ? "no useful bound" : `ε ≤ ${(Math.ceil(epsilon * 100 - 1e-9) / 100).toFixed(2)}`;
+};
+const isDrawn = (epsilon) => Number.isFinite(epsilon) && epsilon <= LARGEST_USEFUL;
 const reason = (name) => (Object.hasOwn(REASONS, name) ? REASONS[name] : name);
 const total = (seconds) => Object.values(seconds).reduce((sum, s) => sum + s, 0);
 
@@ -224,10 +230,10 @@ function epsilonCard(epsilon) {
     ...(epsilon.unit === "client"
       ? [element("p", { class: "quiet" }, `of a whole client${epsilon.is_level ? ", drawn or not" : ""}`)] : []),
     ...(epsilon.if_discarded === null || epsilon.if_discarded === undefined ? [] : [
-      element("p", { class: "big" }, `ε ≤ ${roundedUp(Number(epsilon.if_discarded))}`),
+      element("p", { class: "big" }, atMost(Number(epsilon.if_discarded))),
       element("p", { class: "quiet" }, "in the end, draws discarded or not"),
     ]),
-    element("p", {}, `ε ≤ ${roundedUp(epsilon.spent)} so far, if no draw is discarded`),
+    element("p", {}, `${atMost(Number(epsilon.spent))} so far, if no draw is discarded`),
   ];
   if (epsilon.budget === null) {
     children.push(element("p", { class: "quiet" }, `no budget set · δ = ${small(epsilon.delta)}`));
@@ -245,14 +251,14 @@ function drawEpsilonChart(status) {
   const [width, height, left, bottom, top] = [widthOf("epsilon-chart"), 220, 44, 26, 12];
   const rounds = status.rounds;
   const budgets = status.epsilons.filter((e) => e.budget !== null);
-  const ofClient = rounds.filter((r) => Number.isFinite(r.epsilon_client));
-  const peak = Math.max(...rounds.flatMap((r) => Object.values(r.epsilon)).filter(Number.isFinite), ...budgets.map((e) => e.budget), ...ofClient.map((r) => r.epsilon_client), 1e-9) * 1.05;
+  const ofClient = rounds.filter((r) => isDrawn(r.epsilon_client));
+  const peak = Math.max(...rounds.flatMap((r) => Object.values(r.epsilon)).filter(isDrawn), ...budgets.map((e) => e.budget), ...ofClient.map((r) => r.epsilon_client), 1e-9) * 1.05;
   const [first, last] = [rounds[0].round, rounds[rounds.length - 1].round];
   const x = (round) => left + ((width - left - 8) * (round - first)) / Math.max(1, last - first);
   const y = (value) => height - bottom - ((height - bottom - top) * value) / peak;
   const chart = shape("svg", {
     class: "chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": status.epsilons.map((e) => `${VIEWS[e.view] ?? e.view}: ${roundedUp(e.spent)}`).join("; "),
+    "aria-label": status.epsilons.map((e) => `${VIEWS[e.view] ?? e.view}: ${atMost(Number(e.spent))}`).join("; "),
   });
   for (const value of ticks(peak)) {
     chart.append(
@@ -265,7 +271,7 @@ function drawEpsilonChart(status) {
     shape("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, `round ${last}`),
   );
   for (const view of Object.keys(VIEWS)) {
-    const points = rounds.filter((r) => Number.isFinite(r.epsilon[view])).map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon[view]).toFixed(1)}`);
+    const points = rounds.filter((r) => isDrawn(r.epsilon[view])).map((r) => `${x(r.round).toFixed(1)},${y(r.epsilon[view]).toFixed(1)}`);
     chart.append(shape("polyline", { class: `line ${view}`, points: points.join(" ") }));
   }
   if (ofClient.length) {
@@ -322,7 +328,7 @@ function roundItem(round) {
   const bounds = [
     ...(Number.isFinite(round.epsilon_client) ? [round.epsilon_client] : []),
     ...Object.keys(VIEWS).filter((v) => v in round.epsilon).map((v) => round.epsilon[v]),
-  ].map(roundedUp).join(" / ");
+  ].map((epsilon) => atMost(Number(epsilon)).replace("ε ≤ ", "")).join(" / ");
   const cells = [
     element("strong", {}, String(round.round)),
     element("span", { class: "quiet" }, round.committed_at === null ? "" : clock(round.committed_at)),
@@ -355,7 +361,6 @@ function drawTimings(status) {
 
 function timingsChart(rounds) {
   const [width, height, left, bottom, top] = [widthOf("timings-chart"), 180, 44, 26, 8];
-  const ofClient = rounds.filter((r) => Number.isFinite(r.epsilon_client));
   const peak = Math.max(...rounds.map((r) => total(r.seconds)), 1e-9) * 1.05;
   const slot = (width - left - 8) / Math.max(rounds.length, 8);
   const y = (value) => height - bottom - ((height - bottom - top) * value) / peak;
