@@ -8,6 +8,7 @@ Contents:
     figures         how numbers about privacy are written
     conducts        the conduct of each client: the protocol, or an experiment's attack
     run_folder      the files that a run leaves behind
+    run_state       whether a run goes on, has ended or was killed
     tables          tables for people
     drawing         loads matplotlib
     spent           the epsilons of a run, each with its adversary

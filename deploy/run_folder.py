@@ -7,6 +7,7 @@ Contents:
     model.pt          the final model, a PyTorch state_dict
     summary.json      the summary that `--json` prints
     report.html       all of it as one page (`precad report`)
+    run-state         whether the run goes on, and what became of it (`run_state`)
     logs/             one file per process
     a/ b/             the aggregators' ledgers, burnt tuples, round records and models
     dealer/           which batches were dealt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precad.deploy.cli.common import AppName, ConfigFile, Json, Output, exit_codes, people, say, write_json
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, InterruptedRunError
 from precad.deploy.localhost.forks import Forks
 
 if TYPE_CHECKING:
@@ -73,7 +74,13 @@ def _run_local(
         unless_prepared.pop_all()
         from precad.deploy.localhost.summary import print_summary
 
-        summary = complete(local)
+        try:
+            summary = complete(local)
+        except InterruptedRunError:
+            if local.folder.summary.exists():
+                print_summary(people, json.loads(local.folder.summary.read_text()), local.deployment.task)
+                _write_report(local.folder)
+            raise
         print_summary(people, summary, local.deployment.task)
         _write_report(local.folder)
         if as_json:

@@ -30,6 +30,7 @@ from precad.clients.models import networks
 from precad.clients.models.learning import Learning
 from precad.clients.models.metrics import has_accuracy
 from precad.clients.training import evaluation
+from precad.deploy import run_state
 from precad.deploy.authority import pki
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
@@ -167,7 +168,19 @@ class LocalRun:
                 raise ConfigError(f"aggregator.{letter}.{error}") from None
 
     async def run(self) -> dict[str, Any]:
-        """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted."""
+        """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted.
+
+        Model and summary of an interrupted run are those of the rounds that there were.
+        """
+        with run_state.held(self.folder.root):
+            try:
+                await self._train()
+            except InterruptedRunError:
+                raise InterruptedRunError(self._keep_rounds()) from None
+            return self._finish()
+
+    async def _train(self) -> None:
+        """Start every process, show the rounds, and stop whoever is left."""
         self._loop = loop = asyncio.get_running_loop()
         is_main = threading.current_thread() is threading.main_thread()  # signals are the main thread's
         signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
@@ -185,7 +198,15 @@ class LocalRun:
             await asyncio.to_thread(self._children.close)
             for number in signals:
                 loop.remove_signal_handler(number)
-        return self._finish()
+
+    def _keep_rounds(self) -> str:
+        """Write the model and the summary of an interrupted run that has a round, and say so."""
+        n_rounds, planned = len(self._progress.metrics), self.deployment.task.rounds
+        if self._progress.final is None or not n_rounds:
+            return _INTERRUPTED
+        self._progress.ended = f"interrupted after {n_rounds} of {planned} rounds"
+        self._finish()
+        return f"{_INTERRUPTED}; {n_rounds} of {planned} rounds are kept in {self.folder.root}"
 
     def interrupt(self) -> None:
         """End the run with InterruptedRunError, from another thread; one that is yet to begin ends at once."""
@@ -314,13 +335,13 @@ class LocalRun:
                     raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
                 return
             quality: dict[str, Any] = {"accuracy": None}
-            if a.parameters is not None:
-                self._progress.final = a.parameters
-                if self._accuracy_every_round:
-                    quality = await asyncio.to_thread(self._quality, a.parameters)
+            if a.parameters is not None and self._accuracy_every_round:
+                quality = await asyncio.to_thread(self._quality, a.parameters)
             metrics = round_metrics(a.record, b.record, accuracy=quality.pop("accuracy")) | quality
             metrics |= await asyncio.to_thread(epsilon_of_a_client, self._cost, a.record.round)
             self._progress.metrics.append(metrics)
+            if a.parameters is not None:  # with its line: whoever interrupts us finds both of one round, or neither
+                self._progress.final = a.parameters
             self.folder.append_metrics(metrics)
             table.add(metrics)
             if len(self._progress.metrics) == 1:

@@ -2,7 +2,7 @@
 
     URL       http[s]://HOST:PORT of one operations port; https is checked against the system's authorities
     CONFIG    every server of the file that has `operations_listen`; TLS is checked against the file's own authority
-    FOLDER    of a run on this machine, from what it has written
+    FOLDER    of a run on this machine, or an aggregator's state_dir, from what was written
 
 The token is in the file that --token names, else in `operations_token` of CONFIG, else in PRECAD_OPERATIONS_TOKEN. It
 is sent in a header to the address that was named and to no other. Redirects are not followed, and plain text goes only
@@ -33,7 +33,9 @@ from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
 from precad.deploy.figures import at_most
 from precad.deploy.localhost.watch import LiveTable
+from precad.deploy.oversight.state_dirs import is_state_dir, read_state_dir
 from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import Unit, View
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
@@ -226,7 +228,7 @@ async def _run_as_it_goes(folder: Path) -> AsyncIterator[Status]:
     while True:
         found = read_run(folder)
         yield found
-        if found.is_finished:
+        if found.is_finished or found.ended:
             return
         await asyncio.sleep(POLL_S)
 
@@ -235,21 +237,25 @@ async def _run_as_it_goes(folder: Path) -> AsyncIterator[Status]:
 
 
 def read_run(root: Path) -> Status:
-    """Return the state of a run on this machine, by its folder. Raises ConfigError."""
+    """Return the state of a run on this machine, or of a server, by its folder. Raises ConfigError."""
+    if is_state_dir(root):
+        return read_state_dir(root)
     folder = RunFolder(root.absolute())
     deployment = configuration.load(folder.config)
     rounds = read_rounds(folder)
-    is_over = folder.summary.exists()
+    state = state_of(folder.root)
+    is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
     modified = max(path.stat().st_mtime for path in (folder.config, folder.metrics, folder.summary) if path.exists())
     return Status(
         role="run",
         version="",
         task=deployment.task.name,
-        state="finished" if is_over else "not finished",
+        state=state,
         since=modified,
         started_at=folder.config.stat().st_mtime,
         is_ready=not is_over,
-        is_finished=is_over,
+        is_finished=state is RunState.FINISHED,
+        ended=_ended(state, len(rounds), deployment.task.rounds) if is_over else "",
         rounds_planned=deployment.task.rounds,
         rounds_done=len(rounds),
         n_enrolled=len(deployment.task.clients),
@@ -261,6 +267,19 @@ def read_run(root: Path) -> Status:
         epsilons=_epsilons(deployment, rounds),
         rounds=tuple(rounds),
     )
+
+
+def _ended(state: RunState, n_rounds: int, planned: int) -> str:
+    """Say how a run ended, and where its rounds are if it ended early."""
+    done = f"{n_rounds} of {planned} rounds done"
+    match state:
+        case RunState.CRASHED:
+            return f"its process is gone, and said nothing; {done}"
+        case RunState.FAILED:
+            return f"it failed: logs/ says why; {done}"
+        case RunState.INTERRUPTED:
+            return f"interrupted; {done}"
+    return done
 
 
 def read_rounds(folder: RunFolder) -> list[RoundSummary]:
@@ -325,13 +344,14 @@ def _facts(status: Status) -> dict[str, str]:
             "aggregators": f"{status.n_connected} of {status.n_enrolled} connected",
             "batches dealt": str(status.n_batches_dealt),
         }
-    facts["rounds"] = f"{status.rounds_done} of {status.rounds_planned}"
+    planned = f" of {status.rounds_planned}" if status.rounds_planned else ""  # a state_dir does not say
+    facts["rounds"] = f"{status.rounds_done}{planned}"
     if status.live is not None:
         facts["in flight"] = (
             f"round {status.live.round}: {status.live.phase}, "
             f"{status.live.n_complete} of {status.live.n_chosen} uploads complete"
         )
-    if status.role != "run":
+    if status.role != "run" and status.n_enrolled:
         facts["clients"] = f"{status.n_connected} of {status.n_enrolled} connected"
     if status.absent:
         named = ", ".join(f"{one.client} since {datetime.fromtimestamp(one.since):%H:%M:%S}" for one in status.absent)

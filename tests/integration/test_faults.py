@@ -31,6 +31,7 @@ from rich.console import Console
 from precad.deploy.errors import INTERRUPTED, SUCCESS, UNREACHABLE
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.processes import Child, Children
+from precad.deploy.run_state import RunState, state_of
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 SERVERS = ["aggregator-a", "aggregator-b", "dealer"]
@@ -289,13 +290,23 @@ def test_children_do_not_outlive_a_killed_runner(start: Start) -> None:
 
 
 def test_ctrl_c_in_a_round_ends_the_run_with_code_130(start: Start) -> None:
-    """Every process is stopped, and one line says so."""
+    """Every process is stopped, and one line says so. Model, summary and report are of the rounds that there were."""
     runner = start(grouped(ENDLESS))
+    assert state_of(runner.folder) in {RunState.UNKNOWN, RunState.RUNNING}
     wait_for_rounds(runner, 1)
+    assert state_of(runner.folder) is RunState.RUNNING
     runner.process.send_signal(signal.SIGINT)
     code, stderr = runner.end()
     assert code == INTERRUPTED, stderr
-    assert stderr.splitlines()[-1] == "precad: interrupted; every process was stopped"
+    assert re.match(
+        r"precad: interrupted; every process was stopped; \d+ of \d+ rounds are kept in ", stderr.splitlines()[-1]
+    )
+    assert state_of(runner.folder) is RunState.INTERRUPTED
+    summary = json.loads((runner.folder / "summary.json").read_text())
+    assert summary["rounds"] == len((runner.folder / "metrics.jsonl").read_text().splitlines()) >= 1
+    assert summary["ended"].startswith(f"interrupted after {summary['rounds']} of ")
+    assert (runner.folder / "model.pt").is_file()
+    assert "interrupted after" in (runner.folder / "report.html").read_text()
     assert "Traceback" not in stderr, stderr
 
 

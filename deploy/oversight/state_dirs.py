@@ -1,0 +1,106 @@
+"""Read how far a task is from an aggregator's state_dir, on the server's machine, without a port or a token.
+
+No record is changed, and no lock is taken: a server that starts meanwhile meets nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from precad.deploy.errors import ConfigError
+from precad.dp.accountants.pld import Unit, View
+from precad.servers.errors import ServerError
+from precad.servers.store import audit_log
+from precad.servers.store.folder import ledger_path, store_path
+from precad.servers.store.record import from_line
+from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
+
+LOCKS = Path("/proc/locks")
+
+
+def is_state_dir(folder: Path) -> bool:
+    """Tell whether a folder is an aggregator's: what is known of the task is there."""
+    return store_path(folder).is_file()
+
+
+def read_state_dir(folder: Path) -> Status:
+    """Return what the server's log, ledger and records say. Raises ConfigError."""
+    try:
+        log = audit_log.read(store_path(folder))
+        records = (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else b""
+        header = json.loads(ledger_path(folder).read_bytes().partition(b"\n")[0] or b"{}")
+        modified = store_path(folder).stat().st_mtime
+    except (OSError, ValueError, ServerError) as error:
+        raise ConfigError(f"{folder}: expected an aggregator's state_dir, found: {error}") from None
+    kept = [record for line in records.splitlines() if (record := from_line(line)) is not None]
+    rounds = [_summary(record) for record in kept]
+    ended = next((entry.fields["reason"] for entry in reversed(log) if entry.kind == "finished"), "")
+    task = next((entry.fields for entry in log if entry.kind == "task"), {})
+    is_held = _is_locked(ledger_path(folder))
+    return Status(
+        role=str(task.get("role", "aggregator")),
+        version="",
+        task=str(task.get("task", "")),
+        state="running" if is_held else "finished" if ended else "not running",
+        since=modified,
+        started_at=modified,
+        is_ready=is_held,
+        is_finished=bool(ended),
+        ended=str(ended) if ended or is_held else _why_not(log),
+        rounds_done=len(rounds),
+        uploads={
+            "accepted": sum(round.n_accepted for round in rounds),
+            "rejected": sum(round.n_rejected for round in rounds),
+            "missing": sum(round.n_missing for round in rounds),
+        },
+        epsilons=_epsilons(header, rounds),
+        rounds=tuple(rounds),
+    )
+
+
+def _why_not(log: list[audit_log.Entry]) -> str:
+    """Say what the last thing was that a server which does not run wrote about its end."""
+    last = log[-1] if log else None
+    if last is not None and last.kind == "interrupted":
+        return f"interrupted: {last.fields['reason']}; start it again in this folder to go on"
+    return "no process here holds it: stopped or crashed; start it again in this folder to go on"
+
+
+def _summary(record: CommittedRound) -> RoundSummary:
+    rejected = (ClientOutcome(client=name, verdict="rejected", reason=NORM_EXCEEDED) for name in record.rejected)
+    missing = (ClientOutcome(client=name, verdict="missing") for name in record.missing)
+    return RoundSummary(
+        round=record.number,
+        n_chosen=len(record.chosen),
+        n_accepted=len(record.accepted),
+        n_rejected=len(record.rejected),
+        n_missing=len(record.missing),
+        seconds=dict(record.seconds),
+        bytes=dict(record.bytes_by_link),
+        epsilon={View.ONE_SERVER: record.epsilon_one_server, View.CLIENTS_ONLY: record.epsilon_clients_only},
+        model_digest=record.model_digest.hex(),
+        outcomes=(*rejected, *missing),
+    )
+
+
+def _epsilons(header: dict[str, Any], rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
+    """Return what the rounds have spent. The folder does not say which budget the task has."""
+    if not rounds or "delta" not in header:
+        return ()
+    unit = Unit(header.get("unit", Unit.RECORD))
+    spent = rounds[-1].epsilon
+    return tuple(Epsilon(view=view, unit=unit, spent=spent[view], delta=header["delta"]) for view in View)
+
+
+def _is_locked(path: Path) -> bool:
+    """Tell whether a process of this machine holds the file's lock, as a server does with its ledger."""
+    try:
+        of_file = path.stat()
+        lines = LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    inodes = {field.split(":")[-1] for line in lines for field in line.split() if field.count(":") == 2}
+    return str(of_file.st_ino) in inodes

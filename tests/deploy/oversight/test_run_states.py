@@ -1,0 +1,151 @@
+"""Running, finished, interrupted, failed and crashed are told apart: of a local run, and of a server's state_dir.
+
+Failure means that an operator waits for a dead process, or starts a second one beside a living.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from precad.deploy import run_state
+from precad.deploy.cli import main as cli
+from precad.deploy.errors import InterruptedRunError, RunFailedError
+from precad.deploy.oversight import state_dirs
+from precad.deploy.oversight.operations import as_it_goes, read_run
+from precad.deploy.run_state import RunState, state_of
+from precad.dp.accountants.pld import View
+from precad.protos.tls.identity import Role
+from precad.servers.store.folder import open_ledger, open_task_store, write_round
+from precad.servers.store.rounds import CommittedRound
+from tests.deploy.reporting.test_report import deployed
+from tests.harness.harness import small_task
+
+TASK = small_task()
+
+
+def precad(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
+
+
+def ending(folder: Path, error: Exception | None = None) -> None:
+    with run_state.held(folder):
+        assert state_of(folder) is RunState.RUNNING
+        if error is not None:
+            raise error
+
+
+def test_a_run_s_end_is_told_by_its_own_word(tmp_path: Path) -> None:
+    assert state_of(tmp_path) is RunState.UNKNOWN
+    ending(tmp_path)
+    assert state_of(tmp_path) is RunState.FINISHED
+    with pytest.raises(InterruptedRunError):
+        ending(tmp_path, InterruptedRunError("ctrl-c"))
+    assert state_of(tmp_path) is RunState.INTERRUPTED
+    with pytest.raises(RunFailedError):
+        ending(tmp_path, RunFailedError("a server died", exit_code=4))
+    assert state_of(tmp_path) is RunState.FAILED
+    (tmp_path / run_state.NAME).write_text("nonsense")
+    assert state_of(tmp_path) is RunState.UNKNOWN
+    (tmp_path / "summary.json").write_text("{}")
+    assert state_of(tmp_path) is RunState.FINISHED
+
+
+HOLD = """
+import sys, subprocess, time
+from pathlib import Path
+from precad.deploy import run_state
+with run_state.held(Path(sys.argv[1])):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_run_has_crashed_although_its_child_lives(tmp_path: Path) -> None:
+    """The lock is the process's own: nobody who outlives it holds it."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert state_of(tmp_path) is RunState.RUNNING
+        process.kill()
+        process.wait()
+        assert state_of(tmp_path) is RunState.CRASHED
+    finally:
+        process.stdout.close()
+        os.kill(child, signal.SIGKILL)
+
+
+def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
+    """A run of three rounds; `watch` ends where the run has, and its code says that it was early."""
+    run = deployed(tmp_path / "run")
+    assert "finished" in precad("status", run).stderr
+    (run / run_state.NAME).write_text(RunState.RUNNING)
+    status = read_run(run)
+    assert (status.state, status.is_finished) == (RunState.CRASHED, False)
+    assert status.ended.startswith("its process is gone, and said nothing; 3 of ")
+    assert "crashed" in precad("status", run).stderr
+
+    async def watched() -> int:
+        return len([status async for status in as_it_goes(run, None)])
+
+    assert asyncio.run(asyncio.wait_for(watched(), 5)) == 1
+    (run / "metrics.jsonl").unlink()
+    shown = precad("watch", run)
+    assert (shown.exit_code, "ended early: its process is gone" in shown.stderr) == (4, True)
+    with run_state.held(run):
+        status = read_run(run)
+        assert (status.state, status.is_ready, status.ended) == (RunState.RUNNING, True, "")
+
+
+def committed(number: int) -> CommittedRound:
+    return CommittedRound(
+        number=number,
+        chosen=("alice", "bob", "carol"),
+        accepted=("alice",),
+        rejected=("bob",),
+        model_digest=bytes(32),
+        epsilon_one_server=0.5,
+        epsilon_clients_only=0.25,
+        seconds={"collect": 1.0},
+    )
+
+
+def test_a_state_dir_says_how_far_its_server_is(tmp_path: Path) -> None:
+    """While the server has its ledger open, it runs. Then it has stopped or crashed, and may go on."""
+    with open_ledger(tmp_path, TASK), open_task_store(tmp_path, TASK, b"model") as store:
+        store.begin("small-0123456789abcdef", Role.AGGREGATOR_A)
+        write_round(tmp_path, committed(0), np.zeros(TASK.dim, np.float32))
+        status = read_run(tmp_path)
+        assert (status.state, status.task, status.role) == ("running", "small-0123456789abcdef", "aggregator-a")
+        assert (status.rounds_done, status.uploads) == (1, {"accepted": 1, "rejected": 1, "missing": 1})
+        assert {epsilon.view: epsilon.spent for epsilon in status.epsilons} == dict(zip(View, (0.5, 0.25), strict=True))
+        shown = precad("status", tmp_path)
+        assert shown.exit_code == 0, shown.output
+        assert "1 accepted, 1 rejected, 1 missing" in shown.stderr
+    status = read_run(tmp_path)
+    assert status.state == "not running"
+    assert status.ended.endswith("start it again in this folder to go on")
+    with open_task_store(tmp_path, TASK, b"model") as store:
+        store.interrupted(1, "lost aggregator-b")
+    assert read_run(tmp_path).ended.startswith("interrupted: lost aggregator-b")
+    with open_task_store(tmp_path, TASK, b"model") as store:
+        store.finished("3 rounds done")
+    status = read_run(tmp_path)
+    assert (status.state, status.is_finished, status.ended) == ("finished", True, "3 rounds done")
+
+
+def test_a_damaged_state_dir_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "task.sqlite").write_bytes(b"no database")
+    shown = precad("status", tmp_path)
+    assert (shown.exit_code, "expected an aggregator's state_dir" in shown.stderr) == (2, True)
+    assert state_dirs.is_state_dir(tmp_path)
