@@ -17,7 +17,7 @@ NAME: Final = "run-state"
 
 
 class RunState(StrEnum):
-    """What became of a run."""
+    """Name what became of a run."""
 
     RUNNING = "running"
     FINISHED = "finished"

@@ -1,7 +1,9 @@
 """`precad status`, `precad watch` and `precad audit`: servers seen from outside.
 
-operations        `precad status` and `precad watch`
-state_dirs        a server's folder, read on its machine
-log_audit         a server's log, ledger and releases against one another
-validation_audit  the real two-party check on vectors of your own
+Modules:
+
+    operations        `precad status` and `precad watch`
+    state_dirs        a server's folder, read on its machine
+    log_audit         a server's log, ledger and releases against one another
+    validation_audit  the real two-party check on vectors of your own
 """

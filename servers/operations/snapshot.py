@@ -26,6 +26,7 @@ from precad.servers.telemetry.status import (
     AbsentClient,
     Checkpoint,
     ClientOutcome,
+    ClientStanding,
     Epsilon,
     LiveRound,
     Queue,
@@ -52,6 +53,7 @@ class AggregatorSnapshots:
         self._n_summed = 0
         self._uploads: Counter[str] = Counter(dict.fromkeys(VERDICTS, 0))
         self._bytes: Counter[str] = Counter()
+        self._of_client: dict[Verdict, Counter[str]] = {verdict: Counter() for verdict in VERDICTS}
 
     def take(self) -> Status:
         """Return the status now."""
@@ -69,6 +71,7 @@ class AggregatorSnapshots:
             n_enrolled=len(task.clients),
             n_connected=len(sessions.connected),
             absent=tuple(AbsentClient(client=client, since=since) for client, since in sessions.absent()),
+            clients=self._clients(),
             live=self._live(),
             uploads=dict(self._uploads),
             refused={str(reason): n for reason, n in sorted(telemetry.refused.items())},
@@ -83,7 +86,21 @@ class AggregatorSnapshots:
         for record in self._telemetry.records[self._n_summed :]:
             self._uploads.update({verdict: len(getattr(record, verdict)) for verdict in VERDICTS})
             self._bytes.update(record.bytes_by_link)
+            for verdict, counted in self._of_client.items():
+                counted.update(getattr(record, verdict))
         self._n_summed = len(self._telemetry.records)
+
+    def _clients(self) -> tuple[ClientStanding, ...]:
+        left_out = self._of_client["rejected"] + self._of_client["missing"]
+        named = sorted(self._task.clients, key=lambda client: (-left_out[client], client))[:MAX_NAMED]
+        return tuple(
+            ClientStanding(
+                client=client,
+                absent_since=self._sessions.absent_since(client),
+                **{verdict: counted[client] for verdict, counted in self._of_client.items()},
+            )
+            for client in named
+        )
 
     def _unknown(self) -> list[tuple[str, int]]:
         by_client = Counter(client for attempt in self._telemetry.unknown for client in attempt.active)
@@ -106,6 +123,7 @@ class AggregatorSnapshots:
             n_chosen=len(flight.chosen),
             n_complete=len(complete) if flight.accepted is None else len(flight.accepted) + len(flight.rejected),
             n_receiving=0 if intake is None else intake.n_receiving,
+            waits_until=None if intake is None else flight.asked_at + self._task.submit_timeout_s,
             outcomes=outcomes(verdicts, notes),
             waiting_for=tuple(client for client in without if client not in notes.absent)[:MAX_NAMED],
             absent=tuple(client for client in without if client in notes.absent)[:MAX_NAMED],

@@ -37,6 +37,10 @@ class Sessions:
         found = self._absent_since.items()
         return tuple(heapq.nsmallest(MAX_ABSENT, found, key=lambda one: (one[1], one[0])))
 
+    def absent_since(self, client: str) -> float | None:
+        """Return since when a client is away; None while it is connected."""
+        return self._absent_since.get(client)
+
     def describe_absent(self) -> str:
         """Name the first of them and count the others, in one short line."""
         named = [f"{client!r} since {_clock(since)}" for client, since in self.absent()]

@@ -48,6 +48,8 @@ class Flight:
     chosen: tuple[str, ...] = ()
     collecting: Collecting | None = None
     """Its state while uploads may come in."""
+    asked_at: float = 0.0
+    """When uploads were asked for."""
     accepted: tuple[str, ...] | None = None
     rejected: tuple[str, ...] = ()
 
@@ -141,7 +143,7 @@ class Telemetry:
             case Selecting():
                 self.round, self.flight = state.round, Flight(state.round, time.time())
             case Collecting() if self.flight is not None:
-                self.flight.chosen, self.flight.collecting = state.chosen, state
+                self.flight.chosen, self.flight.collecting, self.flight.asked_at = state.chosen, state, time.time()
                 self.note(state.round).absent = frozenset(state.chosen) - connected
             case Validated() if self.flight is not None:
                 self.flight.accepted, self.flight.rejected = state.accepted, state.rejected

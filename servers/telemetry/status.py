@@ -102,12 +102,25 @@ class LiveRound(_Value):
     n_complete: int
     """Uploads that this server holds whole."""
     n_receiving: int
+    waits_until: float | None = None
+    """When the round goes on without those that it waits for, while uploads come in."""
     outcomes: tuple[ClientOutcome, ...] = ()
     """Once the check is over."""
     waiting_for: tuple[str, ...] = ()
     """Connected ones without a complete upload, at most MAX_NAMED, while uploads come in."""
     absent: tuple[str, ...] = ()
     """Chosen ones that were not connected when uploads were asked for, likewise."""
+
+
+class ClientStanding(_Value):
+    """An enrolled client in the rounds so far, as this server sees it."""
+
+    client: str
+    accepted: int = 0
+    rejected: int = 0
+    missing: int = 0
+    absent_since: float | None = None
+    """When it left, or this server started; None while it is connected."""
 
 
 class AbsentClient(_Value):
@@ -228,6 +241,8 @@ class Status(_Value):
     absent: tuple[AbsentClient, ...] = ()
     """The first few enrolled clients that are not connected, longest absence first; `n_enrolled` less `n_connected`
     says how many they are."""
+    clients: tuple[ClientStanding, ...] = ()
+    """Enrolled clients, at most MAX_NAMED: those that were rejected or missing most often first."""
     live: LiveRound | None = None
     uploads: dict[str, int] = Field(default_factory=dict)
     """Uploads of all committed rounds, by verdict."""

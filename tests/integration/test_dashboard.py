@@ -15,6 +15,7 @@ import asyncio
 import base64
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from precad.servers.telemetry.status import (
     AbsentClient,
     Checkpoint,
     ClientOutcome,
+    ClientStanding,
     Epsilon,
     LiveRound,
     Queue,
@@ -152,6 +154,7 @@ async def test_rounds_appear_as_they_happen(pki: Pki, tmp_path: Path) -> None:
         await sign_in(page, url)
         await page.until(says("#connection", "Live"))
         await page.until(says("#live-clients", "alice: waiting"))
+        await page.until(says("#tiles .warn + .note", "waits for 3 clients, "))
         await page.evaluate("window.stayed = true")
 
         too_long = round(2 * task.client_clip * 2**task.frac_bits)
@@ -179,6 +182,19 @@ async def test_rounds_appear_as_they_happen(pki: Pki, tmp_path: Path) -> None:
             assert await page.evaluate(says(row, record_digest(record)[:16]))
         await page.until(says("#live-clients", "bob: not connected"))
         await page.until(says("#tiles", "absent: bob since "))
+        await page.until(says("#tiles", " left"))
+        cells = "[...row.children].map((cell) => cell.textContent)"
+        standings = f"[...document.querySelectorAll('#clients-rows tr')].map((row) => {cells})"
+        bob, mallory, alice = await page.evaluate(standings)
+        assert (bob[0], bob[2:], mallory, alice) == (
+            "bob",
+            ["0", "0", "2"],
+            ["mallory", "connected", "0", "2", "0"],
+            ["alice", "connected", "2", "0", "0"],
+        )
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", bob[1])
+        assert await page.evaluate(says("#happened-list", "Round 1 was committed: 1 accepted, 1 rejected, 1 missing."))
+        assert await page.evaluate(says("#happened-list", "bob left."))
         spent = f"ε ≤ {rounded_up(second['epsilon_one_server'])}"
         assert await page.evaluate(says('[data-view="one_server"]', spent))
         assert await page.evaluate(says('[data-view="one_server"]', "of a budget of 50"))
@@ -235,6 +251,7 @@ def hostile_status() -> Status:
         started_at=0.0,
         is_ready=True,
         ended=HOSTILE,
+        clients=(ClientStanding(client=HOSTILE, rejected=10**9, absent_since=1e9),),
         absent=tuple(AbsentClient(client=f"{i}{HOSTILE}", since=0.0) for i in range(5)),
         rounds_planned=10**6,
         rounds_done=30,
@@ -264,6 +281,8 @@ async def test_hostile_names_and_reasons_are_text(tmp_path: Path) -> None:
         for place in (
             "#role",
             "#tiles",
+            "#clients-rows",
+            "#happened-list",
             "#live-clients",
             "#rounds-list",
             "#banner",

@@ -32,6 +32,7 @@ const REASONS = {
   no_room: "no room on this server",
 };
 const SHOWN_ROUNDS = 10;
+const SHOWN_EVENTS = 8;
 const SVG = "http://www.w3.org/2000/svg";
 
 const byId = (id) => document.getElementById(id);
@@ -158,15 +159,17 @@ function absence(status) {
 
 function drawTiles(status) {
   const readiness = status.is_ready ? "ready" : "not ready";
-  const since = `${readiness}, in this state for ${elapsed(now() - status.since)}`;
-  const tiles = [tile("State", status.state, since, { kind: status.is_ready ? "good" : "warn", isWord: true })];
+  const waits = waiting(status);
+  const since = waits || `${readiness}, in this state for ${elapsed(now() - status.since)}`;
+  const kind = status.is_ready && !waits ? "good" : "warn";
+  const tiles = [tile("State", status.state, since, { kind, isWord: true })];
   if (status.role === "dealer") {
     tiles.push(tile("Aggregators connected", `${status.n_connected} of ${status.n_enrolled}`));
     tiles.push(tile("Parts of batches dealt", count(status.n_batches_dealt)));
   } else {
     const progress = element("dd", { class: "note" },
       bar("Rounds done", status.rounds_done, status.rounds_planned));
-    tiles.push(tile("Rounds done", `${count(status.rounds_done)} of ${count(status.rounds_planned)}`, "",
+    tiles.push(tile("Rounds done", `${count(status.rounds_done)} of ${count(status.rounds_planned)}`, timeLeft(status),
       { extra: [progress] }));
     tiles.push(tile("Clients connected", `${count(status.n_connected)} of ${count(status.n_enrolled)}`, absence(status)));
     const uploads = status.uploads;
@@ -215,6 +218,57 @@ function chip(outcome) {
     ? `${outcome.client}: ${outcome.verdict}, ${reason(outcome.reason)}`
     : `${outcome.client}: ${outcome.verdict}`;
   return element("li", { class: "chip", "data-verdict": outcome.verdict }, text);
+}
+
+// Clients and how they fared, those that were left out most often first.
+function drawClients(status) {
+  const clients = status.clients ?? [];
+  show("clients", clients.length > 0);
+  const more = status.n_enrolled - clients.length;
+  byId("clients-note").textContent = "Uploads of all committed rounds; those left out most often first"
+    + `${more > 0 ? `, ${count(more)} more not shown` : ""}.`;
+  byId("clients-rows").replaceChildren(...clients.map((one) => element("tr", {},
+    element("th", { scope: "row" }, one.client),
+    element("td", { class: one.absent_since === null ? "good" : "warn" },
+      one.absent_since === null ? "connected" : clock(one.absent_since)),
+    element("td", {}, count(one.accepted)),
+    element("td", one.rejected ? { class: "bad" } : {}, count(one.rejected)),
+    element("td", one.missing ? { class: "warn" } : {}, count(one.missing)))));
+}
+
+// What the status tells of the last minutes, newest first.
+function drawHappened(status) {
+  const found = status.rounds.filter((round) => round.committed_at !== null).map((round) => {
+    const left = [...(round.n_rejected ? [`${round.n_rejected} rejected`] : []), ...(round.n_missing ? [`${round.n_missing} missing`] : [])];
+    return [round.committed_at, `Round ${round.round} was committed: ${[`${round.n_accepted} accepted`, ...left].join(", ")}.`];
+  });
+  for (const one of status.clients ?? []) {
+    if (one.absent_since !== null && one.absent_since > status.started_at + 1) found.push([one.absent_since, `${one.client} left.`]);
+  }
+  if (status.ended) found.push([status.since, `The task ended: ${status.ended}`]);
+  found.sort((a, b) => b[0] - a[0]);
+  show("happened", found.length > 0);
+  byId("happened-list").replaceChildren(...found.slice(0, SHOWN_EVENTS).map(([at, text]) =>
+    element("li", {}, element("span", { class: "quiet" }, clock(at)), element("span", {}, text))));
+}
+
+// How long the rounds that are left take, by those that this process committed.
+function timeLeft(status) {
+  const times = status.rounds.map((round) => round.committed_at).filter((at) => at !== null);
+  const left = status.rounds_planned - status.rounds_done;
+  if (times.length < 2 || left <= 0 || status.ended) return "";
+  const each = (times[times.length - 1] - times[0]) / (times.length - 1);
+  return each * left < 60 ? "less than a minute left" : `about ${duration(each * left)} left`;
+}
+
+// For whom the round in flight waits; then the state is amber, with the seconds that are left.
+function waiting(status) {
+  const { live } = status;
+  if (live === null || live.waits_until === null || live.waits_until === undefined) return "";
+  const n = live.n_chosen - live.n_complete - live.absent.length;
+  if (n <= 0) return "";
+  const seconds = Math.max(0, Math.ceil(live.waits_until - now()));
+  return `waits for ${plural(n, "client")}, ${seconds} s at most`;
 }
 
 function drawPrivacy(status) {
@@ -423,6 +477,8 @@ function draw(status) {
   drawTiles(status);
   drawLive(status);
   drawPrivacy(status);
+  drawClients(status);
+  drawHappened(status);
   drawRounds(status);
   drawTimings(status);
   drawLists(status);
