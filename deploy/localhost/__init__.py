@@ -7,6 +7,7 @@ Modules:
     forks        processes that are forked: the runner's side
     fork_server  the process that loads every role's code once and forks the others
     whole        from a configuration to the summary, below a running event loop too
+    links        links that open a dashboard once
     watch        what the runner shows while the processes work
     summary      the summary of a run, for people
 """

@@ -226,6 +226,7 @@ class LocalRun:
             table.warn(f"each process loads its code by itself, which takes longer: {why}")
         watching = asyncio.create_task(self._watch(table))
         guarding = asyncio.create_task(self._guard(servers, table))
+        linking = asyncio.create_task(self._show_links(table))
         try:
             done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
@@ -236,9 +237,28 @@ class LocalRun:
                 guarding.result()
             watching.result()
         finally:
-            for task in (watching, stopping, guarding):
+            for task in (watching, stopping, guarding, linking):
                 task.cancel()
-            await asyncio.gather(watching, stopping, guarding, return_exceptions=True)
+            await asyncio.gather(watching, stopping, guarding, linking, return_exceptions=True)
+
+    async def _show_links(self, table: LiveTable) -> None:
+        """Show a link that opens each dashboard once, where this run made the token and the port is in plain text.
+
+        A terminal alone shows it: a link in a file or a pipe would be a secret in somebody's log.
+        """
+        if not self._console.is_terminal:
+            return
+        servers = (self.deployment.aggregator.a, self.deployment.aggregator.b, self.deployment.dealer)
+        for role, own in zip(SERVER_ROLES, servers, strict=True):
+            if own is None or own.operations_listen is None or own.operations_tls:
+                continue
+            if own.operations_token != self.folder.operations_token:
+                continue
+            from precad.deploy.localhost.links import one_time_link
+
+            token = self.folder.operations_token.read_text(encoding="ascii").strip()
+            if (link := await one_time_link(own.operations_listen, token)) is not None:
+                table.note(f"dashboard of {role}, opens once within ten minutes: {link}")
 
     async def _unless_stopped(self, work: Callable[[], T], stopping: asyncio.Task[Any]) -> T:
         """Do what may wait for code to be loaded. Raises InterruptedRunError."""

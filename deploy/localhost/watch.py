@@ -54,6 +54,10 @@ class LiveTable:
         """Print one line that stays, above the table."""
         self._console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
+    def note(self, message: str) -> None:
+        """Print one line that stays, above the table, as it is."""
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
     def add(self, metrics: Mapping[str, Any]) -> None:
         """Show a finished round, as `metrics.jsonl` holds it."""
         row = _row(metrics)

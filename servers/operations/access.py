@@ -5,6 +5,8 @@ gets a random session in exchange, in a cookie that no script can read and no ot
 in no URL, no page and no history, one may log out, and a stolen cookie ends with the process. (HTTP Basic would have
 the browser keep the token itself until it is closed, and send it with requests that other sites cause.)
 
+Whoever has the token may ask for a link. Its code opens one session within ten minutes, and is then worth nothing.
+
 Failed attempts are limited by address, and while an address is over the limit it learns nothing, not even that a token
 is right. Sessions that exist are not affected.
 """
@@ -28,6 +30,8 @@ from precad.servers.errors import SetupError
 ENVIRONMENT_VARIABLE = "PRECAD_OPERATIONS_TOKEN"
 SESSION_LIFETIME_S = 12 * 3600.0
 MAX_SESSIONS = 256
+LINK_LIFETIME_S = 600.0
+MAX_LINKS = 8
 MAX_FAILURES = 10
 """Failures of one address in quick succession; then one more per RECOVERY_S."""
 RECOVERY_S = 6.0
@@ -104,6 +108,28 @@ class BrowserSessions:
     def close(self, session: str) -> None:
         """End it, if there is such a one."""
         self._ends.pop(_digest(session), None)
+
+
+class OneTimeLinks:
+    """Codes that open one session each, for a link on the screen of whoever has the token. Kept as digests."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends: OrderedDict[bytes, float] = OrderedDict()
+
+    def make(self) -> str:
+        """Return a new code. The oldest one ends when there are too many."""
+        code = secrets.token_urlsafe(32)
+        while len(self._ends) >= MAX_LINKS:
+            self._ends.popitem(last=False)
+        self._ends[_digest(code)] = self._clock() + LINK_LIFETIME_S
+        return code
+
+    def redeem(self, code: str) -> bool:
+        """Tell whether a code opens a session, and end it. Takes the same time wherever a wrong one differs."""
+        shown, now = _digest(code), self._clock()
+        found = [digest for digest in self._ends if hmac.compare_digest(digest, shown)]
+        return any(self._ends.pop(digest) > now for digest in found)
 
 
 class FailureLimit:

@@ -7,7 +7,8 @@
     GET  /events             the status, each time that it changed (server-sent events)
     GET  /                   the dashboard
     GET  /checkpoints/NAME   model, records and ledger of the task
-    GET, POST /login         a browser shows the token
+    GET, POST /login         a browser shows the token, or a link's code (?once=CODE)
+    POST /links              the code of a link that opens one session
     POST /logout
 
 Everything but /healthz, the login form and its looks needs the token or a session. Nothing here changes the
@@ -41,6 +42,7 @@ from precad.servers.operations.access import (
     SESSION_LIFETIME_S,
     BrowserSessions,
     FailureLimit,
+    OneTimeLinks,
     Token,
     address_of,
 )
@@ -90,6 +92,7 @@ PAGES: Final = {
 OPEN: Final = frozenset({"/healthz", "/login", "/logout", "/dashboard.css", "/icon.svg"})
 SAME_SITE: Final = frozenset({"same-origin", "none"})
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
+WRONG_LINK: Final = "This link was used, or is too old. The token opens the page as well."
 WRONG_TOKEN, TOO_OFTEN = "That is not this server's token.", "Too many wrong tokens. Try again in {wait} s."
 
 
@@ -108,7 +111,7 @@ class OperationsPort:
         self._token, self._telemetry, self._snapshot, self._state_dir = token, telemetry, snapshot, state_dir
         self._is_tls = is_tls
         self._cookie = f"{'__Host-' if is_tls else ''}precad-{telemetry.role}"  # cookies know hosts, not ports
-        self._sessions, self._limit = BrowserSessions(), FailureLimit()
+        self._sessions, self._limit, self._links = BrowserSessions(), FailureLimit(), OneTimeLinks()
         self._closing = asyncio.Event()
         self._silent: set[asyncio.BaseProtocol] = set()
         self._n_streams = 0
@@ -184,6 +187,7 @@ class OperationsPort:
                 web.get("/login", self._login_form),
                 web.post("/login", self._login),
                 web.post("/logout", self._logout),
+                web.post("/links", self._link),
             ]
         )
         return application
@@ -231,13 +235,37 @@ class OperationsPort:
         """Counts it when it is a wrong one."""
         if self._token.matches(token):
             return True
+        self._failed(request)
+        return False
+
+    def _failed(self, request: web.Request) -> None:
         self._limit.failed(address_of(request.remote))
         self._telemetry.login_failed()
         log.warning("operations.wrong_token", address=request.remote)
-        return False
+
+    def _too_many_failures(self, request: web.Request) -> web.Response | None:
+        if (wait_s := self._limit.wait_s(address_of(request.remote))) <= 0:
+            return None
+        refusal = self._form(TOO_OFTEN.format(wait=math.ceil(wait_s)), status=429)
+        refusal.headers["Retry-After"] = str(math.ceil(wait_s))
+        return refusal
 
     async def _login_form(self, request: web.Request) -> web.Response:
-        return self._form("", status=200)
+        if request.method != "GET" or (code := request.query.get("once")) is None:
+            return self._form("", status=200)
+        if (refusal := self._too_many_failures(request)) is not None:
+            return refusal
+        if self._links.redeem(code):
+            return self._signed_in()
+        self._failed(request)
+        return self._form(WRONG_LINK, status=403)
+
+    async def _link(self, request: web.Request) -> web.Response:
+        """Give whoever shows the token itself a link's code; a session is not enough."""
+        _, _, token = request.headers.get("Authorization", "").partition(" ")
+        if not self._token.matches(token.strip()):
+            raise web.HTTPForbidden(text="this needs the operations token\n")
+        return web.json_response({"once": self._links.make()})
 
     def _form(self, message: str, *, status: int) -> web.Response:
         """`message` is one of ours."""
@@ -246,12 +274,14 @@ class OperationsPort:
 
     async def _login(self, request: web.Request) -> web.Response:
         _require_same_origin(request)
-        if (wait_s := self._limit.wait_s(address_of(request.remote))) > 0:
-            refusal = self._form(TOO_OFTEN.format(wait=math.ceil(wait_s)), status=429)
-            refusal.headers["Retry-After"] = str(math.ceil(wait_s))
+        if (refusal := self._too_many_failures(request)) is not None:
             return refusal
         if not self._shows_token(request, await _token_in(request)):
             return self._form(WRONG_TOKEN, status=403)
+        return self._signed_in()
+
+    def _signed_in(self) -> web.Response:
+        """Open a session, and go to the page."""
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(
             self._cookie,
