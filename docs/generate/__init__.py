@@ -1,0 +1,12 @@
+"""Generate the pages that a program can write: the reference, and the tables of results.
+
+`python -m docs.generate` writes them, and `--check` names those that are out of date. Nobody edits them by hand.
+
+Modules:
+
+    configuration  every field of a configuration, from the models that validate it
+    commands       every command, from the command line itself
+    names          every name of `import precad`, from its source
+    results        the tables of results, from `docs/results/data/`
+    markdown       what pages of Markdown are made of
+"""
