@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit vectors integration faults docs test-slow bench peers lint prose format protos lock release clean
+.PHONY: help setup demo test unit vectors integration faults texts test-slow docs bench peers lint prose format protos lock release clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,11 +41,15 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfi
 test: $(INSTALLED)  ## Run the tests (a quarter of an hour on 2 cores)
 	$(PYTEST)
 
-unit vectors integration faults docs: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)
+unit vectors integration faults texts: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)
 	$(PYTEST) $$($(BIN)/python -m tests.layers $@)
 
 test-slow: $(INSTALLED)  ## Run all tests, the long ones too
 	PRECAD_THOROUGH=1 $(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
+
+docs: $(INSTALLED)  ## Build the documentation's site in build/site, and check its links
+	$(BIN)/python -m docs.generate --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(INSTALLED)  ## Measure the norm check beside its peers (two minutes; `make peers` adds peers)
 	$(BIN)/precad bench validation --quick

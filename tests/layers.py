@@ -20,12 +20,12 @@ LAYERS: Final[dict[str, str]] = {
     "vectors": "the cases of docs/reference/protocol.md, by two implementations",
     "integration": "several parts, real processes, or a long computation",
     "faults": "kills, full disks, bad networks, floods, simulated and real",
-    "docs": "the layout, the texts and their examples",
+    "texts": "the layout, the documents and their examples",
 }
 ROWS: Final[dict[str, tuple[str, ...]]] = {
     "vectors": ("tests/vectors",),
     "faults": ("tests/faults",),
-    "docs": ("tests/docs", "tests/test_"),
+    "texts": ("tests/docs", "tests/test_"),
     "unit": (
         "tests/clients/attacks",
         "tests/clients/records",
