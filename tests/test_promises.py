@@ -1,56 +1,53 @@
-"""Every promise of the documents names its adversary, and a test that attacks it and is really there.
+"""Every promise of tests/promises.toml names its adversary, and a test that attacks it and is really there.
 
-Failure means: a row without an adversary or a test, a test that was renamed or deleted, or a document without a table.
+Failure means: a promise without an adversary or a test, or a test that was renamed or deleted.
 """
 
 from __future__ import annotations
 
 import ast
-import re
+import tomllib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEADER = "| promise | adversary | test that attacks it |"
-DOCUMENTS = ("docs/explanation/threat-model.md", "docs/explanation/privacy.md", "docs/guides/operations.md")
-REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+PROMISES: dict[str, list[dict[str, Any]]] = tomllib.loads((ROOT / "tests" / "promises.toml").read_text())
 
 
-def rows(document: str) -> list[list[str]]:
-    """The cells of the document's table of promises."""
-    lines = (ROOT / document).read_text().splitlines()
-    start = lines.index(HEADER) + 2
-    end = next(i for i in range(start, len(lines) + 1) if i == len(lines) or not lines[i].startswith("|"))
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[start:end]]
-
-
-def defined(path: str) -> set[str]:
+@cache
+def defined(path: Path) -> frozenset[str]:
     """Names of the tests in a file."""
-    tree = ast.parse((ROOT / path).read_text())
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {node.name for node in ast.walk(tree) if isinstance(node, functions) and node.name.startswith("test_")}
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return frozenset(node.name for node in nodes if isinstance(node, functions) and node.name.startswith("test_"))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_promise_has_an_adversary_and_a_test_that_exists(document: str) -> None:
-    found = rows(document)
-    assert len(found) >= 5
-    for promise, adversary, tests in found:
-        assert promise, found
-        assert adversary, promise
-        named = REFERENCE.findall(tests)
-        assert named, promise
-        for path, name in named:
-            assert name in defined(path), f"{promise}: {path}::{name}"
+def amiss(promise: dict[str, Any], root: Path = ROOT) -> list[str]:
+    """Return what a promise lacks: words, or tests that are there."""
+    found = [field for field in ("promise", "adversary", "tests") if not promise.get(field)]
+    for test in promise.get("tests", []):
+        path, _, name = test.partition("::")
+        if not (root / path).is_file() or name not in defined(root / path):
+            found.append(test)
+    return found
 
 
-def test_a_test_that_does_not_exist_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["protocol", "privacy", "operations"])
+def test_every_promise_has_an_adversary_and_a_test_that_exists(part: str) -> None:
+    assert len(PROMISES[part]) >= 5
+    assert {promise["promise"]: lacks for promise in PROMISES[part] if (lacks := amiss(promise))} == {}
+
+
+def test_there_are_no_other_parts_or_fields() -> None:
+    assert PROMISES.keys() == {"protocol", "privacy", "operations"}
+    assert {field for part in PROMISES.values() for one in part for field in one} == {"promise", "adversary", "tests"}
+
+
+def test_a_test_that_does_not_exist_is_found(tmp_path: Path) -> None:
     """The check itself can fail."""
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_x.py").write_text("def test_one():\n    pass\n")
-    row = "| p | a | `tests/test_x.py::test_two` |"
-    (tmp_path / "d.md").write_text("\n".join([HEADER, "| --- | --- | --- |", *[row] * 5]))
-    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
-    with pytest.raises(AssertionError, match="test_two"):
-        test_every_promise_has_an_adversary_and_a_test_that_exists("d.md")
+    (tmp_path / "test_x.py").write_text("def test_one():\n    pass\n")
+    tests = ["test_x.py::test_one", "test_x.py::test_two", "test_y.py::test_one"]
+    assert amiss({"promise": "p", "tests": tests}, tmp_path) == ["adversary", *tests[1:]]

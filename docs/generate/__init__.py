@@ -7,6 +7,7 @@ Modules:
     configuration  every field of a configuration, from the models that validate it
     commands       every command, from the command line itself
     names          every name of `import precad`, from its source
+    promises       every promise, from `tests/promises.toml`
     decisions      the list of all decisions, from their records
     results        the tables of results, from `docs/results/data/`
     markdown       what pages of Markdown are made of

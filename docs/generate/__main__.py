@@ -13,6 +13,7 @@ from docs.generate.commands import commands_page
 from docs.generate.configuration import configuration_page
 from docs.generate.decisions import decisions_page
 from docs.generate.names import names_page
+from docs.generate.promises import promises_page
 from docs.generate.results import results_page
 
 DOCS: Final = Path(__file__).resolve().parents[1]
@@ -20,6 +21,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/configuration.md": configuration_page,
     "reference/commands.md": commands_page,
     "reference/python.md": names_page,
+    "reference/promises.md": promises_page,
     "explanation/decisions/README.md": decisions_page,
     "results/experiments-tables.md": partial(results_page, "experiments"),
     "results/performance-tables.md": partial(results_page, "performance"),
