@@ -7,6 +7,7 @@ Modules:
     configuration  every field of a configuration, from the models that validate it
     commands       every command, from the command line itself
     names          every name of `import precad`, from its source
+    statement      what an export's statement says
     promises       every promise, from `tests/promises.toml`
     decisions      the list of all decisions, from their records
     results        the tables of results, from `docs/results/data/`

@@ -15,16 +15,19 @@ from docs.generate.decisions import decisions_page
 from docs.generate.names import names_page
 from docs.generate.promises import promises_page
 from docs.generate.results import results_page
+from docs.generate.statement import statement_page
 
 DOCS: Final = Path(__file__).resolve().parents[1]
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/configuration.md": configuration_page,
     "reference/commands.md": commands_page,
     "reference/python.md": names_page,
+    "reference/statement.md": statement_page,
     "reference/promises.md": promises_page,
     "explanation/decisions/README.md": decisions_page,
     "results/experiments-tables.md": partial(results_page, "experiments"),
     "results/performance-tables.md": partial(results_page, "performance"),
+    "results/privacy-tables.md": partial(results_page, "privacy"),
 }
 
 

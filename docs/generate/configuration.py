@@ -17,6 +17,7 @@ INTRODUCTION: Final = """\
 A configuration is one TOML file. Unknown fields are refused. Relative paths are taken from the file's folder. The
 commented samples in `deploy/hosts/samples/` show every field of a deployment at work. `precad check FILE` validates a
 file without starting anything."""
+FIELDS: Final = ("field", "type", "default", "meaning")
 _BOUNDS: Final = {
     "minimum": "at least {}",
     "exclusiveMinimum": "above {}",
@@ -69,11 +70,12 @@ def configuration_page() -> str:
     """Return the page."""
     parts = [INTRODUCTION]
     for name, model in sections():
-        parts += [f"## [{name}]", NOTES[name], table(("field", "type", "default", "meaning"), _rows(model))]
+        parts += [f"## [{name}]", NOTES[name], table(FIELDS, field_rows(model))]
     return page("Configuration", *parts)
 
 
-def _rows(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
+def field_rows(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the cells of each field, a model's own before those of its bases."""
     schema, meanings = model.model_json_schema(), field_docstrings(model)
     own = inspect.get_annotations(model)
     for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] not in own):

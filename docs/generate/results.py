@@ -11,11 +11,16 @@ from typing import Final
 from docs.generate.markdown import page, table
 
 DATA: Final = Path(__file__).resolve().parents[1] / "results" / "data"
-_TITLES: Final = {"experiments": "Tables of experiments", "performance": "Tables of performance"}
+_TITLES: Final = {
+    "experiments": "Tables of experiments",
+    "performance": "Tables of performance",
+    "privacy": "Tables of privacy",
+}
 _INTRODUCTIONS: Final = {
     "experiments": "Figures of the experiments, each with its command. [Experiments](experiments.md) interprets them.",
     "performance": "Figures of the benchmarks, each with its command. [Performance](performance.md) describes the "
     "machine, and interprets them.",
+    "privacy": "Figures of proofs and accountants. [Privacy](../explanation/privacy.md) interprets them.",
 }
 
 
