@@ -11,7 +11,7 @@ INDEX = (DOCS / "index.md").read_text()
 
 def test_the_index_names_every_page() -> None:
     """Decisions have an index of their own."""
-    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    pages = {path.relative_to(DOCS).as_posix() for pattern in ("*.md", "*.ipynb") for path in DOCS.rglob(pattern)}
     pages -= {page for page in pages if "/decisions/0" in page} | {"index.md"}
     assert set(re.findall(r"]\(([^)#]+)\)", INDEX)) == pages
 
