@@ -88,8 +88,8 @@ lock: $(INSTALLED)  ## Resolve the lock files anew from pyproject.toml
 	$(PIP) install uv
 	$(BIN)/python deploy/hosts/lock.py
 
-release:  ## Make the tag of a release, here only: make release VERSION=x.y.z
-	@.ci/release "$(VERSION)"
+release: $(INSTALLED)  ## Make a release, here only: make release VERSION=x.y.z KEY=~/.ssh/id_ed25519
+	@$(BIN)/python .ci/make_release.py "$(VERSION)" --key "$(KEY)"
 
 clean:  ## Remove the virtual environments and caches (runs/ stays)
-	rm -rf $(VENV) $(PEERS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
