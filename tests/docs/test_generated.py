@@ -14,6 +14,7 @@ import precad
 from docs.generate.__main__ import DOCS, PAGES, main, stale
 from docs.generate.configuration import described
 from docs.generate.names import docstring
+from docs.generate.results import DATA, cells
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,3 +99,21 @@ def test_a_docstring_becomes_markdown() -> None:
         "| argument | meaning |\n| --- | --- |\n| `one` | a \\| b, and c |\n| `two` | d |\n\n"
         "```pycon\n>>> 1\n1\n```"
     )
+
+
+def test_every_result_file_is_in_one_table() -> None:
+    """A file that no page shows, or two pages show, is a mistake; so is a picture that is not there."""
+    entries = [one for part in tomllib.loads((DATA / "tables.toml").read_text()).values() for one in part]
+    assert sorted(one["file"] for one in entries) == sorted(p.name for p in DATA.iterdir() if p.name != "tables.toml")
+    assert len({one["title"] for one in entries}) == len(entries)
+    for one in entries:
+        assert {"file", "title", "command", "setting"} <= one.keys()
+        assert "image" not in one or (DOCS / "images" / one["image"]).exists()
+
+
+def test_a_row_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('one,two\n1,"2, or | 3"\n')
+    assert cells(tmp_path / "a.csv") == "| one | two |\n| --- | --- |\n| 1 | 2, or \\| 3 |"
+    (tmp_path / "a.csv").write_text("one,two\n1\n")
+    with pytest.raises(ValueError, match=r"a\.csv, line 2: expected 2 cells, found 1"):
+        cells(tmp_path / "a.csv")
