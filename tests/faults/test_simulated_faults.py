@@ -41,9 +41,7 @@ from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS, Pki
 
 CLIENTS = ("alice", "bob", "mallory")
-TASK = small_task(
-    CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6, lost_rounds=1000, server_optimizer="momentum"
-)
+TASK = small_task(CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6, lost_rounds=1000)
 A, B = AGGREGATORS
 MOST_TRANSITIONS = 60
 """More than a server goes through in a task that is interrupted twice."""
