@@ -84,7 +84,7 @@ def _columns_to_agree_on(columns: Sequence[str]) -> str:
     return f"; task.columns is not set: features are {len(columns)} columns in the file's order, SHA-256 {digest}"
 
 
-def _own_privacy(task: Task, client: str) -> str:
+def own_privacy(task: Task, client: str) -> str:
     """Say what a record of a client with a rate of its own is proved; nothing of others, whose figure is the task's."""
     if client not in task.record_rates:
         return ""
@@ -98,7 +98,7 @@ def _own(task: Task, client: str, found: Loaded) -> str:
     classes = _classes(task, found.split)
     aside = f", {len(test)} more kept for testing" if len(test) else ""
     digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
-    drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{_own_privacy(task, client)}"
+    drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"
 
 

@@ -43,14 +43,14 @@ def test_a_smaller_rate_never_costs_more(sigma: float) -> None:
 
 def test_a_client_s_own_figure_is_that_of_its_rate() -> None:
     """Told by `precad check`, to whoever has one."""
-    from precad.deploy.configuration.check_records import _own_privacy
+    from precad.deploy.configuration.check_records import own_privacy
 
     task = small_task(rounds=20, noise_multiplier=3.0, record_rates=RATES)
     event = task_privacy(task).events[View.ONE_SERVER]
     assert event is not None
     own = PldAccountant().epsilon(SampledGaussian(0.1, event.noise_multiplier), 20, task.delta)
     assert own < task_privacy(task).epsilon(View.ONE_SERVER, 20, task.delta)
-    said = _own_privacy(task, "alice")
+    said = own_privacy(task, "alice")
     assert said.startswith(", at its own rate 0.1: after 20 rounds epsilon <= ")
     assert own <= float(said.split("<= ")[1].split()[0]) <= own * 1.01
-    assert _own_privacy(task, "mallory") == ""
+    assert own_privacy(task, "mallory") == ""
