@@ -31,7 +31,6 @@ import tomli_w
 import torch
 from rich.console import Console
 from scipy import optimize, stats
-from typer.testing import CliRunner
 
 import precad
 from precad import arguments, front_door
@@ -46,6 +45,7 @@ from precad.deploy.localhost.whole import complete, prepare
 from precad.dp.accountants.pld import Label, View
 from tests.deploy.exporting.test_export import LETTERS, ROLES, write_state
 from tests.deploy.reporting.test_report import deployed
+from tests.harness.command_line import CliRunner
 from tests.harness.pki import Pki
 from tests.test_structure import imported, sources
 

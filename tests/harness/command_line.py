@@ -1,16 +1,37 @@
-"""Whether the command line takes a command that a document, a unit or a manifest shows, without running it."""
+"""The command line in a test's own process: run it, or ask whether it takes a command that a document shows."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
+from unittest import mock
 
 import typer
+from typer import testing
 
 from precad.deploy.cli.main import app
 
 USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """Click's, which typer does not export by name."""
+
+
+class CliRunner(testing.CliRunner):
+    """Run an app of typer as its own runner does, but make its command once in a process.
+
+    Making it reads the signatures of all commands anew, which takes longer than most commands that a test runs.
+    """
+
+    def invoke(self, *arguments: Any, **how: Any) -> testing.Result:
+        """Run the command. See `typer.testing.CliRunner.invoke`."""
+        with mock.patch.object(testing, "_get_command", _command_of):
+            return super().invoke(*arguments, **how)
+
+
+@cache
+def _command_of(made: typer.Typer) -> Any:
+    return typer.main.get_command(made)
 
 
 class CommandRefusedError(Exception):
@@ -23,7 +44,7 @@ def require_accepted(arguments: Sequence[str], *, may_be_named_only: bool = Fals
 
     may_be_named_only: a command without any argument is one that is talked about, and needs only to exist.
     """
-    command, rest = typer.main.get_command(app), list(arguments)
+    command, rest = _command_of(app), list(arguments)
     while hasattr(command, "commands") and rest:
         if (name := rest.pop(0)) not in command.commands:
             raise CommandRefusedError(f"precad {shlex.join(arguments)}: no command {name!r}")

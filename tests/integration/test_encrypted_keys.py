@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.deploy.cli import main as cli
 from precad.protos.tls.files import TlsFileError
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
+from tests.harness.command_line import CliRunner
 from tests.harness.harness import LeashedClient, Pki, asynchronous, running, small_task
 from tests.harness.organisations import CLIENTS as HOSPITALS
 from tests.harness.organisations import SAMPLES

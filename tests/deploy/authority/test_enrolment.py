@@ -25,7 +25,6 @@ import aiohttp
 import pytest
 import structlog
 from aiohttp import web
-from typer.testing import CliRunner
 
 from precad.deploy.authority import pki
 from precad.deploy.authority.enrolment import enrol as enrolling
@@ -36,6 +35,7 @@ from precad.deploy.cli import main as cli
 from precad.protos.tls.identity import Identity, Role, fingerprint
 from precad.servers.errors import PeerUnreachableError, SetupError
 from precad.servers.operations.access import MAX_FAILURES
+from tests.harness.command_line import CliRunner
 
 ALICE, BOB = (Identity(Role.CLIENT, name) for name in ("alice", "bob"))
 DAY = dt.timedelta(days=1)

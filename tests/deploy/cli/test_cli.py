@@ -15,7 +15,7 @@ from typing import TextIO
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients import errors as client_errors
 from precad.deploy import errors as deploy_errors
@@ -34,6 +34,7 @@ from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Identity, Role
 from precad.servers import errors as server_errors
 from precad.servers.errors import RefusalReason, SubmissionRefusedError
+from tests.harness.command_line import CliRunner
 
 
 def commands_of(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

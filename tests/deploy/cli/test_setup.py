@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.models import networks
 from precad.clients.records import DataSource, digits
@@ -18,6 +18,7 @@ from precad.deploy.configuration.sections import load
 from precad.deploy.errors import INVALID_INPUT
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
+from tests.harness.command_line import CliRunner
 from tests.harness.organisations import CLIENTS, SERVERS, Organisations
 
 

@@ -25,7 +25,7 @@ import pytest
 import tomli_w
 import torch
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.errors import ArgumentError
 from precad.deploy.cli import main as cli
@@ -36,6 +36,7 @@ from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.run_folder import default_output
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import IdentityError
+from tests.harness.command_line import CliRunner
 
 REMOVE = object()
 SERVERS = ("aggregator_a", "aggregator_b", "dealer")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from typer.testing import CliRunner
 
 import precad
 from precad.clients import own_code
@@ -28,6 +27,7 @@ from precad.deploy.configuration.sections import Deployment, load, parse, read_l
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.protos.tls.identity import Role
+from tests.harness.command_line import CliRunner
 from tests.harness.hospital import hospital, patients, write_csv
 from tests.harness.organisations import CLIENTS, Organisations
 

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from numpy.typing import NDArray
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients import records
 from precad.clients.models import networks
@@ -52,6 +52,7 @@ from precad.servers.errors import AuditError
 from precad.servers.store import folder as states
 from precad.servers.store.rounds import CommittedRound
 from tests.deploy.reporting.test_report import ROUNDS, deployed
+from tests.harness.command_line import CliRunner
 from tests.harness.pki import Pki
 from tests.integration.test_demo import pld_epsilon
 

@@ -5,12 +5,12 @@ import re
 import tomllib
 
 import pytest
-from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
 from precad.protos.task.task import Task
+from tests.harness.command_line import CliRunner
 
 SETTING = ["--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]
 SLOW = pytest.mark.slow

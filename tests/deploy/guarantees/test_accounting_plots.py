@@ -4,11 +4,11 @@ import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
 from precad.deploy.guarantees import accounting, plots
 from precad.dp.certificates.planner import LEAST_MULTIPLIER
+from tests.harness.command_line import CliRunner
 from tests.harness.legends import require_clear_of_curves
 
 ACCOUNT = ["account", "--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]

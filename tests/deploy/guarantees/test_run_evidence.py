@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from precad.clients import records
 from precad.clients.config import ClientConfig
@@ -21,6 +20,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View, round_event
 from precad.dp.certificates.prediction import Method, Threat, certify
 from precad.servers.store.folder import open_ledger
+from tests.harness.command_line import CliRunner
 
 TASK = {
     "name": "digits",

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import tomli_w
 from numpy.testing import assert_array_equal
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.models import networks
 from precad.deploy.cli.main import app
 from precad.lab.simulation import Simulation
 from precad.lab.simulation.simulate import Runs, resolve
+from tests.harness.command_line import CliRunner
 
 DIM = 4810
 

@@ -23,7 +23,7 @@ import pytest
 import tomli_w
 from aiohttp import web
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.demo import demo_config
@@ -47,6 +47,7 @@ from precad.servers.operations.port import OperationsPort
 from precad.servers.operations.snapshot import of_dealer
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import AbsentClient, LiveRound, Status
+from tests.harness.command_line import CliRunner
 from tests.harness.harness import Pki, asynchronous, free_addresses
 
 TOKEN = "token-of-the-server-in-these-tests-1"

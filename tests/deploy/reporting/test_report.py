@@ -28,7 +28,7 @@ import pytest
 import tomli_w
 import torch
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.config import ClientConfig
 from precad.clients.models import networks
@@ -52,6 +52,7 @@ from precad.protos.precad.v1 import control_pb2
 from precad.servers.store.folder import open_ledger
 from tests.harness import browser
 from tests.harness.browser import chromium, find_chromium
+from tests.harness.command_line import CliRunner
 from tests.harness.harness import asynchronous
 
 TASK: dict[str, Any] = {

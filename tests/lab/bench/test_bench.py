@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
 from precad.deploy.errors import INVALID_INPUT
@@ -18,6 +17,7 @@ from precad.lab.bench.errors import PlotUnavailableError, ProcessFailedError
 from precad.lab.bench.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
 from precad.lab.bench.workload import Case
 from precad.mpc.parameters import Mode
+from tests.harness.command_line import CliRunner
 from tests.harness.legends import require_clear_of_curves
 from tests.mpc.gate_costs import ROUNDS
 

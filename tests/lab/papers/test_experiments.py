@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.records import DataSource
 from precad.clients.training import evaluation
@@ -35,6 +35,7 @@ from precad.lab.papers.ptr import mnist as ptr_mnist
 from precad.lab.papers.ptr import settings as ptr_settings
 from precad.lab.papers.xie import userdp_certified
 from precad.lab.simulation import Simulation
+from tests.harness.command_line import CliRunner
 from tests.harness.legends import require_clear_of_curves
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
 from precad.lab.papers.tightness import SETTINGS, print_tightness, tightness
+from tests.harness.command_line import CliRunner
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from typer.testing import CliRunner
 
 from precad.clients.models import networks
 from precad.clients.records import Records, Split, model_inputs, source
@@ -26,6 +25,7 @@ from precad.lab.papers.xie import attack_cost, insdp_certified, two_classes, use
 from precad.lab.papers.xie import tables as xie_tables
 from precad.lab.papers.xie.attack_levels import LEVELS
 from precad.lab.papers.xie.two_classes import AIRPLANES_AND_BIRDS, pair_of
+from tests.harness.command_line import CliRunner
 
 PER_CLASS, PER_CLASS_TEST = 110, 5
 

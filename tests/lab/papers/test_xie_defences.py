@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.records import DataSource
 from precad.clients.training import evaluation
@@ -21,6 +21,7 @@ from precad.lab.papers.xie import userdp_certified
 from precad.lab.papers.xie.defences import rule_parameters
 from precad.lab.simulation import Simulation
 from precad.lab.simulation.rules import RULES
+from tests.harness.command_line import CliRunner
 
 
 def defences(*arguments: object) -> Result:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.attacks import TriangleBackdoor
 from precad.clients.models.networks import build, unflatten
@@ -28,6 +28,7 @@ from precad.lab.papers.xie.attack_cost import TAUS
 from precad.lab.papers.xie.attack_levels import LEVELS
 from precad.lab.papers.xie.cost_arithmetic import lower_bounds
 from precad.lab.simulation import Simulation, simulate
+from tests.harness.command_line import CliRunner
 
 USER = Training(SampledGaussian(0.1, 2.5), 5)
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
 from precad.lab.papers.xie.tables import EXPLAINED, REPRODUCED, is_reproduced, xie_tables
+from tests.harness.command_line import CliRunner
 
 
 @pytest.fixture(scope="module")

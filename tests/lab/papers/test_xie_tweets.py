@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.models import networks
 from precad.clients.records import Records, Split, source
@@ -22,6 +22,7 @@ from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training, published_epsilon
 from precad.lab.papers.xie import attack_cost, two_classes, userdp_certified
 from precad.lab.papers.xie.attack_levels import LEVELS
+from tests.harness.command_line import CliRunner
 
 
 def tweets(labels: list[int], seed: int) -> Records:

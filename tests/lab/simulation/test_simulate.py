@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.clients.config import ClientConfig
 from precad.deploy.cli.main import app
@@ -24,6 +24,7 @@ from precad.lab.papers.precad import mnist as precad_mnist
 from precad.lab.simulation import Simulation
 from precad.lab.simulation.simulate import Runs, resolve
 from precad.protos.task.task import Task
+from tests.harness.command_line import CliRunner
 
 SMALL: dict[str, Any] = {
     "task": {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.sections import load
@@ -29,6 +29,7 @@ from precad.servers.store import audit_log
 from precad.servers.store.burnt_tuples import TupleLedger
 from precad.servers.store.folder import open_ledger
 from precad.servers.store.rounds import CommittedRound, TaskStore
+from tests.harness.command_line import CliRunner
 from tests.harness.organisations import Organisations
 from tests.servers.conftest import PostgresPlaces, SqlitePlaces
 

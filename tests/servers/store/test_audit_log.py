@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
 from precad.mpc.errors import PeerMismatchError
@@ -17,6 +16,7 @@ from precad.servers.errors import AuditError, SetupError, StoreError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import open_ledger, open_task_store, store_path
 from precad.servers.store.rounds import CommittedRound
+from tests.harness.command_line import CliRunner
 from tests.harness.harness import small_task
 
 TASK = small_task(("alice", "bob"))

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 from precad.clients import own_code
 from precad.deploy.cli import main as cli
 from precad.deploy.errors import INVALID_INPUT
 from tests.clients.records.own import bad_files
 from tests.clients.records.own.bad_files import SECRET, SECRET_NUMBER, Bad
+from tests.harness.command_line import CliRunner
 
 CASES = {
     **{f"csv: {name}": bad for name, bad in bad_files.OF_CSV.items()},
