@@ -2,11 +2,14 @@
 
 And how many threads libraries start: one where tests run in several processes, which have a core each. It is said here,
 before NumPy and PyTorch are loaded, and what tests start inherits it.
+
+And that byte code is kept: otherwise each of some hundred processes compiles the same source files.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from hypothesis import settings
@@ -16,6 +19,9 @@ pytest_plugins = ["tests.layers", "tests.flaky"]
 if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
 
 # Processes that tests start find the checkout too, however pytest was started.
 ROOT = Path(__file__).resolve().parent.parent
