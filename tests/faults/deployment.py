@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import os
 import time
 from collections import Counter
@@ -38,11 +37,9 @@ from precad.servers.store import audit_log
 from precad.servers.store.folder import open_ledger, open_task_store, open_tuple_ledger, store_path
 from precad.servers.store.rounds import CommittedRound
 from tests.faults import server_main
+from tests.harness.forked import FORK_SERVER
 from tests.harness.harness import free_addresses
 from tests.harness.pki import AGGREGATORS, Pki
-
-FORK_SERVER = multiprocessing.get_context("forkserver")
-FORK_SERVER.set_forkserver_preload(["tests.faults.server_main"])
 
 
 class Processes:

@@ -55,6 +55,7 @@ from precad.servers.store.checkpoints import Checkpoints
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.store.rounds import TaskStore
 from precad.servers.task import run as task_run_module
+from tests.harness.forked import log_to
 from tests.harness.pki import AGGREGATORS, Pki
 
 RECONNECT_S = 60.0
@@ -85,9 +86,7 @@ POINTS: Final = [f"{when}-{name}" for name in AGGREGATOR_POINTS for when in ("be
 
 def main(folder: Path, role: Role, point: str | None) -> None:
     """Runs the server until its task is over, or until the point. Its output is appended to a log in the folder."""
-    log = os.open(folder / f"{role}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    for stream in (1, 2):
-        os.dup2(log, stream)
+    log_to(folder / f"{role}.log")
     if point is not None:
         if point.startswith("full-"):
             _log_through_a_pipe()

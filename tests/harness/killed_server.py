@@ -1,13 +1,12 @@
 """`server_main`, killed with SIGKILL at a point around the use of its tuples.
 
-python -m tests.harness.killed_server FOLDER ROLE before-mask|after-mask|first-upload|after-check
+The points are before-mask, after-mask, first-upload and after-check.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,3 @@ def main(folder: Path, role: Role, point: str) -> None:
     TupleLedger.burn = burn_and_die  # type: ignore[method-assign]
     Upload.begin = begin_and_die  # type: ignore[method-assign]
     server_main.main(folder, role)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Role(sys.argv[2]), sys.argv[3])

@@ -1,16 +1,13 @@
 """One server of a test's deployment as a process of its own: noise from a file in, every opened noisy sum out.
 
-    python -m tests.harness.server_main FOLDER dealer|aggregator-a|aggregator-b
-
-FOLDER holds deployment.json (the task, the three addresses, where the certificates are), initial.npy, and noise.npy of
-shape (2, rounds, d). An aggregator writes opened.npy, shape (rounds so far, d), beside its ledger and model.
+Its folder holds deployment.json (the task, the three addresses, where the certificates are), initial.npy, and noise.npy
+of shape (2, rounds, d). An aggregator writes opened.npy, shape (rounds so far, d), beside its ledger and model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +56,3 @@ async def _aggregate(task: Task, pki: Pki, addresses: dict[str, str], folder: Pa
     await Aggregator(
         party=party, task=task, config=config, addresses=others, randomness=randomness, on_state=on_state
     ).run()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Role(sys.argv[2]))

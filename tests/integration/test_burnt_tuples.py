@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,32 +23,12 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.store.folder import open_tuple_ledger
 from tests.harness import killed_server, server_main
+from tests.harness.forked import exit_codes, servers
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, free_addresses, small_task
 
 CLIENTS = ("alice", "bob")
 TASK = small_task(CLIENTS, rounds=1)
 POINTS = ["before-mask", "after-mask", "first-upload", "after-check"]
-
-
-@contextmanager
-def servers(folder: Path, module: str, *for_a: str) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
-    """The three servers' processes: this module, for server A one of its own with an argument if there is one."""
-    processes = {}
-    try:
-        for role in (Role.DEALER, *AGGREGATORS):
-            own, *extra = for_a if for_a and role is Role.AGGREGATOR_A else [module]
-            with (folder / f"{role}.log").open("wb") as log:
-                processes[role] = subprocess.Popen(
-                    [sys.executable, "-m", own, str(folder), role, *extra],
-                    cwd=Path(__file__).parents[2],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-        yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
 
 
 def deployment_of(task: Task, pki: Pki, addresses: dict[str, str]) -> Any:
@@ -102,17 +79,15 @@ def test_no_seed_reaches_a_client_twice(point: str, tmp_path: Path) -> None:
     async def one_round() -> None:
         seeds.extend(await seeds_of_a_round(tmp_path, pki, addresses))
 
-    with servers(tmp_path, server_main.__name__, killed_server.__name__, point) as processes:
+    with servers(tmp_path, server_main.main, (killed_server.main, point)) as processes:
         one_round()
-        assert processes[Role.AGGREGATOR_A].wait(timeout=30) == -9
-        for process in processes.values():
-            process.wait(timeout=30)
+        assert exit_codes(processes)[Role.AGGREGATOR_A] == -9
     n_first = len(seeds)
     assert any(server == 0 for _, server, _, _ in seeds) == (point in POINTS[2:])
 
-    with servers(tmp_path, server_main.__name__) as processes:
+    with servers(tmp_path, server_main.main) as processes:
         one_round()
-        assert [process.wait(timeout=30) for process in processes.values()] == [0, 0, 0]
+        assert set(exit_codes(processes).values()) == {0}
 
     def seeds_of(server: int, client: str) -> list[bytes]:
         return [seed for _, at, name, seed in seeds if (at, name) == (server, client)]

@@ -10,11 +10,8 @@ Failure means one of these:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +35,8 @@ from precad.protos.messages import convert
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.states import Collecting, Committed, Opened
+from tests.harness import server_main
+from tests.harness.forked import exit_codes, servers
 from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
@@ -238,26 +237,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.create(tmp_path_factory.mktemp("pki"), CLIENTS)
 
 
-@contextlib.contextmanager
-def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
-    """The dealer and both aggregators, each a process; killed when the test ends before they do."""
-    processes = {}
-    try:
-        for role in (Role.DEALER, *AGGREGATORS):
-            with (folder / f"{role}.log").open("wb") as log:
-                processes[role] = subprocess.Popen(
-                    [sys.executable, "-m", "tests.harness.server_main", str(folder), role],
-                    cwd=Path(__file__).parents[2],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-        yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.parametrize("mode", ["masked", pytest.param("shares", marks=pytest.mark.slow)])
 def test_two_server_processes_equal_the_reference(mode: str, pki: Pki, tmp_path: Path) -> None:
     """A dealer's and two aggregators' processes; clients run the real client code over mutual TLS."""
@@ -289,9 +268,9 @@ def test_two_server_processes_equal_the_reference(mode: str, pki: Pki, tmp_path:
     async def everybody_takes_part() -> None:
         await asyncio.gather(*(session(client).run() for client in CLIENTS))
 
-    with server_processes(tmp_path) as processes:
+    with servers(tmp_path, server_main.main) as processes:
         everybody_takes_part()
-        codes = {role: process.wait(timeout=60) for role, process in processes.items()}
+        codes = exit_codes(processes)
     assert codes == dict.fromkeys(processes, 0), {r: (tmp_path / f"{r}.log").read_text() for r in codes if codes[r]}
 
     for role in AGGREGATORS:

@@ -11,15 +11,12 @@ replayed; everything else comes from one seed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +37,8 @@ from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.states import Collecting, Committed
+from tests.harness import server_main
+from tests.harness.forked import exit_codes, servers
 from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
@@ -235,26 +234,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.create(tmp_path_factory.mktemp("pki"), CLIENTS)
 
 
-@contextlib.contextmanager
-def server_processes(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
-    """The dealer and both aggregators, each a process; killed when the test ends before they do."""
-    processes = {}
-    try:
-        for role in (Role.DEALER, *AGGREGATORS):
-            with (folder / f"{role}.log").open("wb") as log:
-                processes[role] = subprocess.Popen(
-                    [sys.executable, "-m", "tests.harness.server_main", str(folder), role],
-                    cwd=Path(__file__).parents[2],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-        yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.parametrize(
     "algorithm",
     [name if name == "precad" else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS],
@@ -282,9 +261,9 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
         ]
         await asyncio.gather(*(session.run() for session in sessions))
 
-    with server_processes(tmp_path) as processes:
+    with servers(tmp_path, server_main.main) as processes:
         everybody_takes_part()
-        codes = {role: process.wait(timeout=60) for role, process in processes.items()}
+        codes = exit_codes(processes)
     assert codes == dict.fromkeys(processes, 0), {r: (tmp_path / f"{r}.log").read_text() for r in codes if codes[r]}
 
     model, rejected = simulated(task, dict.fromkeys(range(task.rounds), CLIENTS), "cleartext")
