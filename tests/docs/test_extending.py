@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from precad.deploy.cli.main import app
+from tests.harness.command_line import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(?:python|toml)\n# ([\w.]+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -25,33 +27,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def simulate(folder: Path, config: str) -> dict[str, Any]:
+@pytest.fixture
+def simulate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     """The command, in the newcomer's folder; its summary."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "precad.deploy.cli.main",
-            "simulate",
-            config,
-            "--output",
-            f"run-{config}",
-            "--json",
-        ],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout)
-    return summary
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def summary_of(config: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["simulate", config, "--output", f"run-{config}", "--json"])
+        assert done.exit_code == 0, done.output
+        summary: dict[str, Any] = json.loads(done.stdout)
+        return summary
+
+    return summary_of
 
 
-def test_a_model_an_attack_and_an_algorithm_of_a_newcomer_run(folder: Path) -> None:
-    summary = simulate(folder, "experiment.toml")
+def test_a_model_an_attack_and_an_algorithm_of_a_newcomer_run(simulate: Callable[[str], dict[str, Any]]) -> None:
+    summary = simulate("experiment.toml")
     assert (summary["algorithm"], summary["dim"]) == ("my_algorithm:SignPrecad", 650)
     (run,) = summary["seeds"]
     assert run["rounds"] == 10
@@ -59,7 +51,7 @@ def test_a_model_an_attack_and_an_algorithm_of_a_newcomer_run(folder: Path) -> N
     assert "nobody has proved any" in run["guarantees"][0]["sentence"]
 
 
-def test_a_rule_of_a_newcomer_runs(folder: Path) -> None:
-    (run,) = simulate(folder, "rule.toml")["seeds"]
+def test_a_rule_of_a_newcomer_runs(simulate: Callable[[str], dict[str, Any]]) -> None:
+    (run,) = simulate("rule.toml")["seeds"]
     assert run["accuracy"] > 0.3
     assert "'midrange' is no privacy mechanism" in run["guarantees"][1]["note"]

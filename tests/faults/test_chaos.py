@@ -38,7 +38,7 @@ A, B = AGGREGATORS
 
 def test_a_few_random_kills(tmp_path: Path) -> None:
     """Run the program below with few kills, in the default suite."""
-    assert run(tmp_path, n_rounds=60, n_kills=5, limit_s=240.0)["kills"] >= 3
+    assert run(tmp_path, n_rounds=30, n_kills=4, limit_s=240.0)["kills"] >= 3
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from google.protobuf import json_format
 from precad.clients import records
 from precad.clients.models import networks
 from precad.clients.training import evaluation
+from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.figures import three_digits
@@ -42,6 +43,7 @@ from precad.dp.certificates.prediction import Training
 from precad.dp.ledger import Ledger, Level
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.task import Task
+from tests.harness.command_line import CliRunner
 from tests.harness.hostile_folder import executed, hostile_folder
 from tests.integration.conftest import DEMO, RecordedDemo
 
@@ -327,8 +329,8 @@ def test_the_run_can_be_exported_and_verified(demo: Finished, tmp_path: Path) ->
         ["export", str(demo.folder), "--out", str(tmp_path / "exported")],
         ["verify-export", str(tmp_path / "exported"), "--authority", str(demo.folder / "pki" / "ca.pem")],
     ):
-        done = subprocess.run([*PRECAD, *command, "--json"], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, [*command, "--json"])
+        assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert report["files"] == {"model.pt": ["aggregator-a", "aggregator-b"]}
     stated = {row["view"]: row["epsilon"] for row in report["statement"]["privacy"] if row["counts"].startswith("most")}

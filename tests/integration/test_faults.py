@@ -30,6 +30,7 @@ from rich.console import Console
 
 from precad.deploy.errors import INTERRUPTED, SUCCESS, UNREACHABLE
 from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.run_state import RunState, state_of
 
@@ -105,7 +106,7 @@ def processes_of(folder: Path) -> dict[int, list[str]]:
 def roles(tmp_path: Path) -> Iterator[dict[str, Child]]:
     """A dealer, both aggregators and two clients, after their first round. Nobody runs over them."""
     run = LocalRun(ENDLESS, tmp_path / "run", Console(file=io.StringIO()))
-    config, children = str(run.folder.config), Children(run.folder.logs)
+    config, children = str(run.folder.config), ForkedChildren(run.folder.logs, Forks("native"))
     try:
         children.start("dealer", "serve", "dealer", config)
         for letter in "ab":
@@ -314,7 +315,12 @@ def test_ctrl_c_in_a_round_ends_the_run_with_code_130(start: Start) -> None:
 def test_an_interrupt_while_processes_start_leaves_none(start: Start, number: signal.Signals) -> None:
     """End cleanly before anybody listens, too."""
     runner = start(grouped(ENDLESS))
-    wait_for("the first process", lambda: len(processes_of(runner.folder)) > 1, within_s=START_S)
+
+    def is_one_up() -> bool:
+        """Beside the runner: a process that it has just forked shows the runner's command until it has its own."""
+        return len({tuple(command) for command in processes_of(runner.folder).values()}) > 1
+
+    wait_for("the first process", is_one_up, within_s=START_S)
     runner.process.send_signal(number)
     code, stderr = runner.end()
     assert code == INTERRUPTED, stderr

@@ -74,13 +74,15 @@ def vectors(tmp_path: Path) -> Path:
         ("shares", "native", OTHERS + NATIVE + 6 * 24),
     ],
 )
-def test_json_holds_the_verdicts_and_what_they_rest_on(vectors: Path, mode: str, gate: str, n_bytes: int) -> None:
+def test_json_holds_the_verdicts_and_what_they_rest_on(
+    run_here: Run, vectors: Path, mode: str, gate: str, n_bytes: int
+) -> None:
     """One JSON object on standard output: honest vectors accepted, the wrapped pair and its like rejected.
 
     Without --mode and --gate, what runs is the masked form with CrypTen's gate.
     """
     options = [*(() if mode == "masked" else ("--mode", mode)), *(() if gate == "crypten" else ("--gate", gate))]
-    done = run("--vectors", vectors, "--clip", 1, *options, "--seed-count", 2, "--json")
+    done = run_here("--vectors", vectors, "--clip", 1, *options, "--seed-count", 2, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report.pop("log2_honest_failure") == pytest.approx(7 - (2**29 / 2**16) ** 2 / math.log(2))

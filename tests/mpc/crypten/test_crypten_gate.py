@@ -353,7 +353,13 @@ print(before)
 """
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["gate before crypten.init", "gate after it"])
+@pytest.mark.parametrize(
+    "is_first",
+    [
+        pytest.param(True, marks=pytest.mark.slow, id="gate before crypten.init"),
+        pytest.param(False, id="gate after crypten.init"),
+    ],
+)
 def test_a_crypten_program_runs_before_beside_and_after_the_gate(is_first):
     """In a process of its own: the same results each time, and CrypTen's lookups are its own again."""
     code = CRYPTEN_PROGRAM.format(path=sys.path, is_first=is_first)
