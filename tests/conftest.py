@@ -1,7 +1,8 @@
 """How Hypothesis explores: freely on a developer's machine, the same examples each time where CI is set.
 
 And how many threads libraries start: one where tests run in several processes, which have a core each. It is said here,
-before NumPy and PyTorch are loaded, and what tests start inherits it.
+before NumPy and PyTorch are loaded, and what tests start inherits it. Where there are several, they sleep while they
+wait for each other: the core that they would turn on is another test's.
 
 And that byte code is kept: otherwise each of some hundred processes compiles the same source files.
 """
@@ -16,6 +17,7 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.layers", "tests.flaky"]
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")

@@ -25,12 +25,13 @@ class CliRunner(testing.CliRunner):
 
     def invoke(self, *arguments: Any, **how: Any) -> testing.Result:
         """Run the command. See `typer.testing.CliRunner.invoke`."""
-        with mock.patch.object(testing, "_get_command", _command_of):
+        with mock.patch.object(testing, "_get_command", command_of):
             return super().invoke(*arguments, **how)
 
 
 @cache
-def _command_of(made: typer.Typer) -> Any:
+def command_of(made: typer.Typer) -> Any:
+    """Return the command that an app of typer is, made once."""
     return typer.main.get_command(made)
 
 
@@ -44,7 +45,7 @@ def require_accepted(arguments: Sequence[str], *, may_be_named_only: bool = Fals
 
     may_be_named_only: a command without any argument is one that is talked about, and needs only to exist.
     """
-    command, rest = _command_of(app), list(arguments)
+    command, rest = command_of(app), list(arguments)
     while hasattr(command, "commands") and rest:
         if (name := rest.pop(0)) not in command.commands:
             raise CommandRefusedError(f"precad {shlex.join(arguments)}: no command {name!r}")

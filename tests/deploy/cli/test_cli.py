@@ -34,7 +34,7 @@ from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Identity, Role
 from precad.servers import errors as server_errors
 from precad.servers.errors import RefusalReason, SubmissionRefusedError
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import CliRunner, command_of
 
 
 def commands_of(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -47,7 +47,7 @@ def commands_of(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Ite
 
 
 ROOT = Path(__file__).parents[3]
-SUBCOMMANDS = list(commands_of(typer.main.get_command(cli.app)))
+SUBCOMMANDS = list(commands_of(command_of(cli.app)))
 
 
 def precad(*arguments: object) -> Result:
@@ -80,7 +80,7 @@ def test_every_command_and_every_option_is_explained(command: tuple[str, ...]) -
     result = precad(*command, "--help")
     assert result.exit_code == 0
     assert re.search(r"Usage: precad .*\n\n\s+[A-Z].*\.\n", result.stdout)
-    found: typer.core.TyperGroup | typer.core.TyperCommand = typer.main.get_command(cli.app)
+    found: typer.core.TyperGroup | typer.core.TyperCommand = command_of(cli.app)
     for name in command:
         assert isinstance(found, typer.core.TyperGroup)
         found = found.commands[name]

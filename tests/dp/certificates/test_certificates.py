@@ -98,7 +98,9 @@ def simulated_rates(k_good: int, k_bad: int, training: Training, threshold: floa
 
 @pytest.mark.parametrize("threat", Threat)
 @pytest.mark.parametrize("k", [1, 4, 12])
-@pytest.mark.parametrize("threshold", [-4.0, 2.0, 6.0])
+@pytest.mark.parametrize(
+    "threshold", [pytest.param(-4.0, marks=pytest.mark.slow), 2.0, pytest.param(6.0, marks=pytest.mark.slow)]
+)
 def test_no_simulated_attack_beats_the_certificate(threat, k, threshold):
     """The worst update in one dimension, 10^6 trainings each way; both rates to 3e-3, false-alarm rate 6e-8.
 

@@ -24,6 +24,7 @@ from precad.dp.published.propose_test_release import (
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease, next_trim_count, release
 from precad.dp.trimmed.ptr_privacy import ptr_threshold, subsampled_ptr_rdp_closed
 from precad.dp.trimmed.trimmed_sum import trimmed_sum
+from tests.harness.examples import IS_THOROUGH
 
 NORMS = [0.0, 0.25, 0.5, 0.75, 1.0]
 
@@ -80,8 +81,8 @@ def test_trimmed_sum_drops_the_longest_and_breaks_ties_by_content():
 
 @pytest.mark.parametrize("scale", [0.3, 1.5, 4.0])
 def test_rounded_laplace_has_its_law(scale):
-    """20 000 draws; each probability within 5 standard deviations, false-alarm rate about 1e-5 in all."""
-    n, stream = 20_000, fixed_stream(1)
+    """6000 draws (20 000); each probability within 5 standard deviations, false-alarm rate about 1e-5 in all."""
+    n, stream = 20_000 if IS_THOROUGH else 6000, fixed_stream(1)
     counts = Counter(rounded_laplace.sample(scale, stream) for _ in range(n))
     for value in range(-5, 6):
         k = abs(value)

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
@@ -19,6 +19,7 @@ from precad.dp.published.propose_test_release import tsum_safety_margin
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease, release
 from precad.dp.trimmed.ptr_loss import pld_eps_ptr, ptr_loss_distribution
 from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds, ptr_threshold
+from tests.harness.examples import examples
 
 PAPER = (256 / 60_000, 1.1, 0.5, 1.0, 1e-8)
 """q, sigma1, tau, b, delta0 of the paper's MNIST."""
@@ -84,7 +85,7 @@ def hockey_stick(first, second, epsilon):
 SCALARS = st.sampled_from([-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0])
 
 
-@settings(max_examples=30, deadline=None)
+@examples(8, 30)
 @given(
     others=st.lists(SCALARS, max_size=4),
     x=SCALARS,
@@ -123,7 +124,7 @@ def test_some_neighbours_lose_as_much(q, epsilon, is_reversed):
     assert found - 1e-5 <= bound <= found * 1.003 + 1.1e-4
 
 
-@settings(max_examples=12, deadline=None)
+@examples(4, 12)
 @given(sigma1=st.floats(0.5, 4.0), b=st.floats(0.3, 4.0), epsilon=st.floats(0.0, 3.0), T=st.integers(1, 20))
 def test_without_sampling_it_is_laplace_and_gauss(sigma1, b, epsilon, T):
     """dp_accounting composes the two mechanisms; delta0 is next to nothing. Two grids."""
@@ -135,7 +136,7 @@ def test_without_sampling_it_is_laplace_and_gauss(sigma1, b, epsilon, T):
         assert ours == pytest.approx(theirs, rel=3e-3, abs=1e-8)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(4, 10)
 @given(q=st.floats(0.01, 0.9), sigma1=st.floats(0.6, 5.0), T=st.integers(1, 60), log10_delta=st.floats(-8, -3))
 def test_a_test_that_says_nothing_leaves_the_sampled_gaussian(q, sigma1, T, log10_delta):
     """b = 10^5, against PldAccountant, which is dp_accounting's."""
@@ -143,7 +144,7 @@ def test_a_test_that_says_nothing_leaves_the_sampled_gaussian(q, sigma1, T, log1
     assert pld_eps_ptr(q, sigma1, 0.5, 1e5, 1e-15, T, 10**log10_delta) == pytest.approx(theirs, rel=2e-3, abs=2e-3)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(4, 10)
 @given(q=st.floats(0.05, 0.9), b=st.floats(0.4, 4.0), T=st.integers(1, 30), log10_delta=st.floats(-6, -2))
 def test_sums_that_say_nothing_leave_the_sampled_laplace(q, b, T, log10_delta):
     """sigma1 = 10^4, against dp_accounting's sampled Laplace mechanism."""
@@ -169,7 +170,7 @@ def pair_moment(alpha, q, sigma1, tau, b, delta0):
     return logsumexp(log_binomial_weights(alpha, q) + laplace + np.logaddexp(*gauss))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(8, 30)
 @given(alpha=st.integers(2, 6), **PARAMETERS)
 def test_moments_are_those_of_the_pair(alpha, q, sigma1, tau, b, delta0):
     """Compare moments of one round: the grid has those of the pair, a little raised.
@@ -185,7 +186,7 @@ def test_moments_are_those_of_the_pair(alpha, q, sigma1, tau, b, delta0):
         assert on_grid == pytest.approx(exact, rel=5e-3, abs=1e-9)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(4, 10)
 @given(T=st.integers(1, 500), log10_delta=st.floats(-7, -3), **(PARAMETERS | {"delta0": st.just(1e-12)}))
 def test_it_is_below_the_renyi_form(T, log10_delta, q, sigma1, tau, b, delta0):
     """For a delta0 that neither notices much: both are bounds of the same losses, and this one has no conversion."""
@@ -196,7 +197,7 @@ def test_it_is_below_the_renyi_form(T, log10_delta, q, sigma1, tau, b, delta0):
     assert pld_eps_ptr(q, sigma1, tau, b, delta0, T, delta) <= renyi * (1 + 1e-3) + 1e-3
 
 
-@settings(max_examples=6, deadline=None)
+@examples(2, 6)
 @given(more=st.floats(1.05, 1.5), T=st.integers(1, 20), **PARAMETERS)
 def test_monotone_in_every_parameter(more, T, q, sigma1, tau, b, delta0):
     """More sampling, less noise, a likelier wrong test, more rounds, a smaller delta: never less, but for two grids."""

@@ -61,8 +61,15 @@ def small(command: str, folder: Path, *arguments: object) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("panels", [1, 2, 3])
-@pytest.mark.parametrize("are_alike", [True, False])
+@pytest.mark.parametrize(
+    ("panels", "are_alike"),
+    [
+        (1, True),
+        (3, True),
+        (3, False),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, False), (2, True), (2, False))),
+    ],
+)
 def test_no_legend_covers_a_curve(tmp_path: Path, panels: int, are_alike: bool) -> None:
     """Curves that fill their panels, under names as long as those of the certified accuracies."""
     pytest.importorskip("matplotlib")

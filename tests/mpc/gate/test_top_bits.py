@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -19,6 +19,7 @@ from precad.mpc.gates import GATES
 from precad.mpc.tuples.correlations import BitBlock, CarryBlock
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
+from tests.harness.examples import examples
 from tests.mpc.fixed_randomness import are_uniform, random_bytes_of
 from tests.mpc.gate_twin import bits_of
 from tests.mpc.gate_twin import top_bits as twin
@@ -106,7 +107,7 @@ def edges(n_bits):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 def test_any_words_of_any_widths(gate, data):
     """Up to 4 columns of widths 1 to 63, some equal, with shares or sums at the edges 0, 2^L - 1, 2^L, 2^63 and -1."""
     low_bits = tuple(data.draw(st.lists(st.integers(1, 63), min_size=1, max_size=4)))

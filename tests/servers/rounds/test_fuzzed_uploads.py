@@ -41,6 +41,7 @@ from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Collecting, Selecting
 from precad.servers.rounds.uploads import Spool
 from precad.servers.telemetry.events import Telemetry
+from tests.harness.examples import examples
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
 from tests.harness.room import roomy
 
@@ -233,7 +234,7 @@ VECTORS = st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1
 
 
 @pytest.mark.parametrize("mode", ["masked", "shares"])
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(30, 100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), in_memory=st.booleans(), a_first=st.booleans(), vector=VECTORS)
 def test_a_malformed_upload_costs_its_client_only(
     mode: str, data: st.DataObject, in_memory: bool, a_first: bool, vector: list[int], tmp_path_factory: Any
