@@ -40,7 +40,7 @@ def one_after_the_other(config: Path) -> list[bytes]:
 @pytest.mark.parametrize(
     "where",
     [
-        pytest.param([], id="processes"),
+        pytest.param([], id="processes", marks=pytest.mark.slow),  # the next test's workers also go on
         pytest.param(
             ["--ray", "local"],
             id="ray",
