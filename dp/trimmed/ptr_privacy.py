@@ -13,6 +13,7 @@ Private and Robust Machine Learning", NeurIPS '22, here [R]. The corrections of 
 All values are bounds. `precad.dp.trimmed.ptr_loss` has a smaller one for many rounds.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -48,8 +49,12 @@ def subsampled_ptr_rdp_closed(alpha: float, q: float, sigma1: float, tau: float,
     alpha = integral("alpha", alpha, at_least=2)
     require_probability("q", q)
     require_ptr(sigma1, tau, b, delta0)
-    if q == 0:
-        return 0.0
+    return 0.0 if q == 0 else _closed(alpha, float(q), float(sigma1), float(tau), float(b), float(delta0))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _closed(alpha: int, q: float, sigma1: float, tau: float, b: float, delta0: float) -> float:
+    """Return `subsampled_ptr_rdp_closed`, q > 0: a search for the most rounds asks for the same orders each time."""
     j = np.arange(2, alpha + 1, dtype=np.float64)
     gaussian = j * (j - 1) / 2 / sigma1**2
     laplace = (j - 1) * np.asarray([rdp_laplace(float(order), b) for order in j])
