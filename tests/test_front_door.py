@@ -414,20 +414,31 @@ def test_a_run_can_be_interrupted_while_a_process_starts(tmp_path: Path) -> None
     assert [(child.name, child.exit_code is None) for child in local._children.all] == [("anna", False)]
 
 
-def test_a_run_gives_the_callers_signal_handlers_back(tmp_path: Path) -> None:
-    """A program that has its own way to stop keeps it."""
+def test_a_run_ends_on_sigterm_while_it_starts_and_gives_the_callers_handlers_back(tmp_path: Path) -> None:
+    """A program that has its own way to stop keeps it. No process is left."""
+    is_over = threading.Event()
 
     def own(*_: object) -> None:
         """Stop in a way of one's own."""
 
+    def terminate() -> None:
+        while not is_over.wait(0.01):
+            if signal.getsignal(signal.SIGTERM) is not own:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
     kept = signal.signal(signal.SIGTERM, own)
+    terminating = threading.Thread(target=terminate)
+    terminating.start()
     try:
         local = prepare(CONFIG, tmp_path / "run", Console(quiet=True))
-        local.interrupt()
         with pytest.raises(InterruptedRunError):
             complete(local)
         assert signal.getsignal(signal.SIGTERM) is own
+        assert all(child.exit_code is not None for child in local._children.all)
     finally:
+        is_over.set()
+        terminating.join()
         signal.signal(signal.SIGTERM, kept)
 
 

@@ -36,7 +36,6 @@ from precad.deploy.run_state import RunState, state_of
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 SERVERS = ["aggregator-a", "aggregator-b", "dealer"]
-SLOW = pytest.mark.slow
 START_S = 90.0
 """A dozen interpreters import PyTorch on a busy machine."""
 END_S = 60.0
@@ -311,9 +310,10 @@ def test_ctrl_c_in_a_round_ends_the_run_with_code_130(start: Start) -> None:
     assert "Traceback" not in stderr, stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=SLOW)], ids=lambda n: n.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_an_interrupt_while_processes_start_leaves_none(start: Start, number: signal.Signals) -> None:
-    """End cleanly before anybody listens, too."""
+    """End cleanly before anybody listens, too. tests/test_front_door.py has a run in its own process."""
     runner = start(grouped(ENDLESS))
 
     def is_one_up() -> bool:
