@@ -31,7 +31,7 @@ from rich.console import Console
 from precad.deploy.errors import INTERRUPTED, SUCCESS, UNREACHABLE
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.forks import ForkedChildren, Forks
-from precad.deploy.localhost.processes import Child, Children
+from precad.deploy.localhost.processes import Child
 from precad.deploy.run_state import RunState, state_of
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
