@@ -18,7 +18,7 @@ from copy import copy
 import numpy as np
 
 from precad.mpc import prg
-from precad.mpc.prg import Label, Purpose, Seed
+from precad.mpc.prg import Label, Purpose, Seed, Stream
 from precad.mpc.ring import WORD_BITS, RingArray
 
 MAX_ROWS = 64
@@ -29,16 +29,21 @@ class RowStreams:
     """The rows of one round, read from coordinate 0 on, tile by tile."""
 
     def __init__(self, challenge: Seed, label: Label) -> None:
-        self._bits = prg.open_stream(challenge, Purpose.ROW_BITS, label)
-        self._signs = prg.open_stream(challenge, Purpose.ROW_SIGNS, label)
-        self._row_words = np.empty(0, dtype=np.int64)
+        self._keys = tuple(prg.derive(challenge, purpose, label) for purpose in (Purpose.ROW_BITS, Purpose.ROW_SIGNS))
+        self._open(0)
+
+    def _open(self, n_coordinates: int) -> None:
+        self._bits = Stream(self._keys[0], n_skipped=n_coordinates)
+        self._signs = Stream(self._keys[1], n_skipped=n_coordinates // WORD_BITS)
+        self._row_words = np.empty(0, dtype=np.int64)  # two threads that share it would read one another's rows
 
     def after(self, n_coordinates: int) -> RowStreams:
-        """Return the rows from that coordinate on, a multiple of 64, of rows that nobody has read. From 0 on they are
-        these rows, whose streams go on."""
+        """Return the rows from that coordinate on, a multiple of 64, counted from 0, whatever was read of these rows.
+
+        Rows are public, so that reading them twice gives nothing away. A proof for other rows than the servers' does.
+        """
         rest = copy(self)
-        rest._bits, rest._signs = self._bits.after(n_coordinates), self._signs.after(n_coordinates // WORD_BITS)
-        rest._row_words = np.empty(0, dtype=np.int64)  # two threads that share it would read one another's rows
+        rest._open(n_coordinates)
         return rest
 
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:

@@ -53,7 +53,8 @@ class _Taken:
     """A proof that fits, and this server's share of it."""
 
     digest: bytes
-    share: FieldArray
+    share: Share
+    """At its start: 7 bytes an element at the holder, a key at the seeded server, until it is opened."""
 
 
 class ProofCheck:
@@ -76,14 +77,16 @@ class ProofCheck:
         self._relayed: set[int] = set()
         self._is_open = True
         self._query: Query | None = None
-        self._opened: dict[int, FieldArray] = {}
+        self._opened: dict[int, FieldArray] | None = None
+        self._verdicts: dict[int, bool] | None = None
         self._sum: FieldArray | None = None
 
     def take_proof(self, slot: int, proof: Submission, payload: bytes) -> Relay:
         """Take a proof as the holder, and return what the seeded server is to be told.
 
-        Raises ProofRefusedError, checking in the protocol's order: `late`, `not_active`, `wrong_server`,
-        `duplicate`, `wrong_client`, `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
+        slot: that of the caller's certificate, whatever the message says. Raises ProofRefusedError, checking in the
+        protocol's order: `late`, `not_active`, `wrong_server`, `duplicate`, `wrong_client`, `wrong_binding`,
+        `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
         """
         binding = proof.binding
         self._require_open(slot)
@@ -92,10 +95,10 @@ class ProofCheck:
         require_submission(proof, self._expected(slot, binding.proof_digest))
         self._bound.add(slot)
         intake = PayloadIntake(self._sizes.proof_elements)
+        intake.require_length(len(payload))
         intake.take(payload)
         intake.finish(proof.salt, binding.proof_digest)
-        share = np.empty(self._sizes.proof_elements, dtype=np.uint64)
-        PackedShare(HeldBytes(payload), share.size).fill(share)
+        share = PackedShare(HeldBytes(payload), self._sizes.proof_elements)
         self._taken[slot] = _Taken(binding.digest(), share)
         return relay_of(proof)
 
@@ -113,8 +116,7 @@ class ProofCheck:
         expected = self._expected(slot, relay.payload_digest)
         if not is_statement_of(relay, expected, upload.share, self._slot_label(slot)):
             return False
-        share = seeded_proof_share(upload.share, self._slot_label(slot)).take(self._sizes.proof_elements)
-        self._taken[slot] = _Taken(expected.digest(), share)
+        self._taken[slot] = _Taken(expected.digest(), seeded_proof_share(upload.share, self._slot_label(slot)))
         return True
 
     def close(self) -> list[bytes]:
@@ -148,31 +150,32 @@ class ProofCheck:
         slots = sorted(proved)
         rows = RowStreams(self._challenge, self._label)
         sums = share_sums([self._share(slot) for slot in slots], rows, query, self._sizes, engine)
-        self._sum = sums.share_sum
-        for i, slot in enumerate(slots):
-            proof = self._taken[slot].share
-            self._opened[slot] = verifier.opened_share(
-                self._party, sums.rows[i], sums.wires[i], proof, query, self._sizes
-            )
-        return dict(self._opened)
+        opened, proof = {}, np.empty(self._sizes.proof_elements, dtype=np.uint64)
+        for slot, of_rows, of_wires in zip(slots, sums.rows, sums.wires, strict=True):
+            self._taken[slot].share.after(0).fill(proof)
+            opened[slot] = verifier.opened_share(self._party, of_rows, of_wires, proof, query, self._sizes)
+        self._opened, self._sum = opened, sums.share_sum
+        return dict(opened)
 
     def verdicts(self, theirs: Mapping[int, FieldArray]) -> dict[int, bool]:
         """Return which proved slots are valid. theirs: the peer's parts, for the same slots.
 
-        Raises ParameterError before `open`, or for other slots.
+        Raises ParameterError before `open`, also where that failed, and for other slots or shapes.
         """
-        if self._query is None or theirs.keys() != self._opened.keys():
+        if self._query is None or self._opened is None or theirs.keys() != self._opened.keys():
             raise ParameterError("verdicts: expected the peer's part for each opened slot")
-        return {slot: verifier.is_valid(ours, theirs[slot], self._query) for slot, ours in self._opened.items()}
+        found = {slot: verifier.is_valid(ours, theirs[slot], self._query) for slot, ours in self._opened.items()}
+        self._verdicts = found
+        return dict(found)
 
     def accepted_sum(self, verdicts: Mapping[int, bool]) -> FieldArray:
         """Return this server's share of the sum of the valid slots, (d,), and give it up.
 
         The rejected are taken out by a second reading, or, where they are the majority, the valid are added up anew.
-        Raises ParameterError before `open`, or the second time.
+        Raises ParameterError for other verdicts than those that this server gave, and the second time.
         """
-        if self._sum is None or verdicts.keys() != self._opened.keys():
-            raise ParameterError("accepted: expected a verdict for each opened slot, once")
+        if self._sum is None or self._verdicts is None or dict(verdicts) != self._verdicts:
+            raise ParameterError("accepted: expected this server's verdict for each opened slot, once")
         total, self._sum = self._sum, None
         rejected = [self._share(slot) for slot, is_valid in verdicts.items() if not is_valid]
         if 2 * len(rejected) <= len(verdicts):

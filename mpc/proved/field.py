@@ -56,16 +56,28 @@ def to_integers(elements: FieldArray) -> RingArray:
 
 
 def add(x: FieldArray, y: FieldArray, out: FieldArray | None = None) -> FieldArray:
-    """Return x + y. Shapes: (m,). Words of x may be sums of up to 63 elements; `out` may be x or y."""
-    out = np.empty_like(x) if out is None else out
+    """Return x + y. Shapes: (m,). Words of x may be sums of up to 63 elements; `out` may be x or y.
+
+    Raises ParameterError for other shapes: compiled loops would read behind an array's end.
+    """
+    out = _room(x, y, out)
     loading.prime_field().add(x, y, PLUS, out)
     return out
 
 
 def subtract(x: FieldArray, y: FieldArray, out: FieldArray | None = None) -> FieldArray:
     """Return x - y, as `add`."""
-    out = np.empty_like(x) if out is None else out
+    out = _room(x, y, out)
     loading.prime_field().add(x, y, MINUS, out)
+    return out
+
+
+def _room(x: FieldArray, y: FieldArray, out: FieldArray | None) -> FieldArray:
+    """Return where x + y goes."""
+    if out is None:
+        out = np.empty_like(x)
+    if not x.shape == y.shape == out.shape:
+        raise ParameterError(f"elements: expected arrays of one shape, found {x.shape}, {y.shape} and {out.shape}")
     return out
 
 

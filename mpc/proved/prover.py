@@ -73,7 +73,7 @@ def witness(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> W
     kernels = loading.proofs()
     kernels.wires(np.ascontiguousarray(x), masks.wires, root, half.inverse, half.twist, half.forward, squares, tops)
     kernels.reduce_all(squares.reshape(-1))
-    squared_norm = sum(squares[0].tolist()) % P
+    squared_norm = field.dot(squares[0], np.ones_like(squares[0]))  # Python's integers take longer, the longer they are
     shifted = field.add(row_values(x, rows), np.full(N_ROWS, sizes.window, dtype=np.uint64))
     numbers = np.append(shifted, np.uint64((sizes.threshold - squared_norm) % P))
     return Witness(numbers, _norm_polynomial(squares, tops, sizes, masks))

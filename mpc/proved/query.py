@@ -67,6 +67,8 @@ class Query:
     """Two points, and the tables that serve every client of the round. Made by `prepare`."""
 
     points: tuple[int, int]
+    sizes: ProofSizes
+    """Of the proofs that the points are admissible for, and whose lengths the tables have."""
     wire_weights: FieldArray
     """A wire's value at t from its values on the N-th roots of unity: (2, N)."""
     bit_weights: FieldArray
@@ -86,6 +88,7 @@ def prepare(points: tuple[int, int], sizes: ProofSizes) -> Query:
     n_wire, n_bit = sizes.wire_length, sizes.bit_domain
     return Query(
         points=points,
+        sizes=sizes,
         wire_weights=np.stack([_weights(point, n_wire) for point in points]),
         bit_weights=np.stack([_weights(point, n_bit) for point in points]),
         powers=np.stack([field.powers(1, point, max(2 * n_wire, n_bit) + 3) for point in points]),

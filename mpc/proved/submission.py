@@ -246,6 +246,12 @@ class PayloadIntake:
     def __init__(self, n_elements: int) -> None:
         self._n_bytes = ELEMENT_BYTES * n_elements
         self._taken, self._rest, self._hasher = 0, b"", hashlib.sha256()
+        self._is_malformed = False
+
+    def require_length(self, n_bytes: int) -> None:
+        """Refuse a payload whose length is known before it is taken. Raises ProofRefusedError: `wrong_length`."""
+        if n_bytes != self._n_bytes:
+            raise ProofRefusedError("wrong_length", f"payload: expected {self._n_bytes} bytes, found {n_bytes}")
 
     def take(self, data: bytes) -> None:
         """Take the next bytes. Raises ProofRefusedError: `wrong_length` at the first byte too many, or `malformed`."""
@@ -259,11 +265,20 @@ class PayloadIntake:
         try:
             elements.from_bytes(whole, n_elements=n_elements)
         except MalformedMessageError:
-            raise ProofRefusedError("malformed", "payload: expected elements below p, found another") from None
+            self._is_malformed = True
+        self._require_elements()
 
     def finish(self, salt: bytes, announced: bytes) -> None:
-        """Compare the digest, after the last byte. Raises ProofRefusedError: `wrong_length` or `wrong_digest`."""
-        if self._taken != self._n_bytes:
-            raise ProofRefusedError("wrong_length", f"payload: expected {self._n_bytes} bytes, found {self._taken}")
+        """Compare the digest, after the last byte.
+
+        Raises ProofRefusedError: `wrong_length`, `malformed` where a piece was refused, or `wrong_digest`.
+        """
+        self.require_length(self._taken)
+        self._require_elements()
         if not hmac.compare_digest(salted_digest(salt, self._hasher.digest()), announced):
             raise ProofRefusedError("wrong_digest", "payload: expected another digest than that of what came")
+
+    def _require_elements(self) -> None:
+        """Refuse what follows an element that is none, too."""
+        if self._is_malformed:
+            raise ProofRefusedError("malformed", "payload: expected elements below p, found another")

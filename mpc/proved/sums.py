@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from precad.mpc import ring
+from precad.mpc.errors import ParameterError
 from precad.mpc.kernels import loading
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.step import TILES_BESIDE_OTHERS, WORDS_PER_SPAN, Engine, Rows
@@ -43,8 +44,11 @@ class ShareSums:
 def share_sums(shares: Sequence[Share], rows: Rows, query: Query, sizes: ProofSizes, engine: Engine = CPU) -> ShareSums:
     """Return the sums over every share of the round. Run by each server.
 
-    Raises MalformedMessageError when a share that was sent is cut short, or has an element that is not below p.
+    Raises MalformedMessageError when a share that was sent is cut short, or has an element that is not below p, and
+    ParameterError for points of other sizes: in these, they may be roots of unity, where nothing is masked.
     """
+    if query.sizes != sizes:
+        raise ParameterError("query: expected points for these sizes, found others")
     share_sum = np.zeros(sizes.dim, dtype=np.uint64)
     spans = ring.spans(sizes.dim, min(engine.threads.n, sizes.dim * len(shares) // WORDS_PER_SPAN))
     at_once = 1 if len(spans) == 1 else TILES_BESIDE_OTHERS
@@ -87,10 +91,15 @@ def _added(parts: Sequence[FieldArray]) -> FieldArray:
 
 
 def row_values(x: RingArray, rows: Rows) -> FieldArray:
-    """Return <r_j, X> of a vector that is not shared, (64,). Run by the client. X: integers, (d,)."""
+    """Return <r_j, X> of a vector that is not shared, (64,). Run by the client. X: integers, (d,).
+
+    The rows are read from coordinate 0 on, even where they were read before: a proof for other rows than the servers'
+    would open to a linear function of X.
+    """
     buckets, unused = Buckets(1), np.zeros(min(x.size, ring.TILE), dtype=np.uint64)
+    own_rows = rows.after(0)
     for tile in ring.tiles(x.size):
-        row_words, sign_words = (words.view(np.uint64) for words in rows.read(tile.stop - tile.start))
+        row_words, sign_words = (words.view(np.uint64) for words in own_rows.read(tile.stop - tile.start))
         elements = field.from_integers(x[tile])
         loading.proofs().combine(elements, sign_words, unused)
         buckets.add(0, row_words, elements.reshape(1, -1))

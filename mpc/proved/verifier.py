@@ -69,7 +69,13 @@ def _bits(party: Party, rows: FieldArray, norm: int, sent: FieldArray, sizes: Pr
 
 
 def is_valid(ours: FieldArray, theirs: FieldArray, query: Query) -> bool:
-    """Tell whether sum f^2 = F and u^2 - u = (t^n - 1) q at both points. Shapes: (2, c + 3), parts of two servers."""
+    """Tell whether sum f^2 = F and u^2 - u = (t^n - 1) q at both points. Shapes: (2, c + 3), parts of two servers.
+
+    Raises ParameterError for another shape: compiled loops would read behind an array's end.
+    """
+    expected = (N_POINTS, query.sizes.opened_elements)
+    if not ours.shape == theirs.shape == expected:
+        raise ParameterError(f"{VERIFIER_STEP}: expected parts of shape {expected}, found {ours.shape}, {theirs.shape}")
     opened = field.add(ours.reshape(-1), theirs.reshape(-1)).reshape(ours.shape)
     kernels = loading.proofs()
     for (squares, u, q), wires, vanishing in zip(
