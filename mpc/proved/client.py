@@ -70,7 +70,9 @@ def make_upload(
     """Return what goes to the holder beside the payload, `precad.mpc.proved.shares.payload_pieces`.
 
     blank: the binding, whose payload digest is filled in. The payload is expanded tile by tile, for its digest.
+    x is made read-only. A payload or a proof of another vector under this seed would open to their difference.
     """
+    x.setflags(write=False)
     hasher = hashlib.sha256()
     for piece in payload_pieces(x, share_seed, label):
         hasher.update(piece)
@@ -107,7 +109,7 @@ class OpenUpload:
         draw_masks: Callable[[ProofSizes], ProofMasks] = ProofMasks.draw,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
-        """binding: that of the upload as it was sent. draw_masks and random_bytes: fixed by tests alone."""
+        """x and binding: those of `make_upload`, as they were sent. Tests alone fix draw_masks and random_bytes."""
         self._x, self._sizes, self._binding, self._seed = x, sizes, binding, share_seed
         self._round = Label(binding.task, binding.round)
         self._label = replace(self._round, client=str(slot))
