@@ -68,7 +68,7 @@ class Query:
 
     points: tuple[int, int]
     sizes: ProofSizes
-    """Of the proofs that the points are admissible for, and whose lengths the tables have."""
+    """The sizes that both points are admissible for, and that the tables are made for."""
     wire_weights: FieldArray
     """A wire's value at t from its values on the N-th roots of unity: (2, N)."""
     bit_weights: FieldArray
