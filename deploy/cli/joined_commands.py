@@ -1,6 +1,6 @@
 """The command line's own commands, and beside them those that join by entry points.
 
-A command is imported when it is called or listed in the help, never before: a server starts without the others, and a
+A command is imported when it is called or listed in the help, never before. So a server starts without the others. A
 fault in a configuration is told without them.
 """
 

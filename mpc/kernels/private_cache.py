@@ -1,8 +1,8 @@
 """Where machine code is kept when it cannot lie beside the source: in a folder that nobody else may write to.
 
 The folder is `precad` in $XDG_CACHE_HOME, or in ~/.cache. What is in it is unpickled and run. So it is used only if it
-is ours and closed to everybody else, each folder above it belongs to us or to root and lets nobody else rename what is
-in it, and every file in it is ours. Otherwise nothing is kept, and every process compiles for itself.
+and every file in it are ours, and it is closed to everybody else. Each folder above it must belong to us or to root,
+and let nobody else rename what is in it. Otherwise nothing is kept, and every process compiles for itself.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ShareSums:
 def share_sums(shares: Sequence[Share], rows: Rows, query: Query, sizes: ProofSizes, engine: Engine = CPU) -> ShareSums:
     """Return the sums over every share of the round. Run by each server.
 
-    Raises MalformedMessageError when a share that was sent is cut short, or has an element that is not below p, and
+    Raises MalformedMessageError when a share that was sent is cut short, or has an element that is not below p. Raises
     ParameterError for points of other sizes: in these, they may be roots of unity, where nothing is masked.
     """
     if query.sizes != sizes:
@@ -93,7 +93,7 @@ def _added(parts: Sequence[FieldArray]) -> FieldArray:
 def row_values(x: RingArray, rows: Rows) -> FieldArray:
     """Return <r_j, X> of a vector that is not shared, (64,). Run by the client. X: integers, (d,).
 
-    The rows are read from coordinate 0 on, even where they were read before: a proof for other rows than the servers'
+    The rows are read from coordinate 0 on, even where they were read before. A proof for other rows than the servers'
     would open to a linear function of X.
     """
     buckets, unused = Buckets(1), np.zeros(min(x.size, ring.TILE), dtype=np.uint64)

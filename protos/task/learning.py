@@ -24,8 +24,8 @@ class LearningFields(BaseModel):
     )
     """Arguments of the user's own model, by name. Lists and sections are none."""
     model_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of the names and shapes of the model's parameters, its constants, and its output on a fixed input; with a
-    loss of the user's own, of its values on fixed records as well. Every client compares it with its own model."""
+    """SHA-256 of the names and shapes of the model's parameters, its constants, and its output on a fixed input. A loss
+    of the user's own enters with its values on fixed records. Every client compares it with its own model."""
     loss: Annotated[str, Field(min_length=1)] = "cross-entropy"
     """Loss of a record, by name, or `package.module:function` of the user's own (`precad.clients.models.losses`)."""
 

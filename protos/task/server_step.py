@@ -4,9 +4,9 @@ All of it is computed from public constants and sums that are public already. So
 algorithm (docs/explanation/privacy.md). Both servers must get the same bits on all machines. Everything is therefore
 made of single IEEE operations, and nothing is left to a library's `pow` or `cos`, of which no two need agree.
 
-Source of the optimisers: Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM);
-Reddi et al., "Adaptive Federated Optimization", ICLR '21 (FedAdam), here with the corrections of Kingma and Ba, "Adam",
-ICLR '15.
+Source of momentum: Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM). Source
+of `adam`: Reddi et al., "Adaptive Federated Optimization", ICLR '21 (FedAdam). Its corrections are those of Kingma and
+Ba, "Adam", ICLR '15.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ServerStepFields(BaseModel):
     """A part of `precad.protos.task.task.Task`. All came later: the text has them where they are not at default."""
 
     learning_rate_schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
-    """The rate after so many committed rounds, as a share of `learning_rate`: `step` multiplies it by `decay_factor`
-    after every `decay_rounds`; `linear` and `cosine` lead it there within `decay_rounds`, and it stays."""
+    """The rate after so many committed rounds, as a share of `learning_rate`. `step` multiplies it by `decay_factor`
+    after every `decay_rounds`. `linear` and `cosine` lead it there within `decay_rounds`, and it stays."""
     warmup_rounds: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """The rate rises linearly over so many rounds first, and the schedule begins after them."""
     decay_rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None

@@ -2,12 +2,12 @@
 
     target_epsilon = 3.0    ->    noise_multiplier = 3.988
 
-sigma is the least multiplier of four decimal digits with which the proved accountant puts a unit of a client, in all
-of the T rounds, within the target against one server (`precad.dp.task_privacy.calibrated_noise`). Rounds that are
+sigma is the least multiplier of four decimal digits that meets the target against one server, by the proved
+accountant, for a unit of a client in all of the T rounds (`precad.dp.task_privacy.calibrated_noise`). Rounds that are
 charged and then lost come on top. `epsilon_budget_one_server` of the same number ends the task before they cost more
 than the target; for what that costs elsewhere see docs/explanation/privacy.md.
 
-The canonical text has the noise, and not the target: noise is what parties enforce, and a peer that came to it by other
+The canonical text has the noise, and not the target. Noise is what parties enforce, and a peer that came to it by other
 means is no worse. Every party resolves its own file. Should two find other noise, by another version of a library,
 their digests differ, and both are told the two multipliers.
 """

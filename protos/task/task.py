@@ -84,7 +84,7 @@ class Task(RecordFields, LearningFields, ServerStepFields):
     record_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
     """p: each record of a chosen client enters the round with this probability, independently (Poisson)."""
     record_rates: dict[str, Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]] = Field(default_factory=dict)
-    """p_i of single clients, by id, at most p. Ledgers charge everybody at p, which costs at least as much; a client's
+    """p_i of single clients by id, at most p. Ledgers charge everybody at p, which costs at least as much. A client's
     own figure is that of its p_i (`precad check`)."""
     record_clip: Positive
     """R: L2 bound on one record's gradient."""

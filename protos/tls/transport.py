@@ -65,7 +65,7 @@ LOOPBACK_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
 )
-"""Instead of those, of a channel to this machine itself: an attempt that fails costs no network, and a local run waits
+"""Instead of those, of a channel to this machine itself. An attempt that fails costs no network, and a local run waits
 for all its processes."""
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (

@@ -118,7 +118,7 @@ def test_who_adds_how_much_noise(
 def test_rates_of_single_clients_are_the_rates_that_they_draw_with(
     engine: RecordEngine, algorithm: str, fields: dict[str, Any]
 ) -> None:
-    """All clients at a half of p train as a task does whose p is that half, to the bit; one of them alone does not."""
+    """All clients at a half of p train as a task whose p is that half, to the bit. One of them alone does not."""
     common = {"algorithm": algorithm, "client_clip": LARGE, **fields}
     rates = ({}, dict.fromkeys(IDS, 0.25), {IDS[0]: 0.25})
     tasks = [

@@ -1,7 +1,7 @@
 """Where compiled loops are kept: with the bytecode, in a folder closed to everybody else, or nowhere.
 
-Failure means: a server that runs machine code, or unpickles what describes it, from a folder where others may write; or
-that compiles at every start.
+Failure means that a server runs machine code, or unpickles what describes it, from a folder where others may write. Or
+it compiles at every start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A server's check, called in ways that nobody should call it: what is refused, and what a failure leaves behind.
 
-Failure means: a proof for other rows than the servers', an opening where nothing is masked, a sum that holds a
-rejected upload, or a compiled loop that reads behind an array's end.
+Failure means a proof for other rows than the servers', or an opening where nothing is masked. Or a sum holds a rejected
+upload, or a compiled loop reads behind an array's end.
 """
 
 import tracemalloc

@@ -1,7 +1,7 @@
 """A target in place of the noise: the noise meets it, by other accountants too, and the digest has what it came to.
 
-Failure means that a task spends more than its file asked for, that noise is wasted, or that two parties with one file
-refuse each other.
+Failure means that a task spends more than its file asked for, or wastes noise. Or two parties with one file refuse each
+other.
 """
 
 from __future__ import annotations
