@@ -3,8 +3,8 @@
 It covers names and shapes of the trained parameters. Buffers and frozen parameters enter with their values. So does the
 output on a fixed input, at fixed parameters. The output is computed in float64 and rounded to six digits of its largest
 number, so that machines that round otherwise agree. A loss of the user's own enters with its values on fixed
-records, to six digits. The shape and type of labels enter with it, which no loss by name leaves open. Two organisations with
-different code behind one name are told so.
+records, to six digits. The shape and type of labels enter with it, which no loss by name leaves open. Two organisations
+with different code behind one name are told so.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class ShareSums:
 def share_sums(shares: Sequence[Share], rows: Rows, query: Query, sizes: ProofSizes, engine: Engine = CPU) -> ShareSums:
     """Return the sums over every share of the round. Run by each server.
 
-    Raises MalformedMessageError when a share that was sent is cut short, or has an element that is not below p. Raises
-    ParameterError for points of other sizes: in these, they may be roots of unity, where nothing is masked.
+    Points of other sizes may be roots of unity here, where nothing is masked. Raises ParameterError for them. Raises
+    MalformedMessageError when a share that was sent is cut short, or has an element that is not below p.
     """
     if query.sizes != sizes:
         raise ParameterError("query: expected points for these sizes, found others")

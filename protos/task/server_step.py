@@ -4,9 +4,9 @@ All of it is computed from public constants and sums that are public already. So
 algorithm (docs/explanation/privacy.md). Both servers must get the same bits on all machines. Everything is therefore
 made of single IEEE operations, and nothing is left to a library's `pow` or `cos`, of which no two need agree.
 
-Source of momentum: Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM). Source
-of `adam`: Reddi et al., "Adaptive Federated Optimization", ICLR '21 (FedAdam). Its corrections are those of Kingma and
-Ba, "Adam", ICLR '15.
+Source of momentum: Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM).
+Source of `adam`: Reddi et al., "Adaptive Federated Optimization", ICLR '21 (FedAdam). Its corrections are those of
+Kingma and Ba, "Adam", ICLR '15.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     target_epsilon = 3.0    ->    noise_multiplier = 3.988
 
 sigma is the least multiplier of four decimal digits that meets the target against one server, by the proved
-accountant, for a unit of a client in all of the T rounds (`precad.dp.task_privacy.calibrated_noise`). Rounds that are
+accountant. The target is for a unit of a client in all of the T rounds. Rounds that are
 charged and then lost come on top. `epsilon_budget_one_server` of the same number ends the task before they cost more
 than the target; for what that costs elsewhere see docs/explanation/privacy.md.
 
