@@ -1,4 +1,4 @@
-"""Objects of mode `proved` print nothing of themselves that a log may not hold."""
+"""No object of mode `proved` prints what a log may not hold."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tests.mpc.proved.test_proof_check import CHALLENGE, SIZES, Round, vectors
 from tests.mpc.proved.two_servers import rows_of
 
 SECRET = bytes(range(65, 81))
-"""Every byte is a letter, so that it is found as text, in hexadecimal and in lists of numbers."""
+"""Letters, so that they are found as text, in hexadecimal and in lists of numbers."""
 
 
 def test_no_repr_shows_a_secret():
