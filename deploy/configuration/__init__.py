@@ -5,6 +5,7 @@ Modules:
     sections       one TOML file, validated as a whole
     apps           a run or a client configured by an app of the user's own
     check          what can be known of a configuration before anything starts
+    check_privacy  what a task proves, for the check
     check_records  the records that a client would train on
     demo           the configuration behind `precad demo`
     init           `precad init`: the files that a local run or a deployment begins with

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from precad.deploy.files.whole_folder import appearing
-
 from precad.deploy.errors import ConfigError
+from precad.deploy.files.whole import appearing
 
 HOSTS: Final = Path(__file__).resolve().parents[1] / "hosts"
 START: Final = ("train.toml", "my_model.py", "records.csv")

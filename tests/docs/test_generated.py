@@ -65,8 +65,9 @@ def test_every_field_of_a_sample_has_a_row(sample: str) -> None:
 def test_commands_are_those_that_the_help_lists() -> None:
     """The help lists groups and single commands; a group's commands come under its name."""
     from precad.deploy.cli.main import app
+    from precad.deploy.cli.panels import PANELS
 
-    listed = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:")[2]
+    listed = CliRunner().invoke(app, ["--help"]).stdout.partition(f"{next(iter(PANELS))}:")[2]
     said = re.findall(r"^## precad ([\w-]+)", text_of("reference/commands.md"), re.MULTILINE)
     assert set(said) == set(re.findall(r"^  ([\w-]+)", listed, re.MULTILINE))
 

@@ -31,6 +31,8 @@ from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.states import Collecting, Committed
+from tests.harness import server_main
+from tests.harness.forked import exit_codes, servers
 from tests.harness.harness import (
     AGGREGATORS,
     DealerInMemory,
@@ -41,7 +43,6 @@ from tests.harness.harness import (
     link_pair,
     upload_to,
 )
-from tests.integration.test_simulated_training import server_processes
 
 SITES = ("anna", "boris", "chloe")
 SEED, N_ROUNDS, N_RECORDS = 5, 2, 24
@@ -272,9 +273,9 @@ def test_a_notebook_gives_the_bytes_of_server_processes(
         ]
         await asyncio.gather(*(session.run() for session in sessions))
 
-    with server_processes(tmp_path) as processes:
+    with servers(tmp_path, server_main.main) as processes:
         everybody_takes_part()
-        codes = {role: process.wait(timeout=60) for role, process in processes.items()}
+        codes = exit_codes(processes)
     assert codes == dict.fromkeys(processes, 0), {r: (tmp_path / f"{r}.log").read_text() for r in codes if codes[r]}
     final = train(dict.fromkeys(range(N_ROUNDS), SITES))
     assert [np.load(tmp_path / role / "model.npy").tobytes() for role in AGGREGATORS] == [final, final]
