@@ -6,7 +6,11 @@ Failure means: a peak of resident memory beyond the configured budget, an upload
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +20,31 @@ from precad.protos.tls.identity import Role
 from precad.servers.rounds import memory
 from tests.harness import measured_server
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, free_addresses, read_rounds, small_task
-from tests.integration.test_burnt_tuples import deployment_of, servers
+from tests.integration.test_burnt_tuples import deployment_of
 
 CLIENTS = tuple(f"client-{i}" for i in range(6))
 DIM = 5_000_000
 """An upload has 40 MB; all of them together are 240 MB."""
+
+
+@contextlib.contextmanager
+def servers(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
+    """Run the three servers, each in an interpreter of its own: a forked one has pages that it never asked for."""
+    processes: dict[Role, subprocess.Popen[bytes]] = {}
+    try:
+        for role in (Role.DEALER, *AGGREGATORS):
+            with (folder / f"{role}.log").open("wb") as log:
+                processes[role] = subprocess.Popen(
+                    [sys.executable, "-m", measured_server.__name__, str(folder), role],
+                    cwd=Path(__file__).parents[2],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow
@@ -50,7 +74,7 @@ def test_a_servers_memory_stays_within_its_budget(mode: str, tmp_path: Path) -> 
             await asyncio.gather(*(c.submit(s) for c, s in zip(clients, submissions, strict=True)))
         await asyncio.gather(*(client.goodbye() for client in clients))
 
-    with servers(tmp_path, measured_server.__name__) as processes:
+    with servers(tmp_path) as processes:
         everybody_takes_part()
         assert [process.wait(timeout=60) for process in processes.values()] == [0, 0, 0]
     for role in AGGREGATORS:
