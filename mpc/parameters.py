@@ -1,7 +1,7 @@
 """The protocol's public constants and choices, without NumPy: whoever only reads a configuration waits for no array.
 
 The ring is Z_2^64 (`precad.mpc.ring`), its grid has f fractional bits (`precad.mpc.fixed_point`), and a submission has
-one of two wire forms (`precad.mpc.sharing`).
+one of two wire forms (`precad.mpc.sharing`), or comes with a proof (`precad.mpc.proved`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Mode(enum.StrEnum):
 
     MASKED = "masked"
     SHARES = "shares"
+    PROVED = "proved"
 
 
 def check_frac_bits(frac_bits: int) -> int:

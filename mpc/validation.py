@@ -42,7 +42,7 @@ from precad.mpc.local.step import (
     require_length,
 )
 from precad.mpc.norm_bound import WINDOW, NormBound
-from precad.mpc.prg import RandomBytes, Seed
+from precad.mpc.prg import Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.held import BatchShape, ServerTuples
@@ -68,16 +68,25 @@ def lock(
     bindings: for every upload this server holds complete, 32 bytes that bind it to its content and its round. The
     active set is the intersection; an upload that one server lacks, or holds with another binding, is left out.
     """
-    coin = CoinShare.draw(channel.party, f"{shape.task}/{shape.round}/challenge", random_bytes)
-    ours = [bindings.get(client, bytes(BINDING_BYTES)) for client in shape.clients]
+    return lock_list(bindings, Label(shape.task, shape.round), shape.clients, channel, random_bytes)
+
+
+def lock_list(
+    bindings: Mapping[str, bytes],
+    label: Label,
+    clients: Sequence[str],
+    channel: Channel,
+    random_bytes: RandomBytes = os.urandom,
+) -> Locked:
+    """Lock the uploads of these clients, in their order, as `lock`. label: of the round."""
+    coin = CoinShare.draw(channel.party, f"{label.task}/{label.round}/challenge", random_bytes)
+    ours = [bindings.get(client, bytes(BINDING_BYTES)) for client in clients]
     received = channel.exchange("validation/lock", coin.commitment + b"".join(ours))
     if len(received) != COIN_BYTES + BINDING_BYTES * len(ours):
         raise MalformedMessageError(f"a lock of {len(ours)} clients has another length than {len(received)} bytes")
     body = received[COIN_BYTES:]
     theirs = [body[i : i + BINDING_BYTES] for i in range(0, len(body), BINDING_BYTES)]
-    active = tuple(
-        client for client, a, b in zip(shape.clients, ours, theirs, strict=True) if a == b and client in bindings
-    )
+    active = tuple(client for client, a, b in zip(clients, ours, theirs, strict=True) if a == b and client in bindings)
     return Locked(
         active=active,
         coin=coin,

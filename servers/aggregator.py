@@ -36,7 +36,7 @@ from precad.servers.door.operator import ControlServicer, add_health
 from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer, PeerServicer
 from precad.servers.errors import TaskUnfulfilledError
-from precad.servers.links.credentials import ROLES, Credentials
+from precad.servers.links.credentials import ROLES, Credentials, require_dealer
 from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds import memory
@@ -66,11 +66,12 @@ class Aggregator:
         party: Party,
         task: Task,
         config: AggregatorConfig,
-        addresses: tuple[str, str],
+        addresses: tuple[str, str | None],
         randomness: Randomness = SYSTEM_RANDOMNESS,
         on_state: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
-        """addresses: of aggregator B (dialled by A) and of the dealer. Raises SetupError."""
+        """addresses: of aggregator B (dialled by A) and of the dealer, if there is one. Raises SetupError."""
+        require_dealer(task, config, addresses[1])
         self.party: Party = party
         self.task, self.config = task, config
         self._addresses, self._randomness, self._on_state = addresses, randomness, on_state
@@ -98,7 +99,7 @@ class Aggregator:
         credentials = Credentials.read(self.config, self.party)
         initial = load_initial_model(self.config.initial_model, self.task)
         gate, engine = await asyncio.gather(
-            asyncio.to_thread(_ready_gate, self.task.gate),
+            asyncio.to_thread(_ready_gate, None if self.task.is_proved else self.task.gate),
             asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
         )
         async with AsyncExitStack() as stack:
@@ -149,6 +150,8 @@ class Aggregator:
             log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
         if self.task.accept_weak_wire_form:
             log.warning("aggregator.weak_wire_form", mode=self.task.mode)
+        if self.task.servers_follow_protocol:
+            log.warning("aggregator.servers_must_follow_protocol", algorithm=self.task.algorithm)
 
     async def _see_through(self, task: Coroutine[None, None, str]) -> None:
         """To its end, of which clients and operators are told. Raises what ended it early."""
@@ -198,10 +201,11 @@ class Aggregator:
         self._on_state(state)
 
 
-def _ready_gate(name: str) -> Gate:
-    """Make the gate, and load the accountants by the same thread: two that import large packages wait for each other.
-    Raises GateUnavailableError."""
-    gate = make_gate(name)
+def _ready_gate(name: str | None) -> Gate | None:
+    """Make the gate, if the mode has one, and load the accountants by the same thread: two that import large packages
+    wait for each other. Raises GateUnavailableError.
+    """
+    gate = None if name is None else make_gate(name)
     pld.warm_up()
     from precad.dp.noise import rounded_gaussian  # noqa: F401 - imported here, so that no round waits for it
 

@@ -112,8 +112,8 @@ class AggregatorConfig(ServerConfig):
     peer_certificate: ConfigPath
     """The other aggregator's certificate, or two of them while it is renewed. No other is trusted on the link between
     the two. This file, like those above, may be replaced while the server runs."""
-    dealer_certificate: ConfigPath
-    """The dealer's certificate, pinned likewise."""
+    dealer_certificate: ConfigPath | None = None
+    """The dealer's certificate, pinned likewise. None in a task of mode `proved`, which has no dealer."""
     initial_model: ConfigPath
     """Flat float32 vector of the task's dimension (.npy). Both servers must hold the same bytes."""
     state_dir: ConfigPath

@@ -130,7 +130,7 @@ class OverloadedError(CallRefusedError):
 
 
 class RefusalReason(enum.StrEnum):
-    """Why an upload never reached validation. Shared by code, logs and metrics."""
+    """Why an upload, or a proof, never reached validation. Shared by code, logs and metrics."""
 
     NOT_CHOSEN = "not_chosen"
     WRONG_ROUND = "wrong_round"
@@ -143,6 +143,8 @@ class RefusalReason(enum.StrEnum):
     LATE = "late"
     MALFORMED = "malformed"
     NO_ROOM = "no_room"
+    NOT_ACTIVE = "not_active"
+    WRONG_CHALLENGE = "wrong_challenge"
 
 
 class SubmissionRefusedError(CallRefusedError):

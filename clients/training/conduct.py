@@ -9,7 +9,7 @@ of the client calls these methods and never asks which conduct it has. Attacks a
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,12 @@ from precad.clients.records.records import Records
 from precad.clients.submission import Submission
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
+
+if TYPE_CHECKING:
+    from precad.mpc.local.step import Rows
+    from precad.mpc.proved.field import FieldArray
+    from precad.mpc.proved.prover import ProofMasks
+    from precad.mpc.proved.sizes import ProofSizes
 
 Vector = NDArray[np.float64]
 
@@ -51,6 +57,15 @@ class Conduct:
     def on_upload(self, submission: Submission, server: int) -> Submission:
         """Return what is uploaded to that server, 0 for A and 1 for B, given the round's submission."""
         return submission
+
+    def prove(self, encoded: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
+        """Return the proof, in mode `proved`, that the shared integers (d,) are within the bound.
+
+        Raises OutsideWindowError; then no proof leaves, and none is made again.
+        """
+        from precad.mpc.proved.prover import prove
+
+        return prove(encoded, rows, sizes, masks)
 
     def delay_s(self, submit_timeout_s: float) -> float:
         """Return the seconds to wait before the upload; a round waits for submit_timeout_s."""

@@ -22,6 +22,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from precad.clients import proved
 from precad.clients.errors import (
     ProtocolError,
     ServerBusyError,
@@ -35,7 +36,10 @@ from precad.clients.upload.links import Links
 from precad.clients.upload.patience import Patience, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
 from precad.mpc.errors import MalformedMessageError
+from precad.mpc.prg import Seed
+from precad.mpc.proved.client import Invitation
 from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Party
 from precad.protos.messages import convert
 from precad.protos.messages.undecoded import BytesStub, decoded
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
@@ -120,6 +124,8 @@ class ClientSession:
         self._cache = cache or ModelCache()
         self._limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
+        self._news: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
+        self._answered: set[tuple[str, int]] = set()
         self._log = log.bind(client=client)
 
     async def run(self) -> None:
@@ -174,6 +180,9 @@ class ClientSession:
                     self._log.info("client.joined", server=AGGREGATORS[server])
                 case "invitation":
                     inbox.put_nowait(event.invitation)
+                    self._tell(server, event.invitation)
+                case "challenge" if self.task.is_proved:
+                    self._tell(server, event.challenge)
                 case "goodbye" if event.goodbye.finished:
                     return
                 case "goodbye":
@@ -181,6 +190,11 @@ class ClientSession:
                 case other:
                     raise ProtocolError(f"{AGGREGATORS[server]} sent {other or 'an empty event'}")
         raise ServerUnreachableError(f"{AGGREGATORS[server]} hung up")
+
+    def _tell(self, server: int, news: News) -> None:
+        """Mode `proved`: a round that waits for a challenge hears of it, and of the next round."""
+        if self.task.is_proved:
+            self._news.put_nowait((server, news))
 
     async def _join(self, stub: BytesStub, server: int) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
@@ -207,7 +221,10 @@ class ClientSession:
                 else:
                     from_b = await inboxes[1].get()
             try:
-                await self._take_part(stubs, agree(from_a, from_b, self.task))
+                if self.task.is_proved:
+                    await self._take_part_and_prove(stubs, *proved.agree(from_a, from_b, self.task))
+                else:
+                    await self._take_part(stubs, agree(from_a, from_b, self.task))
             except ProtocolError as error:
                 self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
             except grpc.aio.AioRpcError as error:
@@ -219,22 +236,65 @@ class ClientSession:
         """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
         upload, which counts once."""
         ends_at = time.monotonic() + self.task.submit_timeout_s
-        model = invitation.model_digest, invitation.n_committed
-        await asyncio.to_thread(self._limit.require_room, *model)
-        parameters = await self._cache.get(
-            invitation.model_digest,
-            lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
-        )
-        encoded = await asyncio.to_thread(self._train, parameters)
+        encoded = await self._encoded(stubs, invitation, ends_at)
         submission = make_submission(encoded, invitation, task=self.task, client=self.client)
-        await asyncio.sleep(self._conduct.delay_s(self.task.submit_timeout_s))
-        await asyncio.to_thread(self._limit.count, *model)
+        await self._before_upload(invitation)
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
             await until_admitted(functools.partial(_submit, stubs[server], ours, server), ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
-    async def _download(self, stub_of_a: BytesStub, invitation: RoundInvitation) -> NDArray[np.float32]:
+    async def _encoded(
+        self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
+    ) -> RingArray:
+        """Model and Algorithm 2: the integers to share, (d,)."""
+        await asyncio.to_thread(self._limit.require_room, invitation.model_digest, invitation.n_committed)
+        parameters = await self._cache.get(
+            invitation.model_digest,
+            lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
+        )
+        return await asyncio.to_thread(self._train, parameters)
+
+    async def _before_upload(self, invitation: RoundInvitation | Invitation) -> None:
+        """Wait as the conduct says, and count the upload, durably, before its first byte leaves."""
+        await asyncio.sleep(self._conduct.delay_s(self.task.submit_timeout_s))
+        await asyncio.to_thread(self._limit.count, invitation.model_digest, invitation.n_committed)
+
+    async def _take_part_and_prove(self, stubs: list[BytesStub], invitation: Invitation, seed: Seed) -> None:
+        """Mode `proved`: model, Algorithm 2, upload, and one proof for the challenge that both servers send.
+
+        No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent.
+        """
+        if (which := (invitation.task, invitation.round)) in self._answered:
+            raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")
+        self._answered.add(which)
+        ends_at = time.monotonic() + self.task.submit_timeout_s
+        encoded = await self._encoded(stubs, invitation, ends_at)
+        make = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
+        upload = await asyncio.to_thread(make, encoded, invitation, seed)
+        await self._before_upload(invitation)
+        stub = stubs[upload.holder]
+        await until_admitted(functools.partial(_send, stub, upload), ends_at - time.monotonic())
+        self._log.info("client.submitted", task=invitation.task, round=invitation.round)
+        if (proof := await self._proof(upload)) is None:
+            self._log.warning("client.silent", task=invitation.task, round=invitation.round)
+            return
+        await until_admitted(functools.partial(_prove, stub, upload, proof), self.task.proof_timeout_s)
+        self._log.info("client.proved", task=invitation.task, round=invitation.round)
+
+    async def _proof(self, upload: proved.RoundUpload) -> proved.Proof | None:
+        """Return the proof, once both servers have sent the same challenge; None once either begins another round."""
+        while True:
+            server, news = await self._news.get()
+            if isinstance(news, aggregator_pb2.Invitation):
+                if news.round > upload.round:
+                    return None
+            elif news.round == upload.round:
+                party: Party = 1 if server else 0
+                if (proof := await asyncio.to_thread(upload.hear, party, news.challenge)) is not None:
+                    return proof
+
+    async def _download(self, stub_of_a: BytesStub, invitation: RoundInvitation | Invitation) -> NDArray[np.float32]:
         """Return the global model, whose digest both servers named. Raises AioRpcError, ProtocolError."""
         replies = stub_of_a.GetModel(aggregator_pb2.ModelRequest(round=invitation.round))
         chunks = (decoded(common_pb2.Chunk, data, AGGREGATORS[0]) async for data in replies)
@@ -252,6 +312,20 @@ async def _submit(stub: BytesStub, submission: Submission, server: int) -> None:
         decoded(aggregator_pb2.SubmitReply, data, AGGREGATORS[server])
 
 
+async def _send(stub: BytesStub, upload: proved.RoundUpload) -> None:
+    """One attempt at the upload to the slot's holder. Raises AioRpcError, ProtocolError."""
+    data = await stub.Submit(upload.parts())
+    with _refusing_nonsense():
+        decoded(aggregator_pb2.SubmitReply, data, AGGREGATORS[upload.holder])
+
+
+async def _prove(stub: BytesStub, upload: proved.RoundUpload, proof: proved.Proof) -> None:
+    """One attempt at the proof, likewise; each sends the same bytes. Raises AioRpcError, ProtocolError."""
+    data = await stub.Prove(proved.proof_parts(proof))
+    with _refusing_nonsense():
+        decoded(aggregator_pb2.ProveReply, data, AGGREGATORS[upload.holder])
+
+
 @contextmanager
 def _refusing_nonsense() -> Iterator[None]:
     """Bytes that no honest server sends. Raises ProtocolError."""
@@ -261,6 +335,7 @@ def _refusing_nonsense() -> Iterator[None]:
         raise ProtocolError(str(error)) from None
 
 
+News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge
 Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
 
 

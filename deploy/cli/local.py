@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,11 +24,21 @@ Dashboard = Annotated[
 ]
 
 
+class DemoMode(enum.StrEnum):
+    """Modes of the demo."""
+
+    MASKED = "masked"
+    PROVED = "proved"
+
+
 def demo(
     output: Output = None,
     clients: Annotated[int, typer.Option(help="Start so many clients, two of them malicious.")] = 8,
     rounds: Annotated[int, typer.Option(help="Train for so many rounds.", min=1)] = 30,
     seed: Annotated[int, typer.Option(help="Seed the data partition and the initial model.", min=0)] = 0,
+    mode: Annotated[
+        DemoMode, typer.Option(help="Check updates with a dealer's tuples (masked), or with clients' proofs.")
+    ] = DemoMode.MASKED,
     dashboard: Dashboard = False,
     as_json: Json = False,
 ) -> None:
@@ -35,7 +46,7 @@ def demo(
     forks = Forks()  # loads the children's code while we load ours: here, no file of the user's may be at fault
     from precad.deploy.configuration.demo import demo_config
 
-    raw = partial(demo_config, n_clients=clients, rounds=rounds, seed=seed)
+    raw = partial(demo_config, n_clients=clients, rounds=rounds, seed=seed, mode=mode.value)
     _run_local(raw, output, dashboard=dashboard, as_json=as_json, forks=forks)
 
 

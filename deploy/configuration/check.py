@@ -27,6 +27,7 @@ from precad.protos.tls.files import PinFile
 from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
 from precad.servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from precad.servers.database.replicas import connect, url_of
+from precad.servers.links.credentials import require_dealer
 from precad.servers.operations.access import load_token
 from precad.servers.rounds import memory
 from precad.servers.store.folder import load_initial_model
@@ -60,10 +61,17 @@ def check(deployment: Deployment) -> dict[str, Any]:
         report["wire_form"] = (
             f"{task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
         )
+    dealer = deployment.network.dealer
+    if task.servers_follow_protocol:
+        report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"
     if deployment.aggregator.a is not None:
-        report["aggregator_a"] = _aggregator(task, deployment.aggregator.a, Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+        report["aggregator_a"] = _aggregator(
+            task, deployment.aggregator.a, Role.AGGREGATOR_A, Role.AGGREGATOR_B, dealer
+        )
     if deployment.aggregator.b is not None:
-        report["aggregator_b"] = _aggregator(task, deployment.aggregator.b, Role.AGGREGATOR_B, Role.AGGREGATOR_A)
+        report["aggregator_b"] = _aggregator(
+            task, deployment.aggregator.b, Role.AGGREGATOR_B, Role.AGGREGATOR_A, dealer
+        )
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:
@@ -82,9 +90,13 @@ def _require_usable_server(config: ServerConfig, role: Role) -> None:
         connect(url, role).close()
 
 
-def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) -> dict[str, Any]:
+def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], dealer: str | None) -> dict[str, Any]:
+    """roles: its own, and its peer's. dealer: its address."""
+    role, peer = roles
+    require_dealer(task, config, dealer)
     _require_usable_server(config, role)
-    require_gate(task.gate)
+    if not task.is_proved:
+        require_gate(task.gate)
     initial = load_initial_model(config.initial_model, task)
     has_database = url_of(config.database_url) is not None
     require_aggregator_opens(config.state_dir, task, initial, has_database=has_database)
@@ -92,7 +104,7 @@ def _aggregator(task: Task, config: AggregatorConfig, role: Role, peer: Role) ->
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [
             *_pinned(config.peer_certificate, peer),
-            *_pinned(config.dealer_certificate, Role.DEALER),
+            *([] if config.dealer_certificate is None else _pinned(config.dealer_certificate, Role.DEALER)),
         ],
         "authority": _authorities(config.authority),
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),

@@ -9,7 +9,9 @@ from precad.deploy.errors import ConfigError
 DEFAULT_CLIENTS, DEFAULT_ROUNDS, MIN_CLIENTS = 8, 30, 3
 
 
-def demo_config(*, n_clients: int = DEFAULT_CLIENTS, rounds: int = DEFAULT_ROUNDS, seed: int = 0) -> dict[str, Any]:
+def demo_config(
+    *, n_clients: int = DEFAULT_CLIENTS, rounds: int = DEFAULT_ROUNDS, seed: int = 0, mode: str = "masked"
+) -> dict[str, Any]:
     """Return what a user would write into a file for `precad run`. Raises ConfigError.
 
     The last two clients are malicious: one uploads its update a hundred times too long, one forges coordinates that
@@ -32,6 +34,7 @@ def demo_config(*, n_clients: int = DEFAULT_CLIENTS, rounds: int = DEFAULT_ROUND
             "delta": 1e-5,
             "model": "mlp",
             "model_seed": seed,
+            **({} if mode == "masked" else {"mode": mode}),
         },
         "client": {
             "dataset": "digits",

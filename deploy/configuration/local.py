@@ -23,6 +23,7 @@ from precad.clients.own_code import look_in
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
+from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.target import TARGET, keep_resolved
 from precad.protos.task.task import Task
@@ -46,7 +47,7 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
     """
     faults: list[list[str]] = []
     for dimension in (1, 10_000):  # what is wrong with any dimension is wrong with the true one
-        resolved = _merge(_supplied(folder), raw)
+        resolved = _merge(_supplied(folder, raw), raw)
         task = resolved["task"]
         supply_own_records(resolved["client"])
         task.setdefault("dim", dimension)
@@ -68,10 +69,11 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError."""
     from precad.mpc.gates import usual_gate
 
-    resolved = _merge(_supplied(folder), raw)
+    resolved = _merge(_supplied(folder, raw), raw)
     supply_own_records(resolved["client"])
     task = resolved["task"]
-    task.setdefault("gate", usual_gate())
+    if not is_proved(raw):
+        task.setdefault("gate", usual_gate())
     source, ids = _source(resolved["client"], task, folder.root), task.get("clients")
     split = complete_task(task, source, ids if isinstance(ids, list) else None)
     supply_model_digest(task, split)
@@ -96,8 +98,8 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
 def _supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
     """Write addresses, and what follows from nobody starting a process again, where the user wrote none."""
     if not resolved["network"]:
-        resolved["network"] = _free_addresses()
-    for section_of_server, name in _SERVERS:
+        resolved["network"] = _free_addresses(resolved)
+    for section_of_server, name in _servers(resolved):
         server = resolved
         for key in section_of_server:
             server = server[key]
@@ -116,9 +118,26 @@ _SERVERS = (
 )
 
 
-def _supplied(folder: RunFolder) -> dict[str, Any]:
+def is_proved(raw: Mapping[str, Any]) -> bool:
+    """Return whether a configuration is of mode `proved`, which has no dealer."""
+    task = raw.get("task")
+    return isinstance(task, Mapping) and task.get("mode") == PROVED
+
+
+def _servers(raw: Mapping[str, Any]) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Return the section and the name of each server that a configuration has."""
+    return _SERVERS[:2] if is_proved(raw) else _SERVERS
+
+
+def _supplied(folder: RunFolder, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that the runner makes itself, with paths inside the run folder."""
     pins = {letter: f"pki/aggregator-{letter}/cert.pem" for letter in "ab"}
+    dealer = {
+        **_tls("dealer"),
+        **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()},
+        "state_dir": "dealer",
+    }
+    of_dealer = {} if is_proved(raw) else {"dealer_certificate": "pki/dealer/cert.pem"}
     return {
         "task": {},
         "network": {},
@@ -130,16 +149,12 @@ def _supplied(folder: RunFolder) -> dict[str, Any]:
         },
         "operator": _tls("operator"),
         "localhost": {},
-        "dealer": {
-            **_tls("dealer"),
-            **{f"aggregator_{letter}_certificate": pin for letter, pin in pins.items()},
-            "state_dir": "dealer",
-        },
+        **({} if is_proved(raw) else {"dealer": dealer}),
         "aggregator": {
             letter: {
                 **_tls(f"aggregator-{letter}"),
                 "peer_certificate": pins[other],
-                "dealer_certificate": "pki/dealer/cert.pem",
+                **of_dealer,
                 "initial_model": folder.initial_model.name,
                 "state_dir": letter,
             }
@@ -344,7 +359,7 @@ def _require_ids(ids: list[Any]) -> None:
 def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with an operations port for every server that has none. Raises ConfigError."""
     wished = dict(raw)
-    for (keys, _), address in zip(_SERVERS, _free_addresses().values(), strict=True):
+    for (keys, _), address in zip(_servers(raw), _free_addresses(raw).values(), strict=True):
         section = wished
         for key in keys:
             if not isinstance(inner := section.get(key, {}), Mapping):
@@ -355,12 +370,12 @@ def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:
     return wished
 
 
-def _free_addresses() -> dict[str, str]:
-    """Return three free ports of the loopback interface. Another process might take one before we do; then it is
-    reported."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+def _free_addresses(raw: Mapping[str, Any]) -> dict[str, str]:
+    """Return a free port of the loopback interface for each server. Another process might take one before we do; then
+    it is reported."""
+    names = [name for _, name in _servers(raw)]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in names]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
         s.close()
-    names = ("aggregator_a", "aggregator_b", "dealer")
     return {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}

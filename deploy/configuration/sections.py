@@ -44,13 +44,15 @@ class Network(BaseModel):
 
     aggregator_a: Address
     aggregator_b: Address
-    dealer: Address
+    dealer: Address | None = None
+    """None in a task of mode `proved`, which has no dealer."""
 
     @model_validator(mode="after")
     def _check_distinct(self) -> Self:
-        if len({self.aggregator_a, self.aggregator_b, self.dealer}) < 3:
-            found = ", ".join((self.aggregator_a, self.aggregator_b, self.dealer))
-            raise ValueError(f"expected three different addresses, found {found}")
+        given = [address for address in (self.aggregator_a, self.aggregator_b, self.dealer) if address is not None]
+        if len(set(given)) < len(given):
+            number = "three" if self.dealer else "two"
+            raise ValueError(f"expected {number} different addresses, found {', '.join(given)}")
         return self
 
 
@@ -106,6 +108,18 @@ class Deployment(BaseModel):
     client: ClientConfig | None = None
     operator: OperatorConfig | None = None
     localhost: LocalhostConfig = LocalhostConfig()
+
+    @model_validator(mode="after")
+    def _check_dealer(self) -> Self:
+        """Require a dealer's address where the mode has a dealer, and nothing of one where it has none."""
+        if not self.task.is_proved:
+            if self.network.dealer is None:
+                raise ValueError("network.dealer: expected a value, found none")
+            return self
+        for name, found in (("network.dealer", self.network.dealer), ("dealer", self.dealer)):
+            if found is not None:
+                raise ValueError(f"{name}: expected none in mode 'proved', which has no dealer, found one")
+        return self
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -191,7 +205,8 @@ def _fault(error: Any) -> str:
         case "extra_forbidden":
             return f"{field}: expected no such key, found {_shown(error['input'])}"
         case "value_error":
-            return f"{field}: {message.removeprefix('Value error, ')}"
+            text = message.removeprefix("Value error, ")
+            return f"{field}: {text}" if field else text
     return f"{field}: expected {message.removeprefix('Input should be ')}, found {_shown(error['input'])}"
 
 

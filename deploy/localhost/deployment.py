@@ -111,7 +111,8 @@ class LocalRun:
         folder = RunFolder(output.absolute())
         resolved, self.deployment, split = resolve(raw, folder)
         self._require_free_ports()
-        require_gate(self.deployment.task.gate)
+        if not self.deployment.task.is_proved:
+            require_gate(self.deployment.task.gate)
         self._require_engines_and_memory()
         self.folder = RunFolder.create(output)
         self._console = console
@@ -132,7 +133,8 @@ class LocalRun:
     def _issue_certificates(self) -> None:
         """Make the run's authority, and a certificate for everybody: several at once, as each waits for the disk."""
         pki.create_authority(self.folder.pki)
-        servers = [Identity(role, role.value) for role in Role if role is not Role.CLIENT]
+        absent = {Role.CLIENT, *({Role.DEALER} if self.deployment.dealer is None else ())}
+        servers = [Identity(role, role.value) for role in Role if role not in absent]
         clients = [Identity(Role.CLIENT, client) for client in self.deployment.task.clients]
         with ThreadPoolExecutor(CERTIFICATES_AT_ONCE) as threads:
             list(threads.map(partial(pki.issue, self.folder.pki), (*servers, *clients)))
@@ -153,8 +155,10 @@ class LocalRun:
     def _require_free_ports(self) -> None:
         network = self.deployment.network
         for name in ("aggregator_a", "aggregator_b", "dealer"):
+            if (address := getattr(network, name)) is None:
+                continue
             try:
-                require_free(getattr(network, name))
+                require_free(address)
             except TransportError as error:
                 raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
 
@@ -188,7 +192,8 @@ class LocalRun:
             loop.add_signal_handler(number, self._interrupted.set)
         task = self.deployment.task
         algorithm = "" if task.rules.is_default else f"{task.algorithm}, "
-        title = f"{task.name}: {algorithm}two aggregators, a dealer, {len(task.clients)} clients"
+        dealer = "" if task.is_proved else "a dealer, "
+        title = f"{task.name}: {algorithm}two aggregators, {dealer}{len(task.clients)} clients"
         try:
             with LiveTable(self._console, title=title, rounds=task.rounds) as table:
                 if (warning := warning_of(task)) is not None:
@@ -273,8 +278,9 @@ class LocalRun:
     def _start_servers(self) -> list[Child]:
         """Start the processes without whom there is no run. Each waits for the others."""
         config = str(self.folder.config)
+        has_dealer = self.deployment.dealer is not None
         return [
-            self._children.start("dealer", "serve", "dealer", config),
+            *([self._children.start("dealer", "serve", "dealer", config)] if has_dealer else []),
             self._children.start("aggregator-a", "serve", "aggregator", config, "--role", "a"),
             self._children.start("aggregator-b", "serve", "aggregator", config, "--role", "b"),
         ]
@@ -451,7 +457,7 @@ class LocalRun:
             "seconds_per_round": round(sum(m["seconds_total"] for m in metrics) / len(metrics), 4),
             "bytes_client_up": sum(m["bytes"]["clients_to_a"] + m["bytes"]["clients_to_b"] for m in metrics),
             "bytes_server_link": sum(m["bytes"]["a_to_b"] + m["bytes"]["b_to_a"] for m in metrics),
-            "gate": task.gate,
+            "gate": None if task.is_proved else task.gate,
             "mode": task.mode,
             "algorithm": task.algorithm,
             "task": self._progress.task_id,

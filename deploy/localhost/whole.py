@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from precad.deploy.configuration.local import draft, with_operations
+from precad.deploy.configuration.local import draft, is_proved, with_operations
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import UnfulfilledError
 from precad.deploy.localhost.forks import Forks
@@ -50,8 +50,10 @@ def prepare(
     found = draft(wished, RunFolder(folder.absolute()))
     from precad.mpc.gates import require_gate, usual_gate  # NumPy, for which a faulty configuration does not wait
 
-    gate = usual_gate() if found is None or "gate" not in raw["task"] else found.task.gate
-    require_gate(gate)
+    gate: str | None = None  # in mode `proved`
+    if not is_proved(raw):
+        gate = usual_gate() if found is None or "gate" not in raw["task"] else found.task.gate
+        require_gate(gate)
     require_new(folder)
     if found is not None:
         for line in _announced(found, gate):
@@ -60,7 +62,7 @@ def prepare(
         if forks is None:
             forks = Forks()  # loads the children's code while we load ours
             unless_prepared.callback(forks.close)
-        forks.choose_gate(gate)
+        forks.choose_gate(gate or "native")  # which is there, and costs nothing
         from precad.deploy.localhost.deployment import LocalRun
 
         local = LocalRun(wished, folder, console, forks=forks)
@@ -68,16 +70,17 @@ def prepare(
         return local
 
 
-def _announced(deployment: Deployment, gate: str) -> list[str]:
+def _announced(deployment: Deployment, gate: str | None) -> list[str]:
     """Return what is started, how long it takes, and which gate it takes for want of another."""
     n_clients = len(deployment.task.clients)
-    n_processes = 3 + math.ceil(n_clients / deployment.localhost.clients_per_process)
+    servers, n_servers = ("two aggregators", 2) if gate is None else ("a dealer, two aggregators", 3)
+    n_processes = n_servers + math.ceil(n_clients / deployment.localhost.clients_per_process)
     seconds = FIRST_ROUND_S + n_processes * FIRST_ROUND_S_EACH
     lines = [
-        f"starting a dealer, two aggregators and {n_clients} clients in {n_processes} processes: "
+        f"starting {servers} and {n_clients} clients in {n_processes} processes: "
         f"about {seconds:.0f} s to the first round"
     ]
-    if gate != deployment.task.gate:
+    if gate is not None and gate != deployment.task.gate:
         lines.append(f"gate: {gate}, as CrypTen is not installed; `task.gate` chooses one for good")
     return lines
 

@@ -88,11 +88,7 @@ class ProofCheck:
         protocol's order: `late`, `not_active`, `wrong_server`, `duplicate`, `wrong_client`, `wrong_binding`,
         `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
         """
-        binding = proof.binding
-        self._require_open(slot)
-        if not isinstance(binding, ProofBinding):
-            raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, found that of an upload")
-        require_submission(proof, self._expected(slot, binding.proof_digest))
+        binding = self.require_header(slot, proof)
         self._bound.add(slot)
         intake = PayloadIntake(self._sizes.proof_elements)
         intake.require_length(len(payload))
@@ -101,6 +97,18 @@ class ProofCheck:
         share = PackedShare(HeldBytes(payload), self._sizes.proof_elements)
         self._taken[slot] = _Taken(binding.digest(), share)
         return relay_of(proof)
+
+    def require_header(self, slot: int, proof: Submission) -> ProofBinding:
+        """Return the binding of a proof that this server would take, before its payload is read.
+
+        Raises ProofRefusedError, as `take_proof`.
+        """
+        binding = proof.binding
+        self._require_open(slot)
+        if not isinstance(binding, ProofBinding):
+            raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, found that of an upload")
+        require_submission(proof, self._expected(slot, binding.proof_digest))
+        return binding
 
     def take_relay(self, slot: int, relay: Relay) -> bool:
         """Take a relay as the seeded server, and tell whether the proof counts.

@@ -12,9 +12,11 @@ import hmac
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from precad.mpc.errors import OutsideWindowError, ProofRefusedError
 from precad.mpc.local.rows import RowStreams
+from precad.mpc.local.step import Rows
 from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.prover import ProofMasks, prove
@@ -32,6 +34,9 @@ from precad.mpc.proved.submission import (
 )
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
+
+Prove: TypeAlias = Callable[[RingArray, Rows, ProofSizes, ProofMasks], FieldArray]
+"""As `prove`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +112,12 @@ class OpenUpload:
         share_seed: Seed,
         slot: int,
         draw_masks: Callable[[ProofSizes], ProofMasks] = ProofMasks.draw,
+        prove_with: Prove = prove,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
-        """x and binding: those of `make_upload`, as they were sent. Tests alone fix draw_masks and random_bytes."""
+        """x and binding: those of `make_upload`, as they were sent. Tests alone fix draw_masks and random_bytes.
+        prove_with: makes the proof; `prove`, but at a client that deviates."""
+        self._prove = prove_with
         self._x, self._sizes, self._binding, self._seed = x, sizes, binding, share_seed
         self._round = Label(binding.task, binding.round)
         self._label = replace(self._round, client=str(slot))
@@ -137,7 +145,7 @@ class OpenUpload:
 
     def _answer(self, challenge: Seed) -> tuple[Submission, bytes] | None:
         try:
-            words = prove(self._x, RowStreams(challenge, self._round), self._sizes, self._draw_masks(self._sizes))
+            words = self._prove(self._x, RowStreams(challenge, self._round), self._sizes, self._draw_masks(self._sizes))
         except OutsideWindowError:
             return None
         return make_proof(words, self._binding, challenge, self._seed, self._label, self._random_bytes)

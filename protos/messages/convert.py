@@ -20,7 +20,7 @@ from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
 from precad.mpc.tuples.held import FIELD_WORDS, BatchShape, Dealt
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
-from precad.protos.task.task import PROTOCOL_VERSION, Task
+from precad.protos.task.task import Task
 
 CHUNK_BYTES = 1 << 20
 """No message comes near gRPC's default limit of 4 MB."""
@@ -100,7 +100,7 @@ def binding(
 ) -> common_pb2.Binding:
     """Everything that one submission is bound to."""
     return common_pb2.Binding(
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=task.protocol_version,
         task=task_id,
         round=round,
         client=client,

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from functools import cached_property, partial
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     ConfigDict,
@@ -39,11 +39,23 @@ from precad.protos.task.algorithms import (
 )
 from precad.protos.task.carried_fields import carried
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
+from precad.protos.task.proved_fields import (
+    OF_A_DEALER,
+    PROVED_FIELDS,
+    ProvedFields,
+    refuse_proved,
+    refuse_proved_fields,
+    with_largest_frac_bits,
+)
+from precad.protos.task.proved_fields import PROTOCOL_VERSION as PROVED_VERSION
 from precad.protos.task.quantile import QuantileRule, count_noise
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
 from precad.protos.task.server_step import SERVER_STEP_FIELDS, ServerStepFields
 from precad.protos.task.target import TARGET, resolved
 from precad.protos.tls.identity import Identity, IdentityError, Role
+
+if TYPE_CHECKING:
+    from precad.mpc.proved.sizes import ProofSizes
 
 PROTOCOL_VERSION, VERSION_BEFORE = "precad/v1.1", "precad/v1"
 
@@ -52,7 +64,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
-    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS),
+    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -61,7 +73,7 @@ ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
-class Task(RecordFields, LearningFields, ServerStepFields):
+class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
@@ -127,16 +139,16 @@ class Task(RecordFields, LearningFields, ServerStepFields):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """delta of the privacy statements."""
     frac_bits: Annotated[int, Field(ge=0, le=40)] = 16
-    """f: fractional bits of the fixed-point encoding."""
+    """f: fractional bits of the fixed-point encoding. Mode `proved`: where none are named, the most that C allows."""
     model: Annotated[str, Field(min_length=1)] = "mlp"
     """Architecture, by name, or `package.module:factory` of the user's own (`precad.clients.models.networks`)."""
     dim: Annotated[int, Field(ge=1)]
     """d: the number of the model's parameters, and one more for a bound that is learnt (`private-quantile`)."""
     model_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the public initial model. Protects nobody."""
-    mode: Literal["masked", "shares"] = "masked"
+    mode: Literal["masked", "shares", "proved"] = "masked"
     """Wire form of a submission. `shares` is the paper's, for comparison: a server that deviates reads coordinates of
-    updates there (docs/explanation/threat-model.md)."""
+    updates there (docs/explanation/threat-model.md). With `proved` each client proves its norm; there is no dealer."""
     accept_weak_wire_form: bool = False
     """Must be said, for everybody to see, of a task of mode `shares`, and of no other."""
     gate: Literal["crypten", "native"] = "crypten"
@@ -161,6 +173,7 @@ class Task(RecordFields, LearningFields, ServerStepFields):
     @classmethod
     def _resolve_target(cls, fields: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
         """Take a section that names a `target_epsilon` for the one that it is resolved to."""
+        fields = with_largest_frac_bits(fields)
         if not isinstance(fields, Mapping) or TARGET not in fields:
             return validated(fields)
 
@@ -216,6 +229,9 @@ class Task(RecordFields, LearningFields, ServerStepFields):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
         rules, given = self.rules, self._given
         refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form)
+        refuse_proved_fields(self.mode, given)
+        if self.is_proved:
+            refuse_proved(self)
         refusals.refuse_noise(rules, max(self.noise_std_on_grid, self.client_noise_std_on_grid))
         refusals.refuse_clip(self.client_clip, self.update_bound)
         if not self.client_rate > 0:
@@ -270,6 +286,28 @@ class Task(RecordFields, LearningFields, ServerStepFields):
     def norm_bound(self) -> NormBound:
         """Return the norm check's parameters. Raises ParameterError."""
         return NormBound(clip_norm=self.client_clip, dim=self.dim, frac_bits=self.frac_bits)
+
+    @cached_property
+    def proof_sizes(self) -> ProofSizes:
+        """Return the sizes of uploads and proofs in mode `proved`. Raises ParameterError."""
+        from precad.mpc.proved.sizes import ProofSizes
+
+        return ProofSizes(clip_norm=self.client_clip, dim=self.dim, frac_bits=self.frac_bits)
+
+    @property
+    def is_proved(self) -> bool:
+        """Return whether clients prove their norms, and nobody deals tuples."""
+        return self.mode == "proved"
+
+    @property
+    def protocol_version(self) -> str:
+        """Return the version of the protocol that this task is run under."""
+        return PROVED_VERSION if self.is_proved else PROTOCOL_VERSION
+
+    @property
+    def draws_ahead(self) -> int:
+        """Return for how many coming rounds clients are drawn while others train: `batches_ahead`, if it has a use."""
+        return 0 if self.is_proved else self.batches_ahead
 
     @property
     def noise_std_on_grid(self) -> float:
@@ -345,7 +383,7 @@ class Task(RecordFields, LearningFields, ServerStepFields):
         """
         if self.lost_rounds is not None:
             return self.lost_rounds
-        return max(3 + self.rounds // 10, self.batches_ahead + 2)
+        return max(3 + self.rounds // 10, self.draws_ahead + 2)
 
     @property
     def most_draws(self) -> int:
@@ -353,7 +391,7 @@ class Task(RecordFields, LearningFields, ServerStepFields):
 
         A round begins while fewer than `most_lost_rounds` are lost. When it is lost, those drawn ahead of it are too.
         """
-        return self.rounds + self.most_lost_rounds + max(self.batches_ahead - 1, 0)
+        return self.rounds + self.most_lost_rounds + max(self.draws_ahead - 1, 0)
 
     @property
     def wire_mode(self) -> Mode:
@@ -383,11 +421,15 @@ class Task(RecordFields, LearningFields, ServerStepFields):
 
     def _canonical(self, *, without: Collection[str] = ()) -> str:
         left_out = set(ABSENT_AT_DEFAULT) - self._given
+        if self.is_proved:
+            left_out = (left_out | set(OF_A_DEALER)) - {"proof_timeout_s"}
         if self.rules.is_default:
             left_out |= {"algorithm", *OF_AN_ALGORITHM}
         fields = self.model_dump(mode="json", exclude={*left_out, *without})
+        if self.is_proved:
+            fields["lost_rounds"] = self.most_lost_rounds
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
     def _digest(self) -> bytes:
-        return hashlib.sha256(f"{PROTOCOL_VERSION}\n{self.canonical()}".encode()).digest()
+        return hashlib.sha256(f"{self.protocol_version}\n{self.canonical()}".encode()).digest()

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.carried_fields import LONGEST_VALUE
-from precad.protos.task.task import PROTOCOL_VERSION, Task
+from precad.protos.task.task import Task
 
 LONGEST_SHOWN: Final = 80
 NOTHING: Final = "nothing"
@@ -29,7 +29,10 @@ class Difference(NamedTuple):
 def hello_to(task: Task, *, task_id: str = "") -> common_pb2.Hello:
     """Return what a party says first on any link."""
     return common_pb2.Hello(
-        protocol_version=PROTOCOL_VERSION, config_digest=task.digest(), task=task_id, task_fields=task.carried_fields
+        protocol_version=task.protocol_version,
+        config_digest=task.digest(),
+        task=task_id,
+        task_fields=task.carried_fields,
     )
 
 

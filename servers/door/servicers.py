@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import grpc
 import structlog
@@ -22,7 +23,7 @@ from google.protobuf.message import DecodeError
 from precad.mpc.errors import MalformedMessageError
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2, peer_pb2_grpc
-from precad.protos.task.task import PROTOCOL_VERSION, Task
+from precad.protos.task.task import Task
 from precad.protos.task.task_fields import first_difference
 from precad.protos.tls.files import Pins
 from precad.protos.tls.identity import Role, require_pinned, require_role
@@ -40,6 +41,7 @@ from precad.servers.errors import (
     WrongStateError,
 )
 from precad.servers.links.peer import PeerLink
+from precad.servers.rounds.receiving import Receiving
 from precad.servers.rounds.sessions import Sessions, events_of
 from precad.servers.telemetry.events import Telemetry
 
@@ -53,9 +55,9 @@ MAX_INBOX = 4
 
 def check_hello(hello: common_pb2.Hello, task: Task) -> None:
     """Raises ParametersDifferError, naming what differs."""
-    if hello.protocol_version != PROTOCOL_VERSION:
+    if hello.protocol_version != task.protocol_version:
         raise ParametersDifferError(
-            f"protocol_version: expected {PROTOCOL_VERSION!r}, got {hello.protocol_version[:40]!r}"
+            f"protocol_version: expected {task.protocol_version!r}, got {hello.protocol_version[:40]!r}"
         )
     if hello.config_digest != task.digest():
         where = "the [task] sections of the two configurations differ"
@@ -100,8 +102,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         finally:
             sessions.leave(client)
             log.info("client.left", client=client)
-            if (collecting := telemetry.collecting) is not None:
-                collecting.intake.left(client)
+            telemetry.left(client)
             await asyncio.shield(sessions.notify())
 
     async def GetModel(self, request: aggregator_pb2.ModelRequest, context: Context) -> None:  # noqa: N802
@@ -131,17 +132,37 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     async def _take(self, client: str, parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> None:
         if (collecting := self._telemetry.collecting) is None:
             raise WrongStateError("no round is open for submissions")
-        async with collecting.intake.upload(client) as upload:
-            header = await _header(parts)
-            upload.begin(header.binding, header.statement, header.salt)
-            upload.write(header.chunk.data)
-            async for part in parts:
-                if part.HasField("binding") or not part.HasField("chunk"):
-                    raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
-                upload.write(part.chunk.data)
+        await _receive(collecting.intake, client, parts)
+
+    async def Prove(  # noqa: N802
+        self, request_iterator: AsyncIterator[aggregator_pb2.ProvePart], context: Context
+    ) -> aggregator_pb2.ProveReply:
+        """One proof, of an upload that both servers have locked: mode `proved`."""
+        async with refusing("Prove", context, self._telemetry):
+            client = self._client(context)
+            with self._telemetry.submission(client):
+                if (proving := self._telemetry.proving) is None:
+                    raise WrongStateError("no round is open for proofs")
+                await _receive(proving.proofs, client, request_iterator)
+        return aggregator_pb2.ProveReply()
 
 
-async def _header(parts: AsyncIterator[aggregator_pb2.SubmitPart]) -> aggregator_pb2.SubmitPart:
+Part = TypeVar("Part", aggregator_pb2.SubmitPart, aggregator_pb2.ProvePart)
+
+
+async def _receive(intake: Receiving, client: str, parts: AsyncIterator[Part]) -> None:
+    """Take one upload or proof, part by part. Raises SubmissionRefusedError, OverloadedError."""
+    async with intake.upload(client) as upload:
+        header = await _header(parts)
+        upload.begin(header.binding, header.statement, header.salt)
+        upload.write(header.chunk.data)
+        async for part in parts:
+            if part.HasField("binding") or not part.HasField("chunk"):
+                raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
+            upload.write(part.chunk.data)
+
+
+async def _header(parts: AsyncIterator[Part]) -> Part:
     """Return the first message of a submission. Raises SubmissionRefusedError."""
     try:
         async with asyncio.timeout(HEADER_TIMEOUT_S):

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from precad.mpc.sharing import Party
+from precad.protos.task.task import Task
 from precad.protos.tls.files import Pins, TlsMaterial, renewable, renewable_pins
 from precad.protos.tls.identity import Role
 from precad.protos.tls.renewable import LastGood
 from precad.servers.config import AggregatorConfig, require_own_role
+from precad.servers.errors import SetupError
 from precad.servers.links.lane import lane_context
 
 ROLES: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
@@ -26,7 +28,8 @@ class Credentials:
 
     tls: LastGood[TlsMaterial]
     peer: LastGood[Pins]
-    dealer: LastGood[Pins]
+    dealer: LastGood[Pins] | None
+    """None where the deployment has no dealer."""
     lane: LastGood[ssl.SSLContext]
 
     @classmethod
@@ -36,6 +39,15 @@ class Credentials:
         return cls(
             renewable(config.tls),
             renewable_pins(config.peer_certificate, ROLES[1 - party]),
-            renewable_pins(config.dealer_certificate, Role.DEALER),
+            None if config.dealer_certificate is None else renewable_pins(config.dealer_certificate, Role.DEALER),
             lane_context(party, config.tls, config.peer_certificate).renewable(),
         )
+
+
+def require_dealer(task: Task, config: AggregatorConfig, address: str | None) -> None:
+    """Refuse a dealer in mode `proved`, and a task of another mode without one. Raises SetupError."""
+    for field, found in (("dealer_certificate", config.dealer_certificate), ("network.dealer", address)):
+        if task.is_proved and found is not None:
+            raise SetupError(f"{field}: expected none in mode 'proved', which has no dealer, found {found}")
+        if not task.is_proved and found is None:
+            raise SetupError(f"{field}: expected the dealer's in mode {task.mode!r}, found none")

@@ -23,6 +23,30 @@ _SERVICE = dealer_pb2.DESCRIPTOR.services_by_name["Dealer"]
 RETRY_S = 0.2
 
 
+class NoDealer:
+    """In the place of a `TupleSource` in mode `proved`: nobody to wait for, and nobody to lose."""
+
+    bytes_received = 0
+
+    def __init__(self) -> None:
+        self._is_left = asyncio.Event()
+
+    async def run(self) -> None:
+        """Return once we leave."""
+        await self._is_left.wait()
+
+    async def wait_until_greeted(self, timeout_s: float) -> None:
+        """Return at once."""
+
+    def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
+        """There is nobody to say it to."""
+        self._is_left.set()
+
+    async def batch(self, shape: BatchShape) -> ServerTuples:
+        """Raise MalformedMessageError: no round of this mode asks for tuples."""
+        raise MalformedMessageError(f"round {shape.round}: expected no request for tuples where there is no dealer")
+
+
 class TupleSource:
     """One aggregator's end. `run` must be running for anything to arrive."""
 

@@ -23,8 +23,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.mpc.proved.submission import Relay
 from precad.mpc.sharing import Party
-from precad.protos.messages import convert
+from precad.protos.messages import convert, proved
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, peer_pb2
 from precad.protos.tls.identity import Role
@@ -36,6 +37,10 @@ from precad.servers.supervision import first_error_or_result
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[peer_pb2.PeerMessage | None]]
 """The next message, or None at the end of the stream. Raises TaskRefusedError for what is no message."""
+Phase: TypeAlias = tuple[int, int]
+"""(round, phase): what both servers close, in order. Mode `proved` has two phases a round, the others one."""
+OnWord: TypeAlias = Callable[[int, Relay], None]
+"""(phase, relay): word of an upload or a proof of mode `proved`, without data."""
 OnRelay: TypeAlias = Callable[[int, str, bytes, bool, bytes], None]
 """(round, client, next piece of its masked vector, whether it is the last, then the client's statement). Clients'
 pieces never mix."""
@@ -64,18 +69,25 @@ class PeerLink:
         self._peer = Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
         self._send, self._receive = send, receive
         self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
-        self._closed_by_peer: dict[int, asyncio.Event] = {}
+        self._closed_by_peer: dict[Phase, asyncio.Event] = {}
         self._has_ended = self._is_mute = self._is_leaving = False
         self._sending: asyncio.Task[None] | None = None
-        self._round = self._peers_round = 0
-        self._patience_s = math.inf
+        self._open: Phase = (0, 0)
+        self._peers_open: Phase = (0, 0)
+        self._n_phases, self._patience_s = 1, math.inf
         self.on_relay: OnRelay = _refuse_relay
+        self.on_word: OnWord = _refuse_word
         self.bytes_sent = 0
 
-    def begin(self, round: int, patience_s: float = math.inf) -> None:
-        """Before `run`: the first round of this meeting, and how long the peer may let what we send lie."""
-        self._round = self._peers_round = round
-        self._patience_s = patience_s
+    def begin(self, round: int, patience_s: float = math.inf, *, n_phases: int = 1) -> None:
+        """Before `run`: the first round of this meeting, how long the peer may let what we send lie, and how many
+        phases a round has."""
+        self._open = self._peers_open = (round, 0)
+        self._patience_s, self._n_phases = patience_s, n_phases
+
+    def _after(self, phase: Phase) -> Phase:
+        """Return the pair that is closed next."""
+        return (phase[0], phase[1] + 1) if phase[1] + 1 < self._n_phases else (phase[0] + 1, 0)
 
     async def run(self) -> common_pb2.Goodbye:
         """Send what is handed over and take in messages until the peer says goodbye, which is returned.
@@ -146,39 +158,53 @@ class PeerLink:
                 )
             match message.WhichOneof("message"):
                 case "closed":
-                    self._require_in_flight("closed", message.closed.round)
-                    self._peers_round += 1
-                    self.closed_by_peer(message.closed.round).set()
+                    closed = (message.closed.round, message.closed.phase)
+                    self._require_in_flight("closed", closed)
+                    self._peers_open = self._after(closed)
+                    self.closed_by_peer(*closed).set()
                 case "relay":
                     relay = message.relay
-                    self._require_in_flight("relay", relay.round)
-                    self.on_relay(relay.round, relay.client, relay.data, relay.last, relay.statement)
+                    self._require_in_flight("relay", (relay.round, relay.phase))
+                    self._take_relay(relay)
                 case "goodbye":
                     return message.goodbye
                 case other:
                     raise PeerMismatchError("message on the link", ours="closed, relay or goodbye", peers=other)
         raise PeerUnreachableError("the other aggregator closed the link without a goodbye")
 
-    def _require_in_flight(self, kind: str, round: int) -> None:
-        """The peer closes a round after the other, and comes to none before we have closed the one before. Raises
+    def _take_relay(self, relay: peer_pb2.Relay) -> None:
+        """Hand on what the peer relayed. Raises MalformedMessageError for data where none is relayed."""
+        if self._n_phases == 1:
+            self.on_relay(relay.round, relay.client, relay.data, relay.last, relay.statement)
+        elif relay.data or relay.last:
+            raise MalformedMessageError(f"relay of {self._peer}: expected no data, found {len(relay.data)} bytes")
+        else:
+            self.on_word(relay.phase, proved.relay_of(relay))
+
+    def _require_in_flight(self, kind: str, found: Phase) -> None:
+        """The peer closes a phase after the other, and comes to none before we have closed the one before. Raises
         MalformedMessageError."""
-        if not round == self._peers_round <= self._round:
-            expected = f"round {self._peers_round}" if self._peers_round <= self._round else "none before we close ours"
-            raise MalformedMessageError(f"{kind} of {self._peer}: expected {expected}, got round {round}")
+        if not found == self._peers_open <= self._open:
+            due = self._described(self._peers_open)
+            expected = due if self._peers_open <= self._open else "none before we close ours"
+            raise MalformedMessageError(f"{kind} of {self._peer}: expected {expected}, got {self._described(found)}")
+
+    def _described(self, phase: Phase) -> str:
+        return f"round {phase[0]}" + (f", phase {phase[1]}" if phase[1] or self._n_phases > 1 else "")
 
     async def greet(self, hello: common_pb2.Hello) -> None:
         """The first message of the answering side, before `run`."""
         await self._send(peer_pb2.PeerMessage(hello=hello))
 
-    def close_round(self, round: int) -> None:
-        """Tells the peer that this server waits for no more uploads of the round."""
-        self._outbox.put_nowait(iter([peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round))]))
-        self._round = round + 1
-        self._closed_by_peer = {t: event for t, event in self._closed_by_peer.items() if t >= round}
+    def close_round(self, round: int, phase: int = 0) -> None:
+        """Tells the peer that this server waits for no more uploads of the round, or proofs in the phase 1."""
+        self._outbox.put_nowait(iter([peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round, phase=phase))]))
+        self._open = self._after((round, phase))
+        self._closed_by_peer = {key: event for key, event in self._closed_by_peer.items() if key >= (round, phase)}
 
-    def closed_by_peer(self, round: int) -> asyncio.Event:
-        """Set once the peer has closed the round's intake, or the link has ended."""
-        event = self._closed_by_peer.setdefault(round, asyncio.Event())
+    def closed_by_peer(self, round: int, phase: int = 0) -> asyncio.Event:
+        """Set once the peer has closed this intake of the round, or the link has ended."""
+        event = self._closed_by_peer.setdefault((round, phase), asyncio.Event())
         if self._has_ended:
             event.set()
         return event
@@ -190,6 +216,11 @@ class PeerLink:
         """
         if not self._is_leaving:
             self._outbox.put_nowait(_relay_messages(round, client, payload, statement))
+
+    def tell(self, phase: int, relay: Relay) -> None:
+        """Hand over word of what this server holds, mode `proved`; it arrives before the close of its phase."""
+        if not self._is_leaving:
+            self._outbox.put_nowait(iter([peer_pb2.PeerMessage(relay=proved.relay_message(phase, relay))]))
 
     async def flush(self) -> None:
         """Return when everything handed over so far has left, and is counted, or cannot leave any more."""
@@ -284,3 +315,7 @@ def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
 
 def _refuse_relay(round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
     raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {client} in round {round}")
+
+
+def _refuse_word(phase: int, relay: Relay) -> None:
+    raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {relay.client}")

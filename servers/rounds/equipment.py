@@ -12,7 +12,7 @@ from precad.mpc.gate.top_bits import Gate
 from precad.mpc.local.step import Engine
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
-from precad.servers.links.dealer import TupleSource
+from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.lane import CountedChannel
 from precad.servers.links.peer import PeerLink
 from precad.servers.rounds.sessions import Sessions
@@ -27,7 +27,7 @@ class Links:
 
     peer: PeerLink
     lane: CountedChannel
-    tuples: TupleSource
+    tuples: TupleSource | NoDealer
     sessions: Sessions
 
 
@@ -57,7 +57,8 @@ SYSTEM_RANDOMNESS = Randomness()
 class Compute:
     """Equipment that computes on shares, its thread, and what it draws from."""
 
-    gate: Gate
+    gate: Gate | None
+    """None in mode `proved`, which compares nothing."""
     engine: Engine
     thread: ThreadPoolExecutor
     """Pool of one worker, so that the steps of MPC keep their order."""

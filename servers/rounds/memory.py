@@ -54,7 +54,7 @@ def capacity_of(config: AggregatorConfig, task: Task) -> Capacity:
     """Return what a server takes on of its clients' bytes, by its configuration. Raises SetupError."""
     spool = Spool(
         spool_path(config.state_dir),
-        slot_bytes=WORD_BYTES * task.dim,
+        slot_bytes=max(WORD_BYTES * task.dim, task.proof_sizes.proof_bytes if task.is_proved else 0),
         memory_bytes=of_server(config, task),
         max_memory_upload=config.max_upload_in_memory_mb * MIB,
     )

@@ -3,7 +3,8 @@
     Selecting -> Collecting -> Locked -> Charged -> Validated -> Opened -> Committed
                       \\___________\\__________\\__________\\_________-> Aborted (any of them)
 
-A round goes from left to right or is aborted as a whole; nothing of an aborted round is used again.
+In mode `proved`, Proving is between Locked and Charged: the clients answer the challenge. A round goes from left to
+right or is aborted as a whole; nothing of an aborted round is used again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.mpc import validation
+from precad.mpc.proved.check import ProofCheck
+from precad.mpc.proved.field import FieldArray
+from precad.mpc.proved.submission import ShareSeeds
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import ServerTuples
-from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.proved_intake import Proofs
+from precad.servers.rounds.receiving import Receiving
 from precad.servers.store.rounds import CommittedRound
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of a round of mode `proved`, which are random labels, and the share seeds that this server gives."""
+
+    of_client: dict[str, int]
+    seeds: ShareSeeds
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Return the clients in the order of their slots, in which all lists of the servers' steps are."""
+        return tuple(sorted(self.of_client, key=self.of_client.__getitem__))
+
+
+Held: TypeAlias = ServerTuples | Slots
+"""What a server keeps for a round's clients: a dealer's tuples, or in mode `proved` their slots and share seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +56,8 @@ class Collecting:
 
     round: int
     chosen: tuple[str, ...]
-    tuples: ServerTuples
-    intake: Intake
+    held: Held
+    intake: Receiving
     model: bytes = field(repr=False)
     """Model that the chosen clients download."""
 
@@ -46,10 +68,24 @@ class Locked:
 
     round: int
     chosen: tuple[str, ...]
-    tuples: ServerTuples
+    held: Held
     lock: validation.Locked
-    intake: Intake
+    intake: Receiving
     """Closed; holds the active clients' uploads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proving:
+    """Mode `proved`: the challenge is known, and the clients of active slots answer it."""
+
+    round: int
+    chosen: tuple[str, ...]
+    held: Slots
+    lock: validation.Locked
+    intake: Receiving
+    """Closed; holds the active clients' uploads."""
+    proofs: Proofs
+    check: ProofCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +94,11 @@ class Charged:
 
     round: int
     chosen: tuple[str, ...]
-    tuples: ServerTuples
+    held: Held
     lock: validation.Locked
-    intake: Intake
+    intake: Receiving
+    check: ProofCheck | None = None
+    """Mode `proved`: closed, with the proofs that both servers may count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +112,8 @@ class Validated:
     chosen: tuple[str, ...]
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
-    share_sum: RingArray = field(repr=False)
+    share_sum: RingArray | FieldArray = field(repr=False)
+    """Words modulo 2^64; elements in mode `proved`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +148,4 @@ class Aborted:
     reason: str
 
 
-RoundState: TypeAlias = Selecting | Collecting | Locked | Validated | Charged | Opened | Committed | Aborted
+RoundState: TypeAlias = Selecting | Collecting | Locked | Proving | Validated | Charged | Opened | Committed | Aborted

@@ -42,6 +42,9 @@ class Payload(Protocol):
     def __getitem__(self, part: slice, /) -> bytes:
         """Return a part of what was written."""
 
+    def read_into(self, position: int, buffer: memoryview) -> None:
+        """Fill `buffer` with what was written, from the byte `position` on."""
+
     def words(self, n_words: int) -> WritableWords:
         """Return what was written, as ring elements, to be read tile by tile."""
 
@@ -73,6 +76,11 @@ class MemoryPayload:
     def __getitem__(self, part: slice, /) -> bytes:
         with memoryview(self._data) as view:
             return bytes(view[part])
+
+    def read_into(self, position: int, buffer: memoryview) -> None:
+        """See `Payload.read_into`."""
+        with memoryview(self._data) as view:
+            buffer[:] = view[position : position + len(buffer)]
 
     def words(self, n_words: int) -> WritableWords:
         """See `Payload.words`. Raises MalformedMessageError on another length."""
@@ -122,6 +130,10 @@ class FilePayload:
     def __getitem__(self, part: slice, /) -> bytes:
         start, stop, _ = part.indices(self._n_written)
         return bytes(self._region.read(start, max(0, stop - start)))
+
+    def read_into(self, position: int, buffer: memoryview) -> None:
+        """See `Payload.read_into`. Raises MalformedMessageError when the file was cut short."""
+        self._region.read_into(position, buffer)
 
     def words(self, n_words: int) -> WritableWords:
         """See `Payload.words`. Raises MalformedMessageError where the slot is shorter."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -21,10 +22,11 @@ from precad.mpc.errors import MalformedMessageError, PeerMismatchError
 from precad.mpc.joint_coin import digest
 from precad.mpc.opening import pieces
 from precad.mpc.prg import RandomBytes
+from precad.mpc.proved import opening
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.precad.v1 import common_pb2
-from precad.protos.task.task import PROTOCOL_VERSION, Task
+from precad.protos.task.task import Task
 from precad.protos.task.task_fields import first_difference
 from precad.protos.tls.address import with_port
 from precad.protos.tls.identity import Role
@@ -99,7 +101,7 @@ async def meet(
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
     lane.limits = limits = StepLimits.of(state.task, config)
-    link.begin(agreement.next_round, patience_s=limits.every)
+    link.begin(agreement.next_round, patience_s=limits.every, n_phases=2 if state.task.is_proved else 1)
     peer = " or ".join(credentials.peer.load().fingerprints)
     await to_the_end(state.store.begin, agreement.task_id, ROLES[party])
     await to_the_end(state.store.joined, agreement.next_round, peer)
@@ -118,7 +120,7 @@ def _listen(stack: AsyncExitStack, config: AggregatorConfig, credentials: Creden
 def hello_of(task: Task, standing: Standing, nonce: bytes, lane_port: int, lane_token: bytes = b"") -> common_pb2.Hello:
     """Return what a server says first; B also where its lane opens, and to whom. nonce: 16 fresh bytes."""
     return common_pb2.Hello(
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=task.protocol_version,
         config_digest=task.digest(),
         task_fields=task.carried_fields,
         nonce=nonce,
@@ -170,7 +172,7 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
         )
     n_most = min(task.rounds, hello.next_round)
     # fewer than most_lost_rounds, a round with those drawn ahead of it, and a release that it lacks
-    n_lost = task.most_lost_rounds + task.batches_ahead + 1
+    n_lost = task.most_lost_rounds + task.draws_ahead + 1
     n_used = min(MAX_ROUND, hello.n_committed + n_lost) if hello.task else 0
     for name, value, largest in (
         ("n_committed", hello.n_committed, n_most),
@@ -195,15 +197,24 @@ def level(state: TaskState, meeting: Meeting) -> None:
     if agreement.behind == channel.party:
         state.attempt(meeting.theirs.last_round)  # before a vector is received for nothing
         noisy_sum = np.zeros(dim, dtype=np.int64)
-        _swap_sum(channel, noisy_sum, is_behind=True)
+        _swap_sum(channel, noisy_sum, is_proved=state.task.is_proved, is_behind=True)
         state.take_over(meeting.theirs.last_round, noisy_sum, meeting.theirs.model_digest)
     elif agreement.behind is not None:
-        _swap_sum(channel, state.checkpoints.noisy_sum(state.committed[-1].number))
+        noisy_sum = state.checkpoints.noisy_sum(state.committed[-1].number)
+        _swap_sum(channel, noisy_sum, is_proved=state.task.is_proved)
     state.charge_as_well(theirs)
 
 
-def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_behind: bool = False) -> None:
+def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_proved: bool, is_behind: bool = False) -> None:
     """The vector that one server has, (d,), to the other, piece by piece; nothing in the other direction."""
+    if is_proved:
+        ours = (b"" for _ in opening.pieces(noisy_sum.size)) if is_behind else opening.pieces_of_sum(noisy_sum)
+        swapped = channel.exchange_pieces("noisy sum", ours, opening.PIECE_BYTES if is_behind else 0)
+        if is_behind:
+            opening.fill_sum(noisy_sum, swapped)
+        else:
+            deque(swapped, maxlen=0)
+        return
     ours = (b"" if is_behind else ring.to_bytes(noisy_sum[piece]) for piece in pieces(noisy_sum.size))
     swapped = channel.exchange_pieces("noisy sum", ours, PIECE_BYTES if is_behind else 0)
     for piece, received in zip(pieces(noisy_sum.size), swapped, strict=True):

@@ -31,7 +31,7 @@ from precad.servers.config import AggregatorConfig
 from precad.servers.door.servicers import PeerServicer
 from precad.servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TooFewClientsError
 from precad.servers.links.credentials import ROLES, Credentials
-from precad.servers.links.dealer import TupleSource
+from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.peer import PeerLink
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.round import RoundRunner
@@ -60,8 +60,8 @@ class TaskRun:
 
     party: Party
     config: AggregatorConfig
-    addresses: tuple[str, str]
-    """Addresses of aggregator B (dialled by A) and of the dealer."""
+    addresses: tuple[str, str | None]
+    """Addresses of aggregator B (dialled by A) and of the dealer, which mode `proved` has not."""
     state: TaskState
     telemetry: Telemetry
     """Told what happens here, for the services and for operators."""
@@ -176,7 +176,7 @@ class TaskRun:
             raise PeerUnreachableError("the other aggregator left before it said that it had finished")
         return goodbye.reason
 
-    def _runner(self, meeting: Meeting, tuples: TupleSource) -> RoundRunner:
+    def _runner(self, meeting: Meeting, tuples: TupleSource | NoDealer) -> RoundRunner:
         self.telemetry.in_task(meeting.agreement.task_id, self.state.model.parameters)
         links = Links(meeting.link, meeting.lane, tuples, self.sessions)
         return RoundRunner(self.state, links, self.compute, self.capacity, self.on_state)
@@ -186,21 +186,27 @@ class TaskRun:
         for round in self.state.committed[len(self.telemetry.records) :]:
             await self._publish(round)
 
-    def _tuple_source(self, task_id: str) -> TupleSource:
+    def _tuple_source(self, task_id: str) -> TupleSource | NoDealer:
         _, dealer_address = self.addresses
+        pins = self.credentials.dealer
+        if dealer_address is None or pins is None:
+            return NoDealer()
 
         def channel() -> grpc.aio.Channel:
-            return dial(dealer_address, Role.DEALER, self.credentials.tls, self.credentials.dealer)
+            return dial(dealer_address, Role.DEALER, self.credentials.tls, pins)
 
         hello = hello_to(self.state.task, task_id=task_id)
         return TupleSource(self.party, channel, hello, dealer_address, self.state.burns)
 
-    async def _rounds(self, tuples: TupleSource, runner: RoundRunner, next_round: int, patience: Patience) -> str:
+    async def _rounds(
+        self, tuples: TupleSource | NoDealer, runner: RoundRunner, next_round: int, patience: Patience
+    ) -> str:
         """Run rounds until the task is over. Return why it is."""
         if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is not None:
             return why_over  # it was before we met: clients and dealer may have gone
         self.state.require_rounds_left()
-        self.telemetry.entered("waiting for the dealer")
+        if isinstance(tuples, TupleSource):
+            self.telemetry.entered("waiting for the dealer")
         await tuples.wait_until_greeted(patience.left_s)
         await self._wait_for_clients(is_resumed=next_round > 0, n_before=patience.n_clients)
         patience.ends()
@@ -217,7 +223,7 @@ class TaskRun:
     async def _leave(
         self,
         link: PeerLink,
-        tuples: TupleSource,
+        tuples: TupleSource | NoDealer,
         guards: tuple[asyncio.Task[None], asyncio.Task[None]],
         goodbye: common_pb2.Goodbye,
     ) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, RefusalReason, SubmissionRefusedError
-from precad.servers.rounds.states import Collecting, RoundState, Selecting, Validated
+from precad.servers.rounds.states import Collecting, Proving, RoundState, Selecting, Validated
 from precad.servers.store.rounds import Attempt, CommittedRound
 from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
 
@@ -50,6 +50,8 @@ class Flight:
     """Its state while uploads may come in."""
     asked_at: float = 0.0
     """When uploads were asked for."""
+    proving: Proving | None = None
+    """Its state while proofs may come in."""
     accepted: tuple[str, ...] | None = None
     rejected: tuple[str, ...] = ()
 
@@ -97,6 +99,18 @@ class Telemetry:
         """Return the round that takes uploads now."""
         return None if self.flight is None else self.flight.collecting
 
+    @property
+    def proving(self) -> Proving | None:
+        """Return the round that takes proofs now."""
+        return None if self.flight is None else self.flight.proving
+
+    def left(self, client: str) -> None:
+        """The session of a client has ended: the round in flight does not wait for it."""
+        if self.collecting is not None:
+            self.collecting.intake.left(client)
+        if self.proving is not None:
+            self.proving.proofs.left(client)
+
     def about(self) -> dict[str, object]:
         """Return the context of every line that is logged on the server's behalf."""
         known = {"role": self.role, "task": self.task_id, "round": None if self.flight is None else self.flight.round}
@@ -138,13 +152,15 @@ class Telemetry:
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
         """The round in flight is in another state now; `connected`: clients with a session."""
         if self.flight is not None:
-            self.flight.collecting = None
+            self.flight.collecting = self.flight.proving = None
         match state:
             case Selecting():
                 self.round, self.flight = state.round, Flight(state.round, time.time())
             case Collecting() if self.flight is not None:
                 self.flight.chosen, self.flight.collecting, self.flight.asked_at = state.chosen, state, time.time()
                 self.note(state.round).absent = frozenset(state.chosen) - connected
+            case Proving() if self.flight is not None:
+                self.flight.proving = state
             case Validated() if self.flight is not None:
                 self.flight.accepted, self.flight.rejected = state.accepted, state.rejected
         self.entered(type(state).__name__.lower())
@@ -162,8 +178,10 @@ class Telemetry:
 
     @contextmanager
     def submission(self, client: str) -> Iterator[None]:
-        """Around the taking of one upload: counts its refusal."""
-        round, is_chosen = self.round, self.collecting is not None and self.collecting.intake.is_chosen(client)
+        """Around the taking of one upload or proof: counts its refusal."""
+        round, collecting, proving = self.round, self.collecting, self.proving
+        is_chosen = collecting is not None and collecting.intake.is_chosen(client)
+        is_chosen |= proving is not None and proving.proofs.is_chosen(client)
         try:
             yield
         except SubmissionRefusedError as error:

@@ -23,13 +23,14 @@ MAX_DETAILED = 12
 MAX_NAMED = 100
 """Clients that a round names; the rejected and missing come first."""
 
-PHASES = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
+PHASES = ("select", "collect", "lock", "prove", "charge", "validate", "noise", "open", "commit")
 """Phases of a round, in order, as its record times them."""
 
 PHASE_OF_STATE = {
     "selecting": "select",
     "collecting": "collect",
     "locked": "charge",
+    "proving": "prove",
     "charged": "validate",
     "validated": "open",
     "opened": "commit",

@@ -13,7 +13,7 @@ from typing import Any
 
 from precad.mpc.tuples.burning import TupleUse
 from precad.protos.tls.identity import Role
-from precad.servers.rounds.intake import Upload
+from precad.servers.rounds.receiving import Upload
 from precad.servers.store.burnt_tuples import TupleLedger
 from tests.harness import server_main
 

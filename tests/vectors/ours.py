@@ -33,7 +33,8 @@ from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.model_update import Past, moments_shape, updated
 from precad.protos.task.task import Task
 from precad.servers.errors import SubmissionRefusedError
-from precad.servers.rounds.intake import Intake, Upload
+from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.receiving import Upload
 from precad.servers.rounds.transfers import Place
 from precad.servers.rounds.uploads import MemoryPayload
 from tests.harness.room import roomy

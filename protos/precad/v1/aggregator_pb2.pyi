@@ -13,14 +13,16 @@ class JoinRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ...) -> None: ...
 
 class ClientEvent(_message.Message):
-    __slots__ = ("welcome", "invitation", "goodbye")
+    __slots__ = ("welcome", "invitation", "goodbye", "challenge")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     INVITATION_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     invitation: Invitation
     goodbye: _common_pb2.Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., invitation: _Optional[_Union[Invitation, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
+    challenge: Challenge
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., invitation: _Optional[_Union[Invitation, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ..., challenge: _Optional[_Union[Challenge, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ()
@@ -48,6 +50,16 @@ class Invitation(_message.Message):
     peer_mask_seed_digest: bytes
     def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ..., n_committed: _Optional[int] = ..., peer_mask_seed_digest: _Optional[bytes] = ...) -> None: ...
 
+class Challenge(_message.Message):
+    __slots__ = ("round", "challenge", "deadline_s")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    challenge: bytes
+    deadline_s: float
+    def __init__(self, round: _Optional[int] = ..., challenge: _Optional[bytes] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
 class ModelRequest(_message.Message):
     __slots__ = ("round",)
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -67,5 +79,21 @@ class SubmitPart(_message.Message):
     def __init__(self, binding: _Optional[_Union[_common_pb2.Binding, _Mapping]] = ..., chunk: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ..., statement: _Optional[bytes] = ..., salt: _Optional[bytes] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProvePart(_message.Message):
+    __slots__ = ("binding", "chunk", "statement", "salt")
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    binding: _common_pb2.ProofBinding
+    chunk: _common_pb2.Chunk
+    statement: bytes
+    salt: bytes
+    def __init__(self, binding: _Optional[_Union[_common_pb2.ProofBinding, _Mapping]] = ..., chunk: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ..., statement: _Optional[bytes] = ..., salt: _Optional[bytes] = ...) -> None: ...
+
+class ProveReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

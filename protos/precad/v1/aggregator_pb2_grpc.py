@@ -50,6 +50,11 @@ class AggregatorStub:
                 request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.SerializeToString,
                 response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.FromString,
                 _registered_method=True)
+        self.Prove = channel.stream_unary(
+                '/precad.v1.Aggregator/Prove',
+                request_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ProvePart.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ProveReply.FromString,
+                _registered_method=True)
 
 
 class AggregatorServicer:
@@ -76,6 +81,13 @@ class AggregatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Prove(self, request_iterator, context):
+        """Mode `proved`: the proof of an upload that both servers have locked, to the slot's holder.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AggregatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +105,11 @@ def add_AggregatorServicer_to_server(servicer, server):
                     servicer.Submit,
                     request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.FromString,
                     response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.SerializeToString,
+            ),
+            'Prove': grpc.stream_unary_rpc_method_handler(
+                    servicer.Prove,
+                    request_deserializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ProvePart.FromString,
+                    response_serializer=precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ProveReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +193,33 @@ class Aggregator:
             '/precad.v1.Aggregator/Submit',
             precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitPart.SerializeToString,
             precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.SubmitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prove(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/precad.v1.Aggregator/Prove',
+            precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ProvePart.SerializeToString,
+            precad_dot_protos_dot_precad_dot_v1_dot_aggregator__pb2.ProveReply.FromString,
             options,
             channel_credentials,
             insecure,

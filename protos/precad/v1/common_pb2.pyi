@@ -78,3 +78,21 @@ class Binding(_message.Message):
     digest_a: bytes
     digest_b: bytes
     def __init__(self, protocol_version: _Optional[str] = ..., task: _Optional[str] = ..., round: _Optional[int] = ..., client: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., model_digest: _Optional[bytes] = ..., dim: _Optional[int] = ..., mode: _Optional[str] = ..., digest_a: _Optional[bytes] = ..., digest_b: _Optional[bytes] = ...) -> None: ...
+
+class ProofBinding(_message.Message):
+    __slots__ = ("protocol_version", "task", "round", "client", "binding_digest", "challenge", "proof_digest")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    BINDING_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: str
+    task: str
+    round: int
+    client: str
+    binding_digest: bytes
+    challenge: bytes
+    proof_digest: bytes
+    def __init__(self, protocol_version: _Optional[str] = ..., task: _Optional[str] = ..., round: _Optional[int] = ..., client: _Optional[str] = ..., binding_digest: _Optional[bytes] = ..., challenge: _Optional[bytes] = ..., proof_digest: _Optional[bytes] = ...) -> None: ...

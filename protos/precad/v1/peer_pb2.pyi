@@ -19,21 +19,27 @@ class PeerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ...) -> None: ...
 
 class Closed(_message.Message):
-    __slots__ = ("round",)
+    __slots__ = ("round", "phase")
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     round: int
-    def __init__(self, round: _Optional[int] = ...) -> None: ...
+    phase: int
+    def __init__(self, round: _Optional[int] = ..., phase: _Optional[int] = ...) -> None: ...
 
 class Relay(_message.Message):
-    __slots__ = ("round", "client", "data", "last", "statement")
+    __slots__ = ("round", "client", "data", "last", "statement", "digest", "phase")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     round: int
     client: str
     data: bytes
     last: bool
     statement: bytes
-    def __init__(self, round: _Optional[int] = ..., client: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., statement: _Optional[bytes] = ...) -> None: ...
+    digest: bytes
+    phase: int
+    def __init__(self, round: _Optional[int] = ..., client: _Optional[str] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., statement: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., phase: _Optional[int] = ...) -> None: ...

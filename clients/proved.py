@@ -1,0 +1,116 @@
+"""A round of mode `proved` at its client: one upload to the slot's holder, then one proof, for both servers' challenge.
+
+The rules are `precad.mpc.proved.client`'s: C0 in `agree`, C1, C2 and C4 in `OpenUpload`, C3 in the masks and salts that
+are drawn from the operating system, and in `precad.clients.upload_limit`. Nothing of an upload outlives its round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TypeAlias
+
+from precad.clients.errors import ProtocolError
+from precad.clients.training.conduct import Conduct
+from precad.mpc.errors import ProofRefusedError
+from precad.mpc.prg import Label, Seed
+from precad.mpc.proved import client as rules
+from precad.mpc.proved.client import Invitation, OpenUpload, make_upload
+from precad.mpc.proved.shares import payload_pieces
+from precad.mpc.proved.submission import Binding, ProofBinding, Submission, holder_of
+from precad.mpc.ring import RingArray
+from precad.mpc.sharing import Party
+from precad.protos.messages import convert, proved
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.protos.task.task import Task
+
+Proof: TypeAlias = tuple[Submission, bytes]
+"""Binding, statement and salt of a proof, and its payload."""
+
+
+def _value_of(message: aggregator_pb2.Invitation) -> Invitation:
+    return Invitation(
+        task=message.task,
+        round=message.round,
+        slot=message.slot,
+        dim=message.dim,
+        model_digest=message.model_digest,
+        n_committed=message.n_committed,
+        share_seed=message.mask_seed,
+    )
+
+
+def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, task: Task) -> tuple[Invitation, Seed]:
+    """Return what both servers say of a round, and the share seed, which the seeded server alone gives (C0).
+
+    Raises ProtocolError when they, or our own task, say different things; nothing is sent in the round then.
+    """
+    both = (_value_of(from_a), _value_of(from_b))
+    try:
+        seed = rules.agree(both, task.dim)
+    except ProofRefusedError as error:
+        raise ProtocolError(str(error)) from None
+    if from_a.n_committed >= task.rounds:
+        raise ProtocolError(f"n_committed: expected fewer than {task.rounds}, the servers say {from_a.n_committed}")
+    if from_a.slot >= len(task.clients):
+        raise ProtocolError(f"slot: expected fewer than {len(task.clients)}, the servers say {from_a.slot}")
+    return both[0], seed
+
+
+class RoundUpload:
+    """One client's upload, and its proof, in one round."""
+
+    def __init__(
+        self, encoded: RingArray, invitation: Invitation, seed: Seed, *, task: Task, client: str, conduct: Conduct
+    ) -> None:
+        """Share the vector, (d,). Nothing is sent yet."""
+        self.round = invitation.round
+        self.holder: Party = holder_of(invitation.slot)
+        self._encoded, self._seed = encoded, seed
+        self._label = Label(invitation.task, invitation.round, str(invitation.slot))
+        blank = Binding(
+            task=invitation.task,
+            round=invitation.round,
+            client=client,
+            config_digest=task.digest(),
+            model_digest=invitation.model_digest,
+            dim=task.dim,
+            payload_digest=b"",
+        )
+        self._submission = make_upload(encoded, blank, seed, self._label)
+        binding = self._submission.binding
+        assert isinstance(binding, Binding)  # `make_upload` fills in ours
+        self._binding = binding
+        sizes = task.proof_sizes
+        self._open = OpenUpload(encoded, sizes, binding, seed, invitation.slot, prove_with=conduct.prove)
+
+    async def parts(self) -> AsyncIterator[aggregator_pb2.SubmitPart]:
+        """Yield the messages to the holder, the same bytes whenever they are asked for (C1)."""
+        binding, is_first = proved.binding_message(self._binding), True
+        for piece in payload_pieces(self._encoded, self._seed, self._label):
+            chunk = common_pb2.Chunk(data=piece)
+            if is_first:
+                sent = self._submission
+                yield aggregator_pb2.SubmitPart(binding=binding, statement=sent.statement, salt=sent.salt, chunk=chunk)
+            else:
+                yield aggregator_pb2.SubmitPart(chunk=chunk)
+            is_first = False
+
+    def hear(self, server: Party, challenge: bytes) -> Proof | None:
+        """Take one server's challenge; return the proof once both have sent the same one (C2)."""
+        return self._open.hear(server, challenge)
+
+
+async def proof_parts(proof: Proof) -> AsyncIterator[aggregator_pb2.ProvePart]:
+    """Yield the messages of a proof, the same bytes whenever they are asked for (C1)."""
+    submission, payload = proof
+    binding = submission.binding
+    assert isinstance(binding, ProofBinding)  # `OpenUpload` made it
+    first, *others = convert.growing_pieces(payload)
+    yield aggregator_pb2.ProvePart(
+        binding=proved.proof_binding_message(binding),
+        statement=submission.statement,
+        salt=submission.salt,
+        chunk=common_pb2.Chunk(data=first),
+    )
+    for piece in others:
+        yield aggregator_pb2.ProvePart(chunk=common_pb2.Chunk(data=piece))

@@ -1,0 +1,123 @@
+"""Fields of a task of mode `proved`, and what such a task must fulfil, each error naming the field.
+
+The other modes' canonical text has none of these fields, and that of mode `proved` none of a dealer's (`proved.md`,
+sections 8, 10 and 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from precad.mpc.errors import ParameterError
+
+if TYPE_CHECKING:
+    from precad.mpc.proved.sizes import ProofSizes
+    from precad.protos.task.algorithms import AlgorithmRules
+
+MODE: Final = "proved"
+PROTOCOL_VERSION: Final = "precad/v2"
+OF_A_DEALER: Final = ("gate", "batches_ahead", "accept_weak_wire_form")
+"""Fields that say nothing in this mode."""
+MOST_UPLOADS_PER_MODEL: Final = 3
+"""m of the theorem."""
+
+
+class ProvedFields(BaseModel):
+    """A part of `precad.protos.task.task.Task`."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    proof_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    """Mode `proved`: how long a round waits for proofs, once its uploads are locked."""
+    servers_follow_protocol: bool = False
+    """Mode `proved`, algorithms distributed-dp and non-private: must be said there, as no noise of an honest server or
+    client stands between one update and a server that deviates."""
+
+
+PROVED_FIELDS: Final = tuple(ProvedFields.model_fields)
+
+
+class _Proved(Protocol):
+    """What the conditions are about."""
+
+    delta: float
+    rounds: int
+
+    @property
+    def clients(self) -> Collection[str]: ...
+
+    @property
+    def rules(self) -> AlgorithmRules: ...
+
+    @property
+    def servers_follow_protocol(self) -> bool: ...
+
+    @property
+    def proof_sizes(self) -> ProofSizes: ...
+
+    @property
+    def noise_std_on_grid(self) -> float: ...
+
+    @property
+    def most_draws(self) -> int: ...
+
+
+def with_largest_frac_bits(section: Any) -> Any:
+    """Return a section of mode `proved` with the most fractional bits that its bound allows, where it names none.
+
+    Fewer cost accuracy: a record's sensitivity grows by sqrt(d) 2^-f. Raises ValueError where the bound allows none.
+    """
+    if not isinstance(section, Mapping) or section.get("mode") != MODE or "frac_bits" in section:
+        return section
+    clip = section.get("client_clip")
+    if isinstance(clip, bool) or not isinstance(clip, int | float) or not 0 < clip < float("inf"):
+        return section  # refused by its own field
+    from precad.mpc.proved.sizes import largest_frac_bits
+
+    try:
+        return {**section, "frac_bits": largest_frac_bits(clip)}
+    except ParameterError as error:
+        raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
+
+
+def refuse_proved_fields(mode: str, given: Collection[str]) -> None:
+    """Refuse fields of mode `proved` in another, and those of a dealer in mode `proved`. Raises ValueError."""
+    if mode == MODE:
+        for name in OF_A_DEALER:
+            if name in given:
+                raise ValueError(f"{name}: expected none in mode 'proved', which has no dealer, found a value")
+        return
+    for name in PROVED_FIELDS:
+        if name in given:
+            raise ValueError(f"{name} is of mode 'proved' only, found mode {mode!r}")
+
+
+def refuse_proved(task: _Proved) -> None:
+    """Refuse a task of mode `proved` that its theorems do not cover. Raises ValueError."""
+    from precad.mpc.proved.sizes import check_round
+
+    try:
+        _ = task.proof_sizes
+        check_round(len(task.clients), task.noise_std_on_grid)
+    except ParameterError as error:
+        raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
+    needs_word = task.rules.clients_share_noise or not task.rules.is_private
+    if needs_word and not task.servers_follow_protocol:
+        raise ValueError(
+            f"servers_follow_protocol: expected true with algorithm {task.rules.name!r} in mode 'proved': a server "
+            "that deviates may open the sum of one client's update there (docs/explanation/proved.md), found false"
+        )
+    if task.servers_follow_protocol and not needs_word:
+        raise ValueError(
+            f"servers_follow_protocol: expected none with algorithm {task.rules.name!r}, whose statement needs no "
+            "such word, found true"
+        )
+    least = 2 * MOST_UPLOADS_PER_MODEL * (task.most_draws + 1) * (2.0**-40 + 2.0**-65)
+    if task.rules.is_private and task.delta <= least:
+        raise ValueError(
+            f"delta: expected more than {least:.3g}, which the mode itself may cost in {task.most_draws} rounds, "
+            f"found {task.delta:g}"
+        )

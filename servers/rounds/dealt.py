@@ -1,0 +1,210 @@
+"""A round of the modes `masked` and `shares`: a dealer's tuples, gates, and a masked equality for each client."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import structlog
+
+from precad.mpc import validation
+from precad.mpc.errors import VerdictsDifferError
+from precad.mpc.gate import top_bits
+from precad.mpc.local.step import Words
+from precad.mpc.opening import open_in_place
+from precad.mpc.parameters import Mode
+from precad.mpc.prg import Seed
+from precad.mpc.proved.field import FieldArray
+from precad.mpc.ring import RingArray
+from precad.mpc.tuples.held import BatchShape, ServerTuples
+from precad.protos.messages import convert
+from precad.protos.precad.v1 import aggregator_pb2
+from precad.servers.rounds.form import Form, Ground
+from precad.servers.rounds.intake import Intake
+from precad.servers.rounds.relayed import RelayedUploads
+from precad.servers.rounds.states import Charged, Collecting, Locked, Validated
+from precad.servers.rounds.uploads import Payload
+
+log = structlog.get_logger(__name__)
+
+
+class DealtForm(Form):
+    """Its rounds may be drawn ahead, so that nobody waits for the dealer."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground, self.task = ground, ground.task
+        self._link, self._tuples, self._sessions = ground.links.peer, ground.links.tuples, ground.links.sessions
+        self._intake: Intake | None = None
+        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, self.task.dim)
+        self._relayed = RelayedUploads(ground.capacity.spool, vector_bytes, self._take_relay)
+        self._link.on_relay = self._relayed.take
+        self.ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
+        """Clients, and the request for their tuples, of rounds that are to come."""
+
+    @property
+    def round(self) -> int | None:
+        """See `Form.round`."""
+        return None if self._intake is None else self._intake.round
+
+    async def select(self, t: int) -> Collecting:
+        """See `Form.select`; both may have happened while an earlier round waited for its clients."""
+        if t not in self.ahead:
+            await self._draw(t)
+        chosen, dealing = self.ahead.pop(t)
+        tuples = await dealing
+        intake = self._open_intake(t, chosen)
+        return Collecting(t, tuple(chosen), tuples, intake, self._ground.state.model.as_bytes)
+
+    async def _draw(self, t: int) -> None:
+        """The clients of round t, and a request for their tuples that nobody waits for yet."""
+        coin = await self._ground.selection_coin(t)
+        chosen = self._ground.chosen(coin, t)
+        dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
+        dealing.add_done_callback(_look_at)
+        self.ahead[t] = chosen, dealing
+
+    async def _draw_ahead(self, t: int) -> None:
+        """After the invitations of round t, so in the same place of both servers' steps. Who is drawn depends on no
+        round's outcome, and whether a round takes place depends on nobody who was drawn."""
+        n_left = self.task.rounds - self._ground.state.n_committed - 1
+        for coming in range(t + 1, t + min(self.task.draws_ahead, n_left) + 1):
+            if coming not in self.ahead:
+                await self._draw(coming)
+
+    def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
+        gate, bound = self._ground.compute.gate, self.task.norm_bound
+        assert gate is not None  # of every mode but `proved`
+        blocks = top_bits.blocks(gate, len(chosen), bound.low_bits)
+        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), self.task.dim, blocks)
+
+    def _open_intake(self, t: int, chosen: list[str]) -> Intake:
+        relays = self._link.party == 0 and self.task.wire_mode is Mode.MASKED
+        self._intake = Intake(
+            task=self.task,
+            task_id=self._ground.state.store.task_id,
+            party=self._link.party,
+            round=t,
+            chosen=chosen,
+            model_digest=self._ground.state.model.digest,
+            capacity=self._ground.capacity,
+            relay=self._link.relay if relays else None,
+        )
+        return self._intake
+
+    def _take_relay(self, t: int, client: str, payload: Payload, statement: bytes) -> None:
+        """A masked upload from server A. Nobody can have made it who did not have our invitation, so a round that is
+        not open has none."""
+        if self._intake is None:
+            payload.discard()
+        else:
+            self._intake.relay(t, client, payload, statement)
+
+    async def invite(self, state: Collecting) -> frozenset[str]:
+        """See `Form.invite`. Their tuples are burnt before."""
+        tuples, intake = _tuples_of(state), _intake_of(state)
+        invited, seeds = self._sessions.connected.intersection(state.chosen), dict[str, Seed]()
+        if self.task.wire_mode is Mode.MASKED:
+            seeds = await asyncio.to_thread(tuples.hand_out_mask_seeds, sorted(invited))
+            invited &= self._sessions.connected  # who has hung up meanwhile wastes a tuple
+            if self._link.party == 1:
+                intake.await_relays({client: seeds[client] for client in invited})
+        for client in invited:
+            invitation = self._invitation(tuples, client, seeds.get(client))
+            self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
+        await self._draw_ahead(state.round)
+        return invited
+
+    def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
+        return aggregator_pb2.Invitation(
+            task=self._ground.state.store.task_id,
+            round=tuples.shape.round,
+            slot=tuples.shape.slot_of(client),
+            dim=self.task.dim,
+            model_digest=self._ground.state.model.digest,
+            deadline_s=self.task.submit_timeout_s,
+            mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
+            n_committed=self._ground.state.n_committed,
+            peer_mask_seed_digest=b"" if mask_seed is None else tuples.peer_mask_seed_digest(client),
+        )
+
+    async def lock(self, state: Collecting) -> Locked:
+        """See `Form.lock`."""
+        tuples, ground = _tuples_of(state), self._ground
+        bindings, coin = state.intake.close(), ground.compute.randomness.coin
+        lock = await ground.in_mpc_thread(validation.lock, bindings, tuples.shape, ground.channel(state.round), coin)
+        return Locked(state.round, state.chosen, tuples, lock, state.intake)
+
+    async def validate(self, state: Charged) -> Validated:
+        """See `Form.validate`."""
+        checked = await self._ground.in_mpc_thread(self._validate, state)
+        await self._link.flush()  # a relay that was too late for the lock is read to its end all the same
+        return Validated(state.round, state.chosen, checked.accepted, checked.rejected, checked.accepted_share_sum)
+
+    def _validate(self, state: Charged) -> validation.Validated:
+        channel, tuples = self._ground.channel(state.round), _tuples_of(state)
+        active, intake, compute = state.lock.active, _intake_of(state), self._ground.compute
+        assert compute.gate is not None  # of every mode but `proved`
+        uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
+        if self.task.wire_mode is Mode.MASKED:
+            revealed = validation.reveal(state.lock, uploads, tuples, channel)
+        else:
+            rooms = {client: intake.room(client) for client in active}
+            revealed = validation.reveal_and_open(state.lock, uploads, tuples, channel, rooms)
+        checked = validation.validate(revealed, tuples, self.task.norm_bound, compute.gate, channel, compute.engine)
+        try:
+            validation.compare_verdicts(checked, channel)
+        except VerdictsDifferError as error:
+            log.error("round.verdicts_differ", round=state.round, clients=list(error.clients))
+            raise
+        return checked
+
+    def release(self, share_sum: RingArray | FieldArray, n_accepted: int) -> RingArray:
+        """See `Form.release`. Words modulo 2^64."""
+        share: RingArray = share_sum.view(np.int64)
+        if not self.task.may_release(n_accepted):
+            share[:] = 0
+        if self.task.noise_std_on_grid > 0:
+            share += self._ground.compute.randomness.noise(self.task.noise_std_on_grid, self.task.dim)
+        return share
+
+    def open(self, t: int, noisy_share: RingArray | FieldArray) -> RingArray:
+        """See `Form.open`."""
+        share: RingArray = noisy_share.view(np.int64)
+        open_in_place(share, "noisy sum", self._ground.channel(t))
+        return share
+
+    def forget(self) -> None:
+        """See `Form.forget`."""
+        if self._intake is not None:
+            self._intake.forget()
+        self._intake = None
+
+    def give_up(self) -> None:
+        """See `Form.give_up`."""
+        if self._intake is not None:
+            self._intake.close()
+            self._ground.compute.thread.submit(self._intake.forget)  # after the step that may still read them
+        self._intake = None
+
+    def close(self) -> None:
+        """See `Form.close`."""
+        for _, dealing in self.ahead.values():
+            dealing.cancel()
+        self.ahead.clear()
+        self._relayed.close()
+
+
+def _tuples_of(state: Collecting | Charged) -> ServerTuples:
+    assert isinstance(state.held, ServerTuples)  # `select` put them there
+    return state.held
+
+
+def _intake_of(state: Collecting | Charged) -> Intake:
+    assert isinstance(state.intake, Intake)  # `select` opened it
+    return state.intake
+
+
+def _look_at(task: asyncio.Task[ServerTuples]) -> None:
+    """Its error, if any, is for whoever needs the batch; when nobody does, it is not reported as forgotten."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,246 @@
+"""A round of mode `proved`: clients prove their norms, and no vector passes between the servers before the noisy sum.
+
+A server shows its coin once the peer's lock is here (rule S1). Clients answer the challenge. A round is charged before
+`validation/proofs`, from which on the peer may learn a verdict. The points are drawn when no proof can change any more,
+and each proof is opened once (S3). The steps are those of `proved.md`, sections 5 to 7 and 11.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import replace
+
+import numpy as np
+
+from precad.mpc import joint_coin, validation
+from precad.mpc.channel import Channel, exchange_alike
+from precad.mpc.errors import VerdictsDifferError
+from precad.mpc.joint_coin import COIN_BYTES
+from precad.mpc.prg import Seed
+from precad.mpc.proved import opening
+from precad.mpc.proved.check import ProofCheck
+from precad.mpc.proved.field import FieldArray
+from precad.mpc.proved.query import PROOFS_STEP, Query, admissible_points, prepare, query_elements, query_seed
+from precad.mpc.proved.submission import DIGEST_BYTES, Binding, Relay, ShareSeeds, seeded_of, slot_labels
+from precad.mpc.proved.verifier import VERIFIER_STEP, message_pieces, read_message
+from precad.mpc.ring import RingArray
+from precad.protos.precad.v1 import aggregator_pb2
+from precad.servers.rounds.form import Form, Ground
+from precad.servers.rounds.proved_intake import PROOFS, Proofs, ProvedUploads
+from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Slots, Validated
+
+ACCEPTED_STEP = "validation/accepted"
+
+
+class ProvedForm(Form):
+    """One round at a time: nothing is drawn ahead."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground, self.task, self._sizes = ground, ground.task, ground.task.proof_sizes
+        self._link, self._sessions = ground.links.peer, ground.links.sessions
+        self._uploads: ProvedUploads | None = None
+        self._proofs: Proofs | None = None
+        self._link.on_word = self._take_word
+
+    @property
+    def round(self) -> int | None:
+        """See `Form.round`."""
+        return None if self._uploads is None else self._uploads.round
+
+    def _take_word(self, phase: int, relay: Relay) -> None:
+        """A relay of a phase that is not open here changes nothing."""
+        intake = self._proofs if phase == PROOFS else self._uploads
+        if intake is not None:
+            intake.relay(relay)
+
+    async def select(self, t: int) -> Collecting:
+        """See `Form.select`. Slots are random labels, so that one says nothing of who else was drawn."""
+        ground, label = self._ground, self._ground.label(t)
+        coin = await ground.selection_coin(t)
+        chosen = ground.chosen(coin, t)
+        of_client = slot_labels(coin, label, len(self.task.clients), chosen)
+        slots = Slots(of_client, ShareSeeds(ground.party))
+        self._uploads = ProvedUploads(
+            label=label,
+            party=ground.party,
+            slots=of_client,
+            sizes=self._sizes,
+            seeds=slots.seeds,
+            bind=self._binder(t),
+            timeout_s=self.task.submit_timeout_s,
+            capacity=ground.capacity,
+            tell=self._link.tell,
+        )
+        return Collecting(t, tuple(chosen), slots, self._uploads, ground.state.model.as_bytes)
+
+    def _binder(self, t: int) -> _Binder:
+        state = self._ground.state
+        return _Binder(
+            Binding(
+                task=state.store.task_id,
+                round=t,
+                client="",
+                config_digest=self.task.digest(),
+                model_digest=state.model.digest,
+                dim=self.task.dim,
+                payload_digest=b"",
+            )
+        )
+
+    async def invite(self, state: Collecting) -> frozenset[str]:
+        """See `Form.invite`. A share seed is drawn as it is given, and is given once (S0)."""
+        slots = _slots_of(state)
+        invited = self._sessions.connected.intersection(state.chosen)
+        for client in sorted(invited):
+            slot = slots.of_client[client]
+            seed = slots.seeds.give(slot).reveal() if seeded_of(slot) == self._ground.party else b""
+            invitation = aggregator_pb2.Invitation(
+                task=self._ground.state.store.task_id,
+                round=state.round,
+                slot=slot,
+                dim=self.task.dim,
+                model_digest=self._ground.state.model.digest,
+                deadline_s=self.task.submit_timeout_s,
+                mask_seed=seed,
+                n_committed=self._ground.state.n_committed,
+            )
+            self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
+        return invited
+
+    async def lock(self, state: Collecting) -> Locked:
+        """See `Form.lock`."""
+        ground, slots = self._ground, _slots_of(state)
+        bindings, coin = state.intake.close(), ground.compute.randomness.coin
+        label, channel = ground.label(state.round), ground.channel(state.round)
+        lock = await ground.in_mpc_thread(validation.lock_list, bindings, label, slots.clients, channel, coin)
+        return Locked(state.round, state.chosen, slots, lock, state.intake)
+
+    async def challenge(self, state: Locked) -> Proving:
+        """See `Form.challenge`. The peer's lock is here; its coin must fit its commitment (S1)."""
+        ground, slots, lock, uploads = self._ground, _slots_of(state), state.lock, self._uploads
+        assert uploads is not None  # `select` opened it
+        channel, label = ground.channel(state.round), ground.label(state.round)
+        seed: Seed = await ground.in_mpc_thread(
+            joint_coin.reveal, lock.coin, lock.peers_commitment, lock.transcript, channel
+        )
+        check = ProofCheck(ground.party, label, self._sizes, seed, uploads.locked(lock.active))
+        self._proofs = Proofs(
+            label=label,
+            party=ground.party,
+            slots={client: slots.of_client[client] for client in lock.active},
+            sizes=self._sizes,
+            check=check,
+            timeout_s=self.task.proof_timeout_s,
+            capacity=ground.capacity,
+            tell=self._link.tell,
+        )
+        self._send_challenge(state.round, seed, lock.active)
+        return Proving(state.round, state.chosen, slots, lock, uploads, self._proofs, check)
+
+    def _send_challenge(self, t: int, seed: Seed, active: tuple[str, ...]) -> None:
+        challenge = aggregator_pb2.Challenge(round=t, challenge=seed.reveal(), deadline_s=self.task.proof_timeout_s)
+        for client in self._sessions.connected.intersection(active):
+            self._sessions.send(client, aggregator_pb2.ClientEvent(challenge=challenge))
+
+    async def await_proofs(self, state: Proving) -> None:
+        """See `Form.await_proofs`. Who hangs up between upload and proof is not awaited, and not active."""
+        for client in set(state.lock.active) - self._sessions.connected:
+            state.proofs.left(client)
+        await state.proofs.wait(invited=state.lock.active, peer_locked=self._link.closed_by_peer(state.round, PROOFS))
+        self._link.close_round(state.round, PROOFS)
+        state.proofs.close()
+
+    async def validate(self, state: Charged) -> Validated:
+        """See `Form.validate`."""
+        verdicts, share_sum = await self._ground.in_mpc_thread(self._validate, state)
+        of_client = _slots_of(state).of_client
+        accepted, rejected = (
+            tuple(client for client in state.chosen if verdicts.get(of_client[client]) is is_valid)
+            for is_valid in (True, False)
+        )
+        await self._link.flush()
+        return Validated(state.round, state.chosen, accepted, rejected, share_sum)
+
+    def _validate(self, state: Charged) -> tuple[dict[int, bool], FieldArray]:
+        """Return the verdicts of the proved slots, and the share of the sum of the valid, (d,)."""
+        channel, check = self._ground.channel(state.round), state.check
+        assert check is not None  # `challenge` made it
+        proved, query = self._query(state, check, channel)
+        verdicts, share_sum = dict[int, bool](), np.zeros(self.task.dim, dtype=np.uint64)
+        if query is not None:
+            opened = check.open(proved, query, self._ground.compute.engine)
+            received = channel.exchange_pieces(VERIFIER_STEP, message_pieces(list(opened.values())))
+            theirs = read_message(received, len(opened), self._sizes)
+            verdicts = check.verdicts(dict(zip(opened, theirs, strict=True)))
+            share_sum = check.accepted_sum(verdicts)
+        self._compare(verdicts, _slots_of(state), channel)
+        return verdicts, share_sum
+
+    def _query(self, state: Charged, check: ProofCheck, channel: Channel) -> tuple[dict[int, bytes], Query | None]:
+        """Exchange `validation/proofs`. Return the proved slots, and the round's two points where there are any."""
+        ours, coin = check.close(), self._ground.compute.randomness.coin(COIN_BYTES)
+        if not state.lock.active:
+            return {}, None
+        received = exchange_alike(channel, PROOFS_STEP, coin + b"".join(ours))
+        body = received[COIN_BYTES:]
+        proved = check.proved([body[i : i + DIGEST_BYTES] for i in range(0, len(body), DIGEST_BYTES)])
+        if not proved:
+            return {}, None
+        theirs = received[:COIN_BYTES]
+        coins = (coin, theirs) if self._ground.party == 0 else (theirs, coin)
+        label = self._ground.label(state.round)
+        seed = query_seed(label, coins, [proved[slot] for slot in sorted(proved)])
+        return proved, prepare(admissible_points(query_elements(seed, label), self._sizes), self._sizes)
+
+    def _compare(self, verdicts: dict[int, bool], slots: Slots, channel: Channel) -> None:
+        """End the task where the servers hold different verdicts, before anything is released."""
+        said = bytes(verdicts.get(slots.of_client[client], False) for client in slots.clients)
+        ours = joint_coin.digest(b"accepted", said)
+        if not hmac.compare_digest(ours, exchange_alike(channel, ACCEPTED_STEP, ours)):
+            raise VerdictsDifferError(())
+
+    def release(self, share_sum: RingArray | FieldArray, n_accepted: int) -> FieldArray:
+        """See `Form.release`. Elements."""
+        share: FieldArray = share_sum.view(np.uint64)
+        if not self.task.may_release(n_accepted):
+            share[:] = 0
+        if self.task.noise_std_on_grid > 0:
+            opening.add_noise(share, self._ground.compute.randomness.noise(self.task.noise_std_on_grid, self.task.dim))
+        return share
+
+    def open(self, t: int, noisy_share: RingArray | FieldArray) -> RingArray:
+        """See `Form.open`."""
+        return opening.open_in_place(noisy_share.view(np.uint64), "noisy sum", self._ground.channel(t))
+
+    def forget(self) -> None:
+        """See `Form.forget`."""
+        for intake in (self._uploads, self._proofs):
+            if intake is not None:
+                intake.forget()
+        self._uploads = self._proofs = None
+
+    def give_up(self) -> None:
+        """See `Form.give_up`."""
+        for intake in (self._uploads, self._proofs):
+            if intake is not None:
+                intake.close()
+                self._ground.compute.thread.submit(intake.forget)  # after the step that may still read them
+        self._uploads = self._proofs = None
+
+    def close(self) -> None:
+        """See `Form.close`. Nothing is fetched ahead."""
+
+
+class _Binder:
+    """Makes the binding of a client's upload, of this server's own task, round and model."""
+
+    def __init__(self, blank: Binding) -> None:
+        self._blank = blank
+
+    def __call__(self, client: str, payload_digest: bytes) -> Binding:
+        return replace(self._blank, client=client, payload_digest=payload_digest)
+
+
+def _slots_of(state: Collecting | Locked | Charged) -> Slots:
+    assert isinstance(state.held, Slots)  # `select` put them there
+    return state.held
