@@ -27,6 +27,7 @@ from precad.mpc.joint_coin import CoinShare
 from precad.mpc.tuples.dealt import deal
 from precad.protos.tls.identity import Role
 from precad.servers import dealer as dealer_module
+from precad.servers.rounds.dealt import DealtForm
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.store import audit_log
 from precad.servers.store import state as task_state_module
@@ -218,14 +219,14 @@ def a_number_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_update_twice(patch: pytest.MonkeyPatch) -> None:
-    release = RoundRunner._release
-    patch.setattr(RoundRunner, "_release", lambda self, share_sum, n: release(self, 2 * share_sum, n))
+    release = DealtForm.release
+    patch.setattr(DealtForm, "release", lambda self, share_sum, n: release(self, 2 * share_sum, n))
 
 
 def an_update_lost(patch: pytest.MonkeyPatch) -> None:
     """Accepted, and not in the sum."""
-    release = RoundRunner._release
-    patch.setattr(RoundRunner, "_release", lambda self, share_sum, n: release(self, 0 * share_sum, n))
+    release = DealtForm.release
+    patch.setattr(DealtForm, "release", lambda self, share_sum, n: release(self, 0 * share_sum, n))
 
 
 def the_same_noise_again(patch: pytest.MonkeyPatch) -> None:

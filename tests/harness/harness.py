@@ -28,7 +28,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt, ServerTuples
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2
-from precad.protos.task.task import PROTOCOL_VERSION, Task
+from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import CHANNEL_OPTIONS, dial
@@ -224,7 +224,7 @@ class ServerInProcess:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A dealer and both aggregators, over real sockets with mutual TLS."""
+    """A dealer, where the mode has one, and both aggregators, over real sockets with mutual TLS."""
 
     task: Task
     pki: Pki
@@ -269,20 +269,23 @@ async def running(
     """Starts all three servers and, however the test ends, leaves none behind. changes: of both aggregators'
     configurations; own: of one's; dealer: of the dealer's."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
+    if task.is_proved:
+        changes["dealer_certificate"] = None
     a, b, dealer_address = free_addresses(3)
     aggregators = [
         Aggregator(
             party=party,
             task=task,
             config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes, **own(party)),
-            addresses=(b, dealer_address),
+            addresses=(b, None if task.is_proved else dealer_address),
             randomness=Randomness(coin=coins[party], noise=noises[party]),
             on_state=functools.partial(on_state, party),
         )
         for party in (0, 1)
     ]
     dealer_config = pki.dealer(listen=dealer_address, folder=folder, **(dealer or {}))
-    servers = (Dealer(task=task, config=dealer_config, randomness=Randomness(tuples=tuples)), *aggregators)
+    dealers = () if task.is_proved else (Dealer(task=task, config=dealer_config, randomness=Randomness(tuples=tuples)),)
+    servers = (*dealers, *aggregators)
     runs = [asyncio.create_task(server.run()) for server in servers]
     try:
         yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer_address, runs)
@@ -311,7 +314,8 @@ class LeashedClient:
 
     async def join(self) -> None:
         """Registers with both servers; tries again until they are up."""
-        hello = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=self._deployment.task.digest())
+        task = self._deployment.task
+        hello = common_pb2.Hello(protocol_version=task.protocol_version, config_digest=task.digest())
         for stub in self.stubs:
             stream = stub.Join(aggregator_pb2.JoinRequest(hello=hello), wait_for_ready=True)
             assert (await stream.read()).WhichOneof("event") == "welcome"

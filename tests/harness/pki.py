@@ -59,11 +59,10 @@ class Pki:
             listen=listen,
             **self._shown_and_trusted(own),
             peer_certificate=self.tls(other).certificate,
-            dealer_certificate=self.tls(Role.DEALER).certificate,
             initial_model=folder / "initial.npy",
             state_dir=folder / own,
             connect_timeout_s=60.0,
-            **{"reconnect_timeout_s": 0.0, **changes},
+            **{"dealer_certificate": self.tls(Role.DEALER).certificate, "reconnect_timeout_s": 0.0, **changes},
         )
 
     def dealer(self, *, listen: str, folder: Path, **changes: Any) -> DealerConfig:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
@@ -23,8 +23,11 @@ from precad.mpc.tuples.held import FIELD_PRIME, ServerTuples
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.links.lane import HEADER, _Incoming
-from precad.servers.rounds.equipment import Links
+from precad.servers.rounds.dealt import DealtForm
+from precad.servers.rounds.equipment import Compute, Links
+from precad.servers.rounds.form import Ground
 from precad.servers.rounds.round import RoundRunner
+from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.state import TaskState
 from precad.servers.task import run as task_run
 
@@ -110,19 +113,24 @@ class _Nothing:
     is_complete = True
 
 
-class DeviatingRunner(RoundRunner):
-    """Server B's rounds, with other channels for the steps of MPC, an offset on the norm's share, other mask seeds."""
+class DeviatingGround(Ground):
+    """Server B's, with other channels for the steps of MPC."""
 
-    wrap: Callable[[Channel], Channel] = staticmethod(lambda channel: channel)
+    wrap: ClassVar[Callable[[Channel], Channel]] = staticmethod(lambda channel: channel)
+
+    def channel(self, t: int) -> Channel:
+        return type(self).wrap(super().channel(t))
+
+
+class DeviatingForm(DealtForm):
+    """Server B's rounds, with an offset on the norm's share, and other mask seeds."""
+
     offset: Callable[[Sequence[str]], int | list[int]] = staticmethod(lambda active: 0)
     hands_out: Callable[[str, Seed], Seed] = staticmethod(lambda client, dealt: dealt)
 
     def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
         handed_out = None if mask_seed is None else type(self).hands_out(client, mask_seed)
         return super()._invitation(tuples, client, handed_out)
-
-    def _channel(self, t: int) -> Channel:
-        return type(self).wrap(super()._channel(t))
 
     def _validate(self, state: Any) -> validation.Validated:
         honest = validation.words_to_check
@@ -144,12 +152,17 @@ def deviating_b(
     hands_out: Callable[[str, Seed], Seed] = lambda client, dealt: dealt,
 ) -> Iterator[None]:
     """Within it, server B of a deployment in this process deviates so, and has no limits."""
-    ways = {"wrap": staticmethod(wrap), "offset": staticmethod(offset), "hands_out": staticmethod(hands_out)}
-    runner = type("Deviating", (DeviatingRunner,), ways)
+    ground = type("DeviatingGround", (DeviatingGround,), {"wrap": staticmethod(wrap)})
+    ways = {"offset": staticmethod(offset), "hands_out": staticmethod(hands_out)}
+    form = type("DeviatingForm", (DeviatingForm,), ways)
     honest_limit = TaskState.require_rounds_left
 
-    def made(state: TaskState, links: Links, *others: Any) -> RoundRunner:
-        return (runner if links.peer.party == 1 else RoundRunner)(state, links, *others)
+    def made(state: TaskState, links: Links, compute: Compute, capacity: Capacity, *others: Any) -> RoundRunner:
+        runner = RoundRunner(state, links, compute, capacity, *others)
+        if links.peer.party == 1:
+            runner._ground = ground(state, links, compute, capacity)
+            runner.form = form(runner._ground)
+        return runner
 
     def limit(state: TaskState) -> None:
         if Role.AGGREGATOR_B not in state.store.where:

@@ -30,8 +30,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.servers.door import servicers
-from precad.servers.rounds import intake as intake_module
-from precad.servers.rounds import uploads
+from precad.servers.rounds import receiving, uploads
 from tests.harness.harness import AGGREGATORS, Deployment, LeashedClient, Pki, asynchronous, running, small_task, until
 
 CLIENTS = ("alice", "bob", "mallory")
@@ -102,7 +101,7 @@ async def test_a_share_that_takes_long_to_upload_is_not_cut_off_by_the_seed_that
 ) -> None:
     """In the `shares` form A gets 16 bytes and B everything else. Everybody's line to B takes longer than B waits once
     A has closed the round: all count all the same, long before the deadline."""
-    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.1)
+    monkeypatch.setattr(receiving, "PEER_LOCKED_GRACE_S", 0.1)
 
     async def slowly(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
         async for part in parts_of(submission, server):
@@ -153,7 +152,7 @@ async def test_an_upload_that_is_cancelled_at_any_moment_ends_nothing(
 ) -> None:
     """A moment per round: before, between and after the chunks, and while server A checks and relays the vector. The
     upload counts as a whole or not at all, and everybody else's counts."""
-    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.1)
+    monkeypatch.setattr(receiving, "PEER_LOCKED_GRACE_S", 0.1)
     task = small_task(CLIENTS, dim=LARGE, rounds=len(MOMENTS))
     async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
         clients = await join_all(deployment)

@@ -34,7 +34,7 @@ from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer
 from precad.servers.errors import CallRefusedError
-from precad.servers.rounds import intake as intake_module
+from precad.servers.rounds import receiving
 from precad.servers.rounds.intake import Intake, Relay
 from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.sessions import Sessions
@@ -55,7 +55,7 @@ Parts = list[aggregator_pb2.SubmitPart]
 @pytest.fixture(scope="module", autouse=True)
 def _short_grace() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.01)
+        patch.setattr(receiving, "PEER_LOCKED_GRACE_S", 0.01)
         yield
 
 

@@ -24,7 +24,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
 from precad.servers.errors import NoRoomError, OverloadedError, RefusalReason, SubmissionRefusedError
-from precad.servers.rounds import intake as intake_module
+from precad.servers.rounds import receiving
 from precad.servers.rounds.intake import Intake, Relay
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
@@ -577,7 +577,7 @@ async def test_b_does_not_wait_long_for_relays_of_clients_that_have_left(monkeyp
 
     A round is not longer for it than for the others.
     """
-    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.2)
+    monkeypatch.setattr(receiving, "PEER_LOCKED_GRACE_S", 0.2)
     intake = open_at_b("alice", "bob")
     intake.left("bob")
     async with asyncio.TaskGroup() as tasks:
@@ -608,7 +608,7 @@ async def test_the_deadline_ends_the_wait_for_a_silent_client() -> None:
 async def test_a_locked_peer_leaves_a_moment_for_uploads_under_way(
     locked_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 0.2)
+    monkeypatch.setattr(receiving, "PEER_LOCKED_GRACE_S", 0.2)
     intake, peer_locked = open_intake(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(after(0.0 if locked_before else 0.05, peer_locked.set))
@@ -619,7 +619,7 @@ async def test_a_locked_peer_leaves_a_moment_for_uploads_under_way(
 
 @asynchronous
 async def test_a_locked_peer_does_not_move_the_deadline_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake_module, "PEER_LOCKED_GRACE_S", 30.0)
+    monkeypatch.setattr(receiving, "PEER_LOCKED_GRACE_S", 30.0)
     intake, peer_locked = open_intake(submit_timeout_s=0.1), asyncio.Event()
     peer_locked.set()
     assert await wait(intake, {"alice", "bob"}, peer_locked) < 2

@@ -153,7 +153,7 @@ async def test_batches_are_fetched_ahead_each_once(
             records = await asyncio.gather(*(server.runner.run_round(t) for server in servers))
             assert list(records[0].accepted) == list(records[0].chosen) == list(records[1].accepted)
             assert all(found == list(range(min(t + ahead, 3) + 1)) for found in asked.values())
-            assert all(len(server.runner._ahead) == min(ahead, 3 - t) for server in servers)
+            assert all(len(server.runner.form.ahead) == min(ahead, 3 - t) for server in servers)
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
@@ -178,7 +178,7 @@ async def test_a_batch_that_fails_ahead_ends_the_round_that_needs_it(
             with pytest.raises(PeerUnreachableError, match="the dealer is gone"):
                 await server.runner.run_round(1)
             server.runner.close()
-            assert not server.runner._ahead
+            assert not server.runner.form.ahead
 
 
 @pytest.mark.parametrize(

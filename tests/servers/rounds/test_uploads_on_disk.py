@@ -26,7 +26,7 @@ from precad.mpc.errors import MalformedMessageError
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.servers.errors import SetupError, StoreError
-from precad.servers.rounds import intake, memory
+from precad.servers.rounds import memory, receiving
 from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
 from precad.servers.store.folder import spool_path
@@ -234,7 +234,7 @@ async def test_a_full_disk_costs_one_upload_and_the_round_goes_on(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both whole servers, over TLS, all uploads in the file: there is room for two of three."""
-    monkeypatch.setattr(intake, "PEER_LOCKED_GRACE_S", 0.1)
+    monkeypatch.setattr(receiving, "PEER_LOCKED_GRACE_S", 0.1)
     pki = Pki.create(tmp_path / "pki", CLIENTS)
     task = small_task(CLIENTS, dim=LARGE, rounds=2, mode=mode)
     async with running(task, pki, tmp_path, noises=(no_noise, no_noise), max_upload_in_memory_mb=0) as deployment:
