@@ -1,6 +1,7 @@
 """One client's session with both servers.
 
 session   one client's side of a task
+proved    a round of mode `proved`: one upload, and one proof
 links     connections to both servers
 patience  when to ask a server again
 """

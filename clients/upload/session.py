@@ -22,7 +22,6 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from precad.clients import proved
 from precad.clients.errors import (
     ProtocolError,
     ServerBusyError,
@@ -32,6 +31,7 @@ from precad.clients.errors import (
 )
 from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
 from precad.clients.training.conduct import Conduct, Honest
+from precad.clients.upload import proved
 from precad.clients.upload.links import Links
 from precad.clients.upload.patience import Patience, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit

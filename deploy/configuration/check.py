@@ -64,14 +64,11 @@ def check(deployment: Deployment) -> dict[str, Any]:
     dealer = deployment.network.dealer
     if task.servers_follow_protocol:
         report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"
-    if deployment.aggregator.a is not None:
-        report["aggregator_a"] = _aggregator(
-            task, deployment.aggregator.a, Role.AGGREGATOR_A, Role.AGGREGATOR_B, dealer
-        )
-    if deployment.aggregator.b is not None:
-        report["aggregator_b"] = _aggregator(
-            task, deployment.aggregator.b, Role.AGGREGATOR_B, Role.AGGREGATOR_A, dealer
-        )
+    roles = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+    if (own := deployment.aggregator.a) is not None:
+        report["aggregator_a"] = _aggregator(task, own, roles, dealer)
+    if (own := deployment.aggregator.b) is not None:
+        report["aggregator_b"] = _aggregator(task, own, (roles[1], roles[0]), dealer)
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:

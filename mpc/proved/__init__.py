@@ -13,5 +13,6 @@ Modules:
     accumulators  where the pass adds up its tiles: on the processor or on a GPU
     sums          the pass over the uploads: rows, weighted sums of wires, and the sum of all shares
     verifier      what each server opens of its shares, and the verdict
+    opening       the noisy sum, from both servers' shares to integers
     check         one round's proofs at one server, from the lock to the accepted sum
 """

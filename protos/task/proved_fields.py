@@ -41,7 +41,7 @@ PROVED_FIELDS: Final = tuple(ProvedFields.model_fields)
 
 
 class _Proved(Protocol):
-    """What the conditions are about."""
+    """A task, as far as the conditions need it."""
 
     delta: float
     rounds: int

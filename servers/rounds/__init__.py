@@ -3,9 +3,14 @@
 Modules:
 
     round      Algorithm 1 at one aggregator: the state machine of one round, and the heart of the project
+    form       the seam between Algorithm 1 and a mode
+    dealt      the modes with a dealer: tuples, gates, equality
+    proved     mode `proved`: clients prove, nobody deals
     states     what each state of a round knows
     equipment  its links, what computes, and its randomness: handed down from the process to the round
-    intake     one round's uploads: what is accepted, what is refused and why
+    receiving  clients' bytes of one phase: who has a place, who is awaited, when it is over
+    intake     one round's uploads with a dealer: what is accepted, what is refused and why
+    proved_intake  uploads and proofs of mode `proved`, likewise
     relayed    what server A passes on of them, put together at B
     transfers  uploads and downloads under way: who gets a place, and who makes room
     uploads    where uploads lie: in memory while there is room, else in a file

@@ -1,4 +1,4 @@
-"""What a round of mode `proved` takes at one server: uploads until the lock, then proofs until the query.
+"""One round of mode `proved` at one server: it takes uploads until the lock, then proofs until the query.
 
 Each slot has a holder, which takes its bytes, and a seeded server, which hears of them by a relay without data. The
 seeded server makes the binding itself, and counts what was sent if and only if the client's statement fits. A relay of
@@ -55,7 +55,7 @@ class SlotIntake(Receiving):
 
     phase: int
     without_slot: RefusalReason
-    """What a client is told that has no slot in this phase."""
+    """The reason that a client without a slot in this phase is told."""
 
     def __init__(
         self,

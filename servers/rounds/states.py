@@ -40,7 +40,7 @@ class Slots:
 
 
 Held: TypeAlias = ServerTuples | Slots
-"""What a server keeps for a round's clients: a dealer's tuples, or in mode `proved` their slots and share seeds."""
+"""A dealer's tuples for a round's clients; in mode `proved`, their slots and share seeds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ def level(state: TaskState, meeting: Meeting) -> None:
     state.charge_as_well(theirs)
 
 
-def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_proved: bool, is_behind: bool = False) -> None:
+def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_proved: bool = False, is_behind: bool = False) -> None:
     """The vector that one server has, (d,), to the other, piece by piece; nothing in the other direction."""
     if is_proved:
         ours = (b"" for _ in opening.pieces(noisy_sum.size)) if is_behind else opening.pieces_of_sum(noisy_sum)

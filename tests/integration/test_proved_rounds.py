@@ -19,10 +19,10 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from precad.clients import proved
 from precad.clients.attacks.attack import Attack
 from precad.clients.errors import ProtocolError
 from precad.clients.training.conduct import Conduct, Honest
+from precad.clients.upload import proved
 from precad.clients.upload.session import ClientSession
 from precad.mpc import fixed_point
 from precad.mpc.errors import CommitmentError, MpcError

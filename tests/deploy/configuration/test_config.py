@@ -126,7 +126,7 @@ NAN, INF = float("nan"), float("inf")
         ("task.dim", 0, "greater than or equal to 1", "0"),
         ("task.dim", 17_179_869_200, "at most 17179869199", "17179869200"),
         ("task.name", "Über/alles", "match pattern", "Über/alles"),
-        ("task.mode", "plain", "'masked' or 'shares'", "'plain'"),
+        ("task.mode", "plain", "'masked', 'shares' or 'proved'", "'plain'"),
         ("task.gate", "none", "'crypten'", "'none'"),
         ("task.clients", {"a": 1}, "at least 2", "1"),
         ("task.clients", ["a", "b"], "dictionary", "a"),

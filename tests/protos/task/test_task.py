@@ -225,7 +225,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("dim", 0, "greater than or equal to 1"),
     ("dim", 2**35, "dim must be at most"),
     ("model_seed", -1, "greater than or equal to 0"),
-    ("mode", "plain", "'masked' or 'shares'"),
+    ("mode", "plain", "'masked', 'shares' or 'proved'"),
     ("accept_weak_wire_form", True, "is of mode 'shares' only, found mode 'masked'"),
     ("gate", "none", "'crypten' or 'native'"),
     ("batches_ahead", -1, "greater than or equal to 0"),

@@ -81,15 +81,29 @@ def test_charges_longer_than_all_rounds_need_are_refused() -> None:
         level_with(answer)
 
 
+@pytest.mark.parametrize("is_proved", [False, True])
 @pytest.mark.parametrize("is_behind", [True, False])
-def test_a_piece_of_the_noisy_sum_that_no_server_sends_is_refused(is_behind: bool) -> None:
+def test_a_piece_of_the_noisy_sum_that_no_server_sends_is_refused(is_behind: bool, is_proved: bool) -> None:
     """To the server behind, more than a piece; to the one ahead, anything."""
     ours, theirs = memory_pair()
     answer = bytes(PIECE_BYTES + 1 if is_behind else 1)
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: list(theirs.exchange_pieces("noisy sum", [answer])))
         with pytest.raises(MalformedMessageError, match="'noisy sum' takes at most"):
-            _swap_sum(ours, np.zeros(24, dtype=np.int64), is_behind=is_behind)
+            _swap_sum(ours, np.zeros(24, dtype=np.int64), is_proved=is_proved, is_behind=is_behind)
+
+
+def test_a_sum_of_mode_proved_travels_in_elements() -> None:
+    """To the server behind, in pieces of which none cuts an element; negative sums stay negative."""
+    ours, theirs = memory_pair()
+    noisy_sum = np.arange(-70_000, 70_000, dtype=np.int64) * 3
+    received = np.zeros_like(noisy_sum)
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(_swap_sum, theirs, noisy_sum, is_proved=True)
+        _swap_sum(ours, received, is_proved=True, is_behind=True)
+        sending.result()
+    np.testing.assert_array_equal(received, noisy_sum)
+    assert theirs.bytes_sent == 7 * noisy_sum.size
 
 
 def standing(**changed: Any) -> common_pb2.Hello:
