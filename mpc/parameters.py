@@ -1,6 +1,6 @@
 """The protocol's public constants and choices, without NumPy: whoever only reads a configuration waits for no array.
 
-The ring is Z_2^64 (`precad.mpc.ring`), its grid has f fractional bits (`precad.mpc.fixed_point`), and a submission has
+The ring is Z_2^64 (`precad.mpc.ring`), and its grid has f fractional bits (`precad.mpc.fixed_point`). A submission has
 one of two wire forms (`precad.mpc.sharing`), or comes with a proof (`precad.mpc.proved`).
 """
 

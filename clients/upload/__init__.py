@@ -1,7 +1,9 @@
 """One client's session with both servers.
 
-session   one client's side of a task
-proved    a round of mode `proved`: one upload, and one proof
-links     connections to both servers
-patience  when to ask a server again
+Modules:
+
+    session   one client's side of a task
+    proved    a round of mode `proved`: one upload, and one proof
+    links     connections to both servers
+    patience  when to ask a server again
 """

@@ -1,6 +1,8 @@
 """Messages to values and back.
 
-convert    messages to values of `mpc` and back; chunking
-proved     messages of mode `proved` to values and back
-undecoded  calls of which we decode the replies ourselves
+Modules:
+
+    convert    messages to values of `mpc` and back; chunking
+    proved     messages of mode `proved` to values and back
+    undecoded  calls of which we decode the replies ourselves
 """

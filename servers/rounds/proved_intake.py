@@ -4,8 +4,8 @@ Each slot has a holder, which takes its bytes, and a seeded server, which hears 
 seeded server makes the binding itself, and counts what was sent if and only if the client's statement fits. A relay of
 a slot that is held here changes nothing, and the first one of a slot decides (`proved.md`, rule S6).
 
-A holder refuses an element that is not below p while it takes it: a refusal after the lock would be known to one server
-only.
+A holder refuses an element that is not below p while it takes it. One server alone would know of a refusal after the
+lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Receiving clients' bytes of one phase of a round: who has a place, what is awaited, and when the phase is over.
 
-What a mode takes from whom, and what it checks, is in the subclasses: `precad.servers.rounds.intake` for the modes with
-a dealer, `precad.servers.rounds.proved_intake` for uploads and proofs of mode `proved`.
+Subclasses say what a mode takes from whom, and what it checks. `precad.servers.rounds.intake` is for the modes with a
+dealer, `precad.servers.rounds.proved_intake` for uploads and proofs of mode `proved`.
 
 A client has one try, unless its bytes were cut off to make room for others. A refused or broken upload leaves it out of
 this round, and nobody else.
