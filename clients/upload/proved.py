@@ -1,8 +1,8 @@
 """A round of mode `proved` at its client: one upload to the slot's holder, then one proof, for both servers' challenge.
 
-The rules are those of `precad.mpc.proved.client`: C0 is in `agree`, and C1, C2 and C4 are in `OpenUpload`. For C3, masks
-and salts come from the operating system, and `precad.clients.upload_limit` counts. Nothing of an upload outlives its
-round.
+The rules are those of `precad.mpc.proved.client`: C0 is in `agree`, and C1, C2 and C4 are in `OpenUpload`. For C3,
+masks and salts come from the operating system, and `precad.clients.upload_limit` counts. Nothing of an upload outlives
+its round.
 """
 
 from __future__ import annotations

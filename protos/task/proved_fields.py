@@ -33,8 +33,8 @@ class ProvedFields(BaseModel):
     proof_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     """Mode `proved`: how long a round waits for proofs, once its uploads are locked."""
     servers_follow_protocol: bool = False
-    """Mode `proved`: must be said with algorithms distributed-dp and non-private. There, no noise of an honest server or
-    client stands between one update and a server that deviates."""
+    """Mode `proved`: must be said with algorithms distributed-dp and non-private. There, no noise of an honest server
+    or client stands between one update and a server that deviates."""
 
 
 PROVED_FIELDS: Final = tuple(ProvedFields.model_fields)

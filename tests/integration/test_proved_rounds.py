@@ -1,6 +1,6 @@
 """Mode `proved` over real sockets: two servers and clients, no dealer, and what happens when somebody deviates.
 
-Failure means that a round of this mode makes another model than the reference round, or a vector that is too long is in
+Failure means that a round of this mode makes another model than the reference round. Or a vector that is too long is in
 the sum. Or a client or server sends more of a slot after its peer has broken a rule.
 """
 
