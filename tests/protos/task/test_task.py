@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from precad.protos.task.algorithms import OF_AN_ALGORITHM
 from precad.protos.task.learning import LEARNING_FIELDS
+from precad.protos.task.proved_fields import PROVED_FIELDS
 from precad.protos.task.record_fields import RECORD_FIELDS
 from precad.protos.task.server_step import SERVER_STEP_FIELDS
 from precad.protos.task.task import Task
@@ -93,7 +94,7 @@ OTHER_VALUES_BESIDE: dict[str, Any] = {
 
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
-    with_mode = {"accept_weak_wire_form"}  # and never without
+    with_mode = {"accept_weak_wire_form", *PROVED_FIELDS}  # and never without
     tried = OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | OTHER_VALUES_BESIDE.keys()
     assert tried | with_mode == Task.model_fields.keys()
     assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
@@ -138,7 +139,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
-    names = Task.model_fields.keys() - later - {"record_rates", *SERVER_STEP_FIELDS}
+    names = Task.model_fields.keys() - later - {"record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -231,6 +232,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("batches_ahead", -1, "greater than or equal to 0"),
     ("batches_ahead", 17, "less than or equal to 16"),
     ("submit_timeout_s", 0.0, "greater than 0"),
+    ("proof_timeout_s", 0.0, "greater than 0"),
+    ("servers_follow_protocol", "yes", "valid boolean"),
     ("registration_timeout_s", -1.0, "greater than 0"),
     ("min_clients", 0, "greater than or equal to 1"),
     ("min_clients", 4, "at most the 3 enrolled"),

@@ -1,0 +1,67 @@
+"""Tasks of mode `proved`: their text, their version, and the conditions that the mode's theorems need.
+
+Failure means: a task that the theorems do not cover is accepted, or the digest of a task of another mode has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from precad.mpc.proved.sizes import largest_frac_bits
+from precad.protos.task.task_fields import hello_to
+from tests.harness.harness import small_task
+
+
+def test_the_text_has_the_fields_of_the_mode_and_none_of_a_dealer() -> None:
+    task = small_task(mode="proved")
+    fields = json.loads(task.canonical())
+    assert (fields["mode"], fields["proof_timeout_s"], fields["lost_rounds"]) == ("proved", 60.0, 3)
+    assert not {"gate", "batches_ahead", "accept_weak_wire_form", "servers_follow_protocol"} & fields.keys()
+    assert task.digest() == hashlib.sha256(b"precad/v2\n" + task.canonical().encode()).digest()
+    assert (task.protocol_version, hello_to(task).protocol_version) == ("precad/v2", "precad/v2")
+    assert small_task(mode="proved", proof_timeout_s=61.0).digest() != task.digest()
+    assert small_task(mode="proved", lost_rounds=4).digest() != task.digest()
+    assert small_task(mode="proved", lost_rounds=3).digest() == task.digest()
+    assert (task.draws_ahead, small_task().draws_ahead) == (0, 1)
+
+
+@pytest.mark.parametrize("clip", [0.5, 1.0, 16.0, 1434.0])
+def test_frac_bits_are_the_most_that_the_bound_allows_where_none_are_named(clip: float) -> None:
+    task = small_task(mode="proved", client_clip=clip)
+    assert task.frac_bits == largest_frac_bits(clip)
+    assert clip * 2**task.frac_bits <= 5_876_432 < clip * 2 ** (task.frac_bits + 1)
+    assert small_task(mode="proved", client_clip=clip, frac_bits=12).frac_bits == 12
+    assert small_task(client_clip=clip).frac_bits == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mode": "proved", "gate": "native"}, "gate: expected none in mode 'proved'"),
+        ({"mode": "proved", "batches_ahead": 2}, "batches_ahead: expected none in mode 'proved'"),
+        ({"mode": "proved", "client_clip": 100.0, "frac_bits": 16}, "frac_bits: expected at most 15"),
+        ({"mode": "proved", "client_clip": 1e7}, "client_clip: expected at most 5876432"),
+        ({"mode": "proved", "dim": 2**30 + 1}, "dim"),
+        ({"mode": "proved", "delta": 1e-12}, "delta: expected more than"),
+        ({"mode": "proved", "servers_follow_protocol": True}, "servers_follow_protocol: expected none"),
+        (
+            {"mode": "proved", "algorithm": "non-private", "noise_multiplier": 0.0},
+            "servers_follow_protocol: expected true",
+        ),
+        ({"servers_follow_protocol": True}, "servers_follow_protocol is of mode 'proved' only"),
+        ({"proof_timeout_s": 5.0}, "proof_timeout_s is of mode 'proved' only"),
+    ],
+)
+def test_what_the_theorems_do_not_cover_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        small_task(**fields)
+
+
+def test_a_task_that_only_honest_servers_protect_needs_a_word_that_says_so() -> None:
+    task = small_task(mode="proved", algorithm="non-private", noise_multiplier=0.0, servers_follow_protocol=True)
+    assert json.loads(task.canonical())["servers_follow_protocol"] is True
