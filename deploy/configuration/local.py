@@ -194,10 +194,24 @@ def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | Non
 
 
 def require_enrolled_attackers(client: ClientConfig, task: Task) -> None:
-    """Raise ConfigError unless every client with an attack is one of the task's."""
-    for name in client.attacks:
+    """Raise ConfigError unless every client with an attack is one of the task's, and its mode has the attack."""
+    for name, kind in client.attacks.items():
         if name not in task.clients:
             raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
+        if task.is_proved and kind != "none" and _is_on_uploads(kind):
+            raise ConfigError(
+                f"client.attacks.{name}: expected an attack on records or updates in mode 'proved', found {kind!r}, "
+                "which works on uploads of the other modes"
+            )
+
+
+def _is_on_uploads(kind: str) -> bool:
+    """Return whether an attack works on uploads; False where this installation holds no attacks."""
+    try:
+        from precad.clients.attacks import ATTACKS
+    except ImportError:
+        return False  # which `conducts_of` refuses
+    return kind in ATTACKS and ATTACKS[kind].is_deployed_only
 
 
 def supply_model_dimension(task: dict[str, Any]) -> None:

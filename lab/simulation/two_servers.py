@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from precad.clients.errors import ArgumentError
 from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
@@ -68,6 +69,9 @@ class MpcServers:
     """Both servers' validation, as they run it. The randomness of the MPC is fresh: no result depends on it."""
 
     def __init__(self, task: Task) -> None:
+        """Raises ArgumentError for a task of mode `proved`, whose servers no simulation runs yet."""
+        if task.is_proved:
+            raise ArgumentError("simulation.servers: expected 'cleartext' with task.mode = 'proved', found 'mpc'")
         self._task, self._gate = task, make_gate(task.gate)
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:

@@ -1,0 +1,167 @@
+"""What one server takes in mode `proved`: who holds what, what a holder refuses, and what a relay may decide.
+
+Failure means: a refusal that one server alone would know of, or a peer that decides over a slot that is held here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.mpc.prg import Label, Seed
+from precad.mpc.proved import submission as rules
+from precad.mpc.proved.client import make_upload
+from precad.mpc.proved.field import P
+from precad.mpc.proved.shares import payload_pieces
+from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, Submission, relay_of
+from precad.protos.messages import proved
+from precad.servers.errors import RefusalReason, SubmissionRefusedError
+from precad.servers.rounds.proved_intake import ProvedUploads
+from tests.harness.harness import asynchronous, small_task
+from tests.harness.room import roomy
+
+TASK = small_task(("alice", "bob"), mode="proved", frac_bits=16)
+ROUND = Label("small-1", 3)
+SLOTS = {"alice": 0, "bob": 1}
+"""A holds alice's slot, and is seeded for bob's."""
+X = np.arange(TASK.dim, dtype=np.int64)
+
+
+class AtA:
+    """Server A's intake, what it told B, and what clients make for it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, Relay]] = []
+        self.seeds = ShareSeeds(0)
+        self.intake = ProvedUploads(
+            label=ROUND,
+            party=0,
+            slots=SLOTS,
+            sizes=TASK.proof_sizes,
+            seeds=self.seeds,
+            bind=self.bind,
+            timeout_s=1.0,
+            capacity=roomy(),
+            tell=lambda phase, relay: self.told.append((phase, relay)),
+        )
+
+    @staticmethod
+    def bind(client: str, digest: bytes) -> Binding:
+        return Binding(ROUND.task, ROUND.round, client, TASK.digest(), bytes(32), TASK.dim, digest)
+
+    def upload(self, client: str, seed: Seed) -> tuple[Submission, bytes]:
+        label = Label(ROUND.task, ROUND.round, str(SLOTS[client]))
+        return make_upload(X, self.bind(client, b""), seed, label), b"".join(payload_pieces(X, seed, label))
+
+    async def take(
+        self, client: str, sent: Submission, payload: bytes, changed: Mapping[str, Any] | None = None
+    ) -> None:
+        assert isinstance(sent.binding, Binding)
+        message = proved.binding_message(sent.binding)
+        for name, value in (changed or {}).items():
+            setattr(message, name, value)
+        async with self.intake.upload(client) as upload:
+            upload.begin(message, sent.statement, sent.salt)
+            upload.write(payload[:50])
+            upload.write(payload[50:])
+
+
+@asynchronous
+async def test_a_holder_takes_an_upload_once_and_tells_of_it_without_data() -> None:
+    at_a = AtA()
+    sent, payload = at_a.upload("alice", Seed(bytes(16)))
+    await at_a.take("alice", sent, payload)
+    assert at_a.told == [(0, relay_of(sent))]
+    assert at_a.intake.complete == {"alice"}
+    with pytest.raises(SubmissionRefusedError) as refused:
+        await at_a.take("alice", sent, payload)
+    assert refused.value.reason is RefusalReason.DUPLICATE
+    assert at_a.intake.close() == {"alice": sent.binding.digest()}
+
+
+@pytest.mark.parametrize(
+    ("reason", "changed"),
+    [
+        (RefusalReason.WRONG_CLIENT, {"client": "bob"}),
+        (RefusalReason.WRONG_ROUND, {"round": 4}),
+        (RefusalReason.WRONG_BINDING, {"digest_b": bytes(32)}),
+        (RefusalReason.WRONG_BINDING, {"mode": "masked"}),
+        (RefusalReason.WRONG_BINDING, {"protocol_version": "precad/v1.1"}),
+        (RefusalReason.WRONG_BINDING, {"dim": 25}),
+        (RefusalReason.WRONG_DIGEST, {"digest_a": bytes(32)}),
+    ],
+)
+@asynchronous
+async def test_another_binding_is_refused(reason: RefusalReason, changed: dict[str, Any]) -> None:
+    at_a = AtA()
+    with pytest.raises(SubmissionRefusedError) as refused:
+        await at_a.take("alice", *at_a.upload("alice", Seed(bytes(16))), changed)
+    assert (refused.value.reason, at_a.told, at_a.intake.close()) == (reason, [], {})
+
+
+@asynchronous
+async def test_an_element_that_is_not_below_p_is_refused_while_it_comes() -> None:
+    """Later, one server alone would know of it."""
+    at_a = AtA()
+    sent, payload = at_a.upload("alice", Seed(bytes(16)))
+    with pytest.raises(SubmissionRefusedError) as refused:
+        await at_a.take("alice", sent, payload[:-7] + P.to_bytes(7, "little"))
+    assert (refused.value.reason, at_a.told) == (RefusalReason.MALFORMED, [])
+
+
+@asynchronous
+async def test_a_slot_of_the_other_server_and_no_slot_are_told_apart() -> None:
+    at_a = AtA()
+    for client, reason in (("bob", RefusalReason.WRONG_SERVER), ("mallory", RefusalReason.NOT_CHOSEN)):
+        with pytest.raises(SubmissionRefusedError) as refused:
+            async with at_a.intake.upload(client):
+                raise AssertionError
+        assert refused.value.reason is reason
+
+
+@asynchronous
+async def test_the_first_relay_of_a_slot_that_is_seeded_here_decides() -> None:
+    """Rule S6, and the client's own statement: B can neither make one nor replace the first."""
+    at_a = AtA()
+    not_invited, _ = at_a.upload("bob", Seed(bytes(16)))
+    at_a.intake.relay(relay_of(not_invited))
+    assert not at_a.intake.complete
+    sent, _ = at_a.upload("bob", at_a.seeds.give(1))
+    at_a.intake.relay(replace(relay_of(sent), round=4))
+    at_a.intake.relay(relay_of(sent))
+    assert at_a.intake.complete == {"bob"}
+    other = replace(relay_of(sent), payload_digest=bytes(32))
+    at_a.intake.relay(other)
+    assert at_a.intake.close() == {"bob": sent.binding.digest()}
+
+    forged = AtA()
+    sent, _ = forged.upload("bob", forged.seeds.give(1))
+    forged.intake.relay(replace(relay_of(sent), statement=bytes(32)))
+    forged.intake.relay(relay_of(sent))
+    assert forged.intake.close() == {}
+
+
+@asynchronous
+async def test_a_relay_of_a_slot_that_is_held_here_changes_nothing() -> None:
+    """Rule S6."""
+    at_a = AtA()
+    sent, payload = at_a.upload("alice", Seed(bytes(16)))
+    at_a.intake.relay(replace(relay_of(sent), payload_digest=bytes(32)))
+    await at_a.take("alice", sent, payload)
+    at_a.intake.relay(replace(relay_of(sent), payload_digest=bytes(32)))
+    assert at_a.intake.close() == {"alice": sent.binding.digest()}
+
+
+@asynchronous
+async def test_the_holders_salt_is_in_no_relay() -> None:
+    at_a = AtA()
+    sent, payload = at_a.upload("alice", Seed(bytes(16)))
+    await at_a.take("alice", sent, payload)
+    message = proved.relay_message(*at_a.told[0])
+    assert sent.salt not in message.SerializeToString()
+    assert len(sent.salt) == rules.SALT_BYTES
+    assert proved.relay_of(message) == relay_of(sent)
