@@ -112,8 +112,8 @@ class OpenUpload:
         share_seed: Seed,
         slot: int,
         draw_masks: Callable[[ProofSizes], ProofMasks] = ProofMasks.draw,
-        prove_with: Prove = prove,
         random_bytes: RandomBytes = os.urandom,
+        prove_with: Prove = prove,
     ) -> None:
         """x and binding: those of `make_upload`, as they were sent. Tests alone fix draw_masks and random_bytes.
         prove_with: makes the proof; `prove`, but at a client that deviates."""

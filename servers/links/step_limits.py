@@ -20,7 +20,7 @@ SLOWEST_CHECK_BYTES_S = 8 << 20
 takes 0.3 s at d = 10^7 on one core, which is 270 MB/s (docs/results/performance.md)."""
 SLOWEST_LINE_BYTES_S = 1 << 17
 """Between the aggregators: 1 Mbit/s."""
-DRAW, LOCK = "/coin/commit", "/validation/lock"
+DRAW, LOCK, PROOFS = "/coin/commit", "/validation/lock", "/validation/proofs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class StepLimits:
     """More, where a server may come from waiting for the dealer and its clients."""
     lock: float = 0.0
     """More, where it may come from waiting for uploads."""
+    proofs: float = 0.0
+    """More, where it may come from waiting for proofs: mode `proved`."""
 
     @classmethod
     def of(cls, task: Task, config: AggregatorConfig) -> Self:
@@ -46,9 +48,11 @@ class StepLimits:
             every=config.step_timeout_s + n_bytes / SLOWEST_CHECK_BYTES_S,
             draw=dealer_s + clients_s,
             lock=task.submit_timeout_s,
+            proofs=task.proof_timeout_s if task.is_proved else 0.0,
         )
 
     def seconds(self, label: str, n_bytes: int) -> float:
         """From our coming to the step to its end. n_bytes: of both parts, at most."""
-        more = self.draw if label.endswith(DRAW) else self.lock if label.endswith(LOCK) else 0.0
+        of_steps = ((DRAW, self.draw), (LOCK, self.lock), (PROOFS, self.proofs))
+        more = next((seconds for step, seconds in of_steps if label.endswith(step)), 0.0)
         return self.every + more + n_bytes / SLOWEST_LINE_BYTES_S

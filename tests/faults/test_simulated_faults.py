@@ -28,6 +28,7 @@ from precad.mpc.tuples.dealt import deal
 from precad.protos.tls.identity import Role
 from precad.servers import dealer as dealer_module
 from precad.servers.rounds.dealt import DealtForm
+from precad.servers.rounds.form import Ground
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.store import audit_log
 from precad.servers.store import state as task_state_module
@@ -252,12 +253,10 @@ def two_models(patch: pytest.MonkeyPatch) -> None:
                 channel.exchange(label, payload)
                 return payload
 
-        channel: Channel = type(self)._channel(self, state.round)
-        self._channel = lambda t: Echo()  # type: ignore[method-assign, assignment, return-value]
-        try:
+        channel: Channel = self._ground.channel(state.round)
+        with patch.context() as in_the_commit:
+            in_the_commit.setattr(Ground, "channel", lambda ground, t: Echo())
             return await commit(self, state)
-        finally:
-            del self._channel
 
     calls: list[None] = []
 

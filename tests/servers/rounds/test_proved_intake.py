@@ -1,4 +1,4 @@
-"""What one server takes in mode `proved`: who holds what, what a holder refuses, and what a relay may decide.
+"""Take uploads at one server in mode `proved`: who holds what, what a holder refuses, and what a relay may decide.
 
 Failure means: a refusal that one server alone would know of, or a peer that decides over a slot that is held here.
 """
