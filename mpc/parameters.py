@@ -7,6 +7,7 @@ one of two wire forms (`precad.mpc.sharing`), or comes with a proof (`precad.mpc
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from precad.mpc.errors import ParameterError
 
@@ -21,6 +22,10 @@ class Mode(enum.StrEnum):
     MASKED = "masked"
     SHARES = "shares"
     PROVED = "proved"
+
+
+DEALT_MODES: Final = (Mode.MASKED, Mode.SHARES)
+"""Modes in which a dealer's tuples serve the check."""
 
 
 def check_frac_bits(frac_bits: int) -> int:

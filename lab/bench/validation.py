@@ -25,7 +25,7 @@ from precad.lab.bench.server_pair import PairResult
 from precad.lab.bench.statistics import Spread
 from precad.lab.bench.workload import TASK, Case
 from precad.mpc.gates import GATES
-from precad.mpc.parameters import Mode
+from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.ring import WORD_BYTES
 from precad.mpc.sharing import Party
 from precad.protos.messages import convert
@@ -85,7 +85,7 @@ class Plan:
 
     def cases(self) -> list[Case]:
         """Return ours, the unsound check and the floor, at every size."""
-        kinds = [(gate, mode.value) for gate in GATES for mode in Mode]
+        kinds = [(gate, mode.value) for gate in GATES for mode in DEALT_MODES]
         kinds += [(UNSOUND, Mode.MASKED.value), (FLOOR, Mode.MASKED.value)]
         return [
             Case(implementation=name, mode=mode, dim=d, clients=n, repetitions=self.repetitions)

@@ -1,7 +1,7 @@
 """`precad demo --mode proved` as a user runs it: two servers and clients as processes, and nobody else.
 
-Failure means: a dealer, or a trace of one, is in a run of this mode; a malicious client is accepted once, or an honest
-one rejected or missing once; the command line refuses what it offers.
+Failure means that a dealer, or a trace of one, is in a run of this mode. Or a malicious client is accepted once, or an
+honest one rejected or missing. Or the command line refuses what it offers.
 """
 
 from __future__ import annotations

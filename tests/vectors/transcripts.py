@@ -21,7 +21,7 @@ from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
-from precad.mpc.parameters import Mode
+from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
@@ -122,7 +122,7 @@ def transcript(dim: int, *, gate_name: str, mode: Mode, n_rows: int) -> dict[str
 
 def transcripts() -> Iterator[dict[str, object]]:
     """All cases: every dimension with the `native` gate; a few with CrypTen's, and with other numbers of rows."""
-    for mode in Mode:
+    for mode in DEALT_MODES:
         for dim in DIMS:
             yield transcript(dim, gate_name="native", mode=mode, n_rows=64)
         for dim in (65, 8193):
