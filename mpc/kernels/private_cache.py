@@ -23,10 +23,11 @@ class PrivateCacheLocator(InTreeCacheLocator):  # type: ignore[misc]  # Numba ha
 
     def __init__(self, py_func: Any, py_file: str) -> None:
         super().__init__(py_func, py_file)
-        self._cache_path = str(cache_home() / self.get_suitable_cache_subpath(py_file))
+        self._name = self.get_suitable_cache_subpath(py_file)
 
     def ensure_cache_path(self) -> None:
         """Make the folder where there is none. Raises OSError, also for one that others could have written to."""
+        self._cache_path = str(cache_home() / self._name)
         make_private(Path(self._cache_path))
         super().ensure_cache_path()
 
@@ -34,11 +35,14 @@ class PrivateCacheLocator(InTreeCacheLocator):  # type: ignore[misc]  # Numba ha
 def cache_home() -> Path:
     """Return the folder for what this user's processes keep, without symbolic links; it need not be there.
 
-    Raises RuntimeError for a user without a home.
+    Raises FileNotFoundError for a user without a home, as a container's may be, and for links in a circle.
     """
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    folder = named if named.is_absolute() else Path.home() / ".cache"
-    return (folder / "precad").resolve()
+    try:
+        folder = named if named.is_absolute() else Path.home() / ".cache"
+        return (folder / "precad").resolve()
+    except RuntimeError as error:  # of pathlib
+        raise FileNotFoundError(f"expected a home for what is kept, found: {error}") from None
 
 
 def make_private(folder: Path) -> None:

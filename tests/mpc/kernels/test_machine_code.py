@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from precad.mpc.kernels.private_cache import cache_home, make_private
+from precad.mpc.kernels.private_cache import PrivateCacheLocator, cache_home, make_private
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,3 +115,17 @@ def test_the_folder_is_the_user_s_own_wherever_links_lead(tmp_path: Path, monkey
     for named, expected in ((str(tmp_path / "link"), tmp_path / "real"), ("cache", tmp_path / ".cache")):
         monkeypatch.setenv("XDG_CACHE_HOME", named)
         assert cache_home() == expected / "precad"
+
+
+def test_a_user_without_a_home_keeps_nothing_and_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run us under a number that no file of users names, with no HOME; links may lead in a circle."""
+
+    def nobody(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "circle"))
+    assert PrivateCacheLocator.from_function(make_private, __file__) is None
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    assert PrivateCacheLocator.from_function(make_private, __file__) is None
