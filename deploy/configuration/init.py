@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -47,19 +48,32 @@ def deployment_files() -> dict[str, str]:
 
 
 def write(files: Mapping[str, str], folder: Path) -> None:
-    """Write the files into a new or empty folder, all of them or none. Raises ConfigError for any other."""
+    """Write the files into a new or empty folder, all of them or none. Raises ConfigError for any other.
+
+    An empty folder stays the one that it is, with its mode: the caller's shell may be in it.
+    """
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"FOLDER: expected a new or empty folder, found {folder}: nothing is overwritten")
+        if folder.exists():
+            with tempfile.TemporaryDirectory(prefix=".precad-", dir=folder) as staging:
+                _fill(Path(staging), files)
+                for path in Path(staging).iterdir():
+                    path.rename(folder / path.name)
+            return
         target = folder.absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
-        with appearing(target, mode=0o755) as staging:
-            for name, text in files.items():
-                path = staging / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+        with appearing(target, mode=0o755) as made:
+            _fill(made, files)
     except OSError as error:
         raise ConfigError(f"FOLDER: expected a folder to write to, found {folder}: {error.strerror}") from None
+
+
+def _fill(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def _text(path: Path) -> str:

@@ -104,6 +104,17 @@ def test_a_deployment_s_files_name_only_files_that_are_there(tmp_path: Path) -> 
     assert not [path for path in start.rglob("*") if path.is_file() and "deploy/hosts/samples" in path.read_text()]
 
 
+def test_the_folder_that_a_shell_is_in_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`precad init local .` fills an empty folder, closed to others, that is neither replaced nor opened."""
+    tmp_path.chmod(0o700)
+    before = tmp_path.stat()
+    monkeypatch.chdir(tmp_path)
+    assert precad("init", "local", ".").exit_code == 0
+    after = tmp_path.stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["my_model.py", "records.csv", "train.toml"]
+
+
 @pytest.mark.parametrize("kind", ["local", "deployment"])
 def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
     """A folder with anything in it, a file, and a folder that cannot be made are refused. An empty folder is taken."""
