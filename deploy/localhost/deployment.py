@@ -249,9 +249,10 @@ class LocalRun:
     async def _show_links(self, table: LiveTable) -> None:
         """Show a link that opens each dashboard once, where this run made the token and the port is in plain text.
 
-        A terminal alone shows it: a link in a file or a pipe would be a secret in somebody's log.
+        A terminal alone shows it: a link in a file or a pipe would be a secret in somebody's log. The file itself is
+        asked, because with FORCE_COLOR in the environment the console takes every pipe for a terminal.
         """
-        if not self._console.is_terminal:
+        if not self._console.file.isatty():
             return
         servers = (self.deployment.aggregator.a, self.deployment.aggregator.b, self.deployment.dealer)
         for role, own in zip(SERVER_ROLES, servers, strict=True):

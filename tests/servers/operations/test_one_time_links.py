@@ -74,14 +74,21 @@ async def test_only_the_token_itself_gets_a_link() -> None:
             assert (await program.post("/links", headers=BEARER)).status == 200
 
 
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 @asynchronous
 async def test_a_run_shows_links_on_a_terminal_alone(is_terminal: bool, tmp_path: Path) -> None:
     """And not the token. A server whose token is another's, over TLS, or without a port gets no request."""
     folder = RunFolder(tmp_path)
     folder.write_operations_token(TOKEN)
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=is_terminal, width=200)
+    screen = Screen() if is_terminal else io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=200)  # as FORCE_COLOR has it, whatever the file is
     async with served() as server:
         common = {"operations_listen": server.url.removeprefix("http://"), "operations_tls": False}
         a = SimpleNamespace(**common, operations_token=folder.operations_token)
@@ -100,4 +107,27 @@ async def test_a_run_shows_links_on_a_terminal_alone(is_terminal: bool, tmp_path
 async def test_guessing_codes_is_slow() -> None:
     async with served() as server, browser(server) as session:
         found = [(await session.get(f"/login?once=guess-{i}")).status for i in range(MAX_FAILURES + 1)]
+        assert found == [403] * MAX_FAILURES + [429]
+
+
+@asynchronous
+async def test_another_site_uses_up_no_attempts_and_no_link() -> None:
+    """A page that the operator's browser shows may ask for pictures of wrong links. Nobody is shut out by them."""
+    async with served() as server, browser(server) as session:
+        link = await one_time_link(server.url.removeprefix("http://"), TOKEN)
+        assert link is not None
+        foreign = {"Sec-Fetch-Site": "cross-site"}
+        found = [(await session.get(f"/login?once={i}", headers=foreign)).status for i in range(MAX_FAILURES + 1)]
+        assert set(found) == {403}
+        assert (await session.get(link, headers=foreign)).status == 403
+        typed = await session.get(link, headers={"Sec-Fetch-Site": "none"}, allow_redirects=False)
+        assert typed.status == 303
+
+
+@asynchronous
+async def test_a_session_guesses_tokens_no_faster() -> None:
+    wrong = {"Authorization": f"Bearer {WRONG}"}
+    async with served() as server, browser(server) as session:
+        await log_in(session)
+        found = [(await session.post("/links", headers=wrong)).status for _ in range(MAX_FAILURES + 1)]
         assert found == [403] * MAX_FAILURES + [429]
