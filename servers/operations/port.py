@@ -253,6 +253,7 @@ class OperationsPort:
     async def _login_form(self, request: web.Request) -> web.Response:
         if request.method != "GET" or (code := request.query.get("once")) is None:
             return self._form("", status=200)
+        _require_same_origin(request)  # else any page could use up the address's attempts, by pictures of wrong links
         if (refusal := self._too_many_failures(request)) is not None:
             return refusal
         if self._links.redeem(code):
@@ -262,8 +263,10 @@ class OperationsPort:
 
     async def _link(self, request: web.Request) -> web.Response:
         """Give whoever shows the token itself a link's code; a session is not enough."""
+        if (refusal := self._too_many_failures(request)) is not None:
+            return refusal
         _, _, token = request.headers.get("Authorization", "").partition(" ")
-        if not self._token.matches(token.strip()):
+        if not token or not self._shows_token(request, token.strip()):
             raise web.HTTPForbidden(text="this needs the operations token\n")
         return web.json_response({"once": self._links.make()})
 
@@ -387,14 +390,14 @@ class _HangUp(asyncio.Protocol):
 
 
 def _require_same_origin(request: web.Request) -> None:
-    """The form was on a page of ours. Raises web.HTTPForbidden."""
+    """A page of ours caused the request, or a person did. Raises web.HTTPForbidden."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     try:
         is_ours = origin is None or urlsplit(origin).netloc == request.host if site is None else site in SAME_SITE
     except ValueError:  # an origin that is none
         is_ours = False
     if not is_ours:
-        raise web.HTTPForbidden(text="this form was sent by another site\n")
+        raise web.HTTPForbidden(text="another site caused this request\n")
 
 
 async def _token_in(request: web.Request) -> str:
