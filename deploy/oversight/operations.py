@@ -327,11 +327,21 @@ def status_table(statuses: Mapping[str, Status]) -> Table:
     table = Table(show_header=True, box=None, pad_edge=False)
     table.add_column("")
     for name in statuses:
-        table.add_column(name, overflow="fold")
+        table.add_column(_shown(name), overflow="fold")
     facts = [_facts(status) for status in statuses.values()]
     for key in dict.fromkeys(key for found in facts for key in found):
-        table.add_row(Text(key, style="bold"), *(Text(found.get(key, "-")) for found in facts))
+        table.add_row(Text(key, style="bold"), *(_shown(found.get(key, "-")) for found in facts))
     return table
+
+
+def _printable(text: str) -> str:
+    """Return what of a text from outside a terminal shows and does not obey: names and reasons are not ours."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _shown(text: str) -> Text:
+    """Return a text from outside as it is, not as markup."""
+    return Text(_printable(text))
 
 
 def _facts(status: Status) -> dict[str, str]:
@@ -386,7 +396,7 @@ def metrics_of(round: RoundSummary) -> dict[str, Any]:
     left_out: dict[str, list[str]] = {"rejected": [], "missing": []}
     for outcome in round.outcomes:
         if outcome.verdict != "accepted":
-            left_out[outcome.verdict].append(outcome.client)
+            left_out[outcome.verdict].append(_printable(outcome.client))
     return {
         "round": round.round,
         "participants": range(round.n_chosen),
@@ -410,6 +420,7 @@ async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, titl
             for round in last.rounds[len(last.rounds) - n_new :]:
                 table.add(metrics_of(round))
             n_shown = last.rounds_done
-            table.say(f"{last.task}: {last.state}; {last.rounds_done} of {last.rounds_planned} rounds")
+            task = _printable(f"{last.task}: {last.state}")
+            table.say(f"{task}; {last.rounds_done} of {last.rounds_planned} rounds")
     if last is not None and last.ended and not last.is_finished:
-        raise RunFailedError(f"the task ended early: {last.ended}", exit_code=UNREACHABLE)
+        raise RunFailedError(f"the task ended early: {_printable(last.ended)}", exit_code=UNREACHABLE)

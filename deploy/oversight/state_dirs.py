@@ -27,14 +27,19 @@ def is_state_dir(folder: Path) -> bool:
 
 
 def read_state_dir(folder: Path) -> Status:
-    """Return what the server's log, ledger and records say. Raises ConfigError."""
+    """Return what the server's log, ledger and records say. Raises ConfigError, also for fields of another kind."""
     try:
-        log = audit_log.read(store_path(folder))
-        records = (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else b""
-        header = json.loads(ledger_path(folder).read_bytes().partition(b"\n")[0] or b"{}")
-        modified = store_path(folder).stat().st_mtime
-    except (OSError, ValueError, ServerError) as error:
-        raise ConfigError(f"{folder}: expected an aggregator's state_dir, found: {error}") from None
+        return _read(folder)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, ServerError) as error:
+        found = str(error).partition("\n")[0]
+        raise ConfigError(f"{folder}: expected an aggregator's state_dir, found: {found}") from None
+
+
+def _read(folder: Path) -> Status:
+    log = audit_log.read(store_path(folder))
+    records = (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else b""
+    header = json.loads(ledger_path(folder).read_bytes().partition(b"\n")[0] or b"{}")
+    modified = store_path(folder).stat().st_mtime
     kept = [record for line in records.splitlines() if (record := from_line(line)) is not None]
     rounds = [_summary(record) for record in kept]
     ended = next((entry.fields["reason"] for entry in reversed(log) if entry.kind == "finished"), "")

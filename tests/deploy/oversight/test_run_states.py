@@ -6,6 +6,7 @@ Failure means that an operator waits for a dead process, or starts a second one 
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -14,17 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from precad.deploy import run_state
 from precad.deploy.cli import main as cli
 from precad.deploy.errors import InterruptedRunError, RunFailedError
 from precad.deploy.oversight import state_dirs
-from precad.deploy.oversight.operations import as_it_goes, read_run
+from precad.deploy.oversight.operations import as_it_goes, read_run, show_rounds
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
-from precad.servers.store.folder import open_ledger, open_task_store, write_round
+from precad.servers.store.folder import ledger_path, open_ledger, open_task_store, write_round
 from precad.servers.store.rounds import CommittedRound
 from tests.deploy.reporting.test_report import deployed
 from tests.harness.harness import small_task
@@ -149,3 +151,31 @@ def test_a_damaged_state_dir_is_refused_in_one_line(tmp_path: Path) -> None:
     shown = precad("status", tmp_path)
     assert (shown.exit_code, "expected an aggregator's state_dir" in shown.stderr) == (2, True)
     assert state_dirs.is_state_dir(tmp_path)
+
+
+@pytest.mark.parametrize("header", ["null", '{"delta": "x"}', '{"delta": 1e-5, "unit": "x"}', "[" * 100_000])
+def test_fields_of_another_kind_are_refused_in_one_line(header: str, tmp_path: Path) -> None:
+    with open_ledger(tmp_path, TASK), open_task_store(tmp_path, TASK, b"model"):
+        write_round(tmp_path, committed(0), np.zeros(TASK.dim, np.float32))
+    ledger_path(tmp_path).write_text(header + "\n")
+    shown = precad("status", tmp_path)
+    assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1), shown.stderr[:500]
+    assert "expected an aggregator's state_dir" in shown.stderr
+
+
+def test_a_folder_s_words_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    """Neither a reason nor a folder's name reaches the terminal as a command or as markup."""
+    odd = tmp_path / "[x\x1b[2J]"
+    odd.mkdir()
+    with open_ledger(odd, TASK), open_task_store(odd, TASK, b"model") as store:
+        store.begin("small-0123456789abcdef", Role.AGGREGATOR_A)
+        store.finished("done\x1b]0;title\x07 [red]now[/red]")
+    shown = precad("status", odd)
+    assert shown.exit_code == 0, shown.output
+    assert "\x1b" not in shown.stderr
+    assert "done?]0;title? [red]now[/red]" in shown.stderr
+    assert "[x?[2J]" in shown.stderr
+    statuses = as_it_goes(odd, None)
+    screen = io.StringIO()
+    asyncio.run(show_rounds(statuses, Console(file=screen), title=""))
+    assert "\x1b" not in screen.getvalue()
