@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -34,9 +34,10 @@ from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.protos.task.algorithms import names_default
-from precad.protos.task.target import TARGET
+from precad.protos.task.target import TARGET, least_noise
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
+_NO_DIM: Final = "sigma: without dim no rounding is counted; the task's own may be larger, as `precad check` shows"
 _POINTS = 48  # of a curve by round
 _COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
 
@@ -200,7 +201,8 @@ def account_of_flags(
     """Return `account` of what was given on the command line, the rest from a task. Raises ConfigError.
 
     Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws. A
-    task's own target takes what the task is resolved to.
+    task's own target takes what the task is resolved to, and a warning says where that depends on a `dim` that is not
+    given.
     """
     flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
     if task is not None:
@@ -220,9 +222,12 @@ def account_of_flags(
                 flags["sigma"] = _noise_of_task(unknown, own_target)
             else:
                 flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
-        return account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
+        report = account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if own_target is not None and "dim" not in flags:
+        report["warnings"].append(_NO_DIM)
+    return report
 
 
 def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
@@ -231,7 +236,8 @@ def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
     def event(sigma: float) -> Event:
         return plan.round_of(View.ONE_SERVER, sigma)
 
-    return short_noise_multiplier(target_epsilon, event, plan.rounds, plan.delta, PldAccountant())
+    floor = {} if plan.record_clip is None else {"at_least": least_noise(plan.record_clip, plan.frac_bits)}
+    return short_noise_multiplier(target_epsilon, event, plan.rounds, plan.delta, PldAccountant(), **floor)
 
 
 def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:

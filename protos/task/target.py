@@ -77,4 +77,9 @@ def _least(task: _Clips) -> float:
     rules = RULES[task.algorithm]
     clip = task.client_clip if rules.protects_clients else task.record_clip
     shares = math.sqrt(task.non_colluding) if rules.clients_share_noise else 1.0
-    return MIN_NOISE_STD_ON_GRID * shares / math.ldexp(clip, task.frac_bits)
+    return least_noise(clip, task.frac_bits) * shares
+
+
+def least_noise(clip: float, frac_bits: int) -> float:
+    """Return the least multiplier of noise that the grid can hold, where one party adds all of it."""
+    return MIN_NOISE_STD_ON_GRID / math.ldexp(clip, frac_bits)

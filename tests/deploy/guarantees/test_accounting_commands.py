@@ -129,7 +129,31 @@ def test_a_task_with_a_target_is_accounted_with_the_noise_that_it_is_resolved_to
     task = Task.model_validate(tomllib.loads(fields) | {"clients": {"a": 4, "b": 4}, "learning_rate": 1.0})
     assert report["sigma"] == task.noise_multiplier
     assert 2 * 0.99 < report["one_server"]["bound"] <= 2
+    assert report["warnings"] == []
     assert json.loads(precad("account", path, "--sigma", "7.0", "--json").stdout)["sigma"] == 7.0
+
+
+def test_a_target_above_what_the_grid_can_hold_takes_the_task_s_least_noise(tmp_path):
+    fields = (
+        "target_epsilon = 50.0\nclient_rate = 1.0\nrecord_rate = 0.05\nrounds = 2\ndelta = 1e-5\n"
+        "record_clip = 2.0\nclient_clip = 20.0\ndim = 24\nfrac_bits = 3\n"
+    )
+    path = tmp_path / "task.toml"
+    path.write_text(f"[task]\n{fields}")
+    task = Task.model_validate(tomllib.loads(fields) | {"clients": {"a": 4, "b": 4}, "learning_rate": 1.0})
+    assert json.loads(precad("account", path, "--json").stdout)["sigma"] == task.noise_multiplier == 0.5
+
+
+def test_a_target_without_a_dimension_says_that_rounding_is_not_counted(tmp_path):
+    """The task's own noise, for a grid as coarse as this, is larger: people are told, and programs."""
+    path = tmp_path / "task.toml"
+    path.write_text(
+        "[task]\ntarget_epsilon = 2.0\nclient_rate = 1.0\nrecord_rate = 0.05\nrounds = 10\ndelta = 1e-5\n"
+        "record_clip = 2.0\nclient_clip = 20.0\nfrac_bits = 3\n"
+    )
+    done = precad("account", path, "--json")
+    assert ["without dim no rounding is counted" in line for line in json.loads(done.stdout)["warnings"]] == [True]
+    assert "without dim no rounding is counted" in precad("account", path).stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize("section", ["task", "simulation"])
