@@ -21,11 +21,14 @@ def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Writ
     """Return the summary's part about privacy, from the ledger of a server that has ended.
 
     `epsilon_NAME` holds whoever discards draws, `realised_epsilon_NAME` if nobody does. last: the line of metrics.jsonl
-    of the last round, whose epsilons are realised ones. Raises SetupError, DpError.
+    of the last round, whose epsilons are realised ones. The ledger may have more: servers that are stopped with the run
+    finish their round first. Raises SetupError, DpError.
     """
     with open_ledger(state_dir, task) as ledger:
         found = {view.value: ledger.statement(view, conduct=Conduct.MAY_DISCARD).epsilon for view in View}
-        realised = {view.value: last[f"epsilon_{view}"] for view in View}
+        realised = {
+            view.value: plain(max(float(last[f"epsilon_{view}"]), ledger.statement(view).epsilon)) for view in View
+        }
         if Level.CLIENT in ledger.levels:
             found["client"] = ledger.task_statement(Level.CLIENT, Conduct.MAY_DISCARD).epsilon
             realised["client"] = plain(ledger.task_statement(Level.CLIENT).epsilon)

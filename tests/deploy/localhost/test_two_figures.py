@@ -132,6 +132,23 @@ def test_a_summary_says_how_many_draws_were_given_up(tmp_path: Path) -> None:
     assert "no epsilon counts when uploads come, which clients were missing, and records that only test" in shown
 
 
+def test_a_round_that_servers_finished_after_the_interruption_is_counted(tmp_path: Path) -> None:
+    """Its model was released, and the run has no line of it: one that only watches has seen it."""
+    task = small_task(rounds=20)
+    with open_ledger(tmp_path, task) as ledger:
+        ledger.charge(0, ["alice"])
+        last = {f"epsilon_{view}": ledger.statement(view).epsilon for view in View}
+        ledger.charge(1, ["alice"])
+    found = spent_epsilons(tmp_path, task, last)
+    assert found["rounds_of_a_client"] == 2
+    for view in View:
+        event = task_cost(task).events[view]
+        assert event is not None
+        assert (
+            found[f"realised_epsilon_{view}"] == PldAccountant().epsilon(event, 2, task.delta) > last[f"epsilon_{view}"]
+        )
+
+
 def told(figures: dict[str, Any], task: Task) -> str:
     """The end of a run, as people read it."""
     counts = dict.fromkeys(("accepted", "rejected", "missing", "bytes_client_up", "bytes_server_link"), 0)
