@@ -231,12 +231,12 @@ async def test_a_peer_that_does_not_read_our_part_loses_the_lane(pki: Pki, monke
     b.close()
 
 
-@pytest.mark.parametrize("label", ["t/0/coin/commit", "t/0/validation/lock"])
+@pytest.mark.parametrize("label", ["t/0/coin/commit", "t/0/validation/lock", "t/0/validation/proofs"])
 @asynchronous
 async def test_a_server_that_waits_for_clients_or_dealer_is_waited_for(pki: Pki, label: str) -> None:
     """Longer than a step in which both only compute."""
     a, b = await lane_pair(pki)
-    b.limits = StepLimits(every=LIMIT_S, draw=60.0, lock=60.0)
+    b.limits = StepLimits(every=LIMIT_S, draw=60.0, lock=60.0, proofs=60.0)
 
     def late() -> bytes:
         time.sleep(3 * LIMIT_S)
@@ -256,5 +256,6 @@ def test_limits_grow_with_what_an_honest_server_may_have_to_do(pki: Pki, tmp_pat
     assert limits.seconds("t/0/gate/carries", 0) == pytest.approx(computing)
     assert limits.seconds("t/0/noisy sum", 2 * MIB) == pytest.approx(computing + 16)
     assert limits.seconds("t/0/validation/lock", 0) == pytest.approx(computing + 70)
+    assert limits.seconds("t/0/validation/proofs", 0) == pytest.approx(computing + 60)  # `proof_timeout_s`
     assert limits.seconds("t/0/coin/commit", 0) == pytest.approx(computing + 90 + 80)
     assert StepLimits.of(task, config.model_copy(update={"step_timeout_s": 0.0})).seconds("x", 1) == math.inf
