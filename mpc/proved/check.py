@@ -193,6 +193,16 @@ class ProofCheck:
             add_shares(total, [self._share(slot) for slot, is_valid in verdicts.items() if is_valid])
         return total
 
+    def forget(self) -> None:
+        """Erase seeds, shares of proofs and what was opened, at the round's end (S4). Nothing is taken or opened then.
+
+        Whoever still holds the check, such as an error's frames, holds no secret of a client with it.
+        """
+        self._is_open = False
+        self._locked.clear()
+        self._taken.clear()
+        self._opened = self._sum = None
+
     def _require_open(self, slot: int) -> None:
         """Refuse a proof that this server does not take now, whatever it says."""
         if not self._is_open:

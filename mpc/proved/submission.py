@@ -58,7 +58,7 @@ class ShareSeeds:
 
     def __init__(self, party: Party, random_bytes: RandomBytes = os.urandom) -> None:
         self._party, self._random_bytes = party, random_bytes
-        self._given: dict[int, Seed] = {}
+        self._given: dict[int, Seed | None] = {}
 
     def give(self, slot: int) -> Seed:
         """Draw the seed for the slot's invitation. Raises ParameterError the second time, and for a slot held here.
@@ -69,12 +69,16 @@ class ShareSeeds:
             raise ParameterError(
                 f"slot {slot}: expected one share seed, from its seeded server, found a second request"
             )
-        self._given[slot] = Seed.random(self._random_bytes)
-        return self._given[slot]
+        seed = self._given[slot] = Seed.random(self._random_bytes)
+        return seed
 
     def given(self, slot: int) -> Seed | None:
-        """Return the seed that was given for a slot, for this server's own share."""
+        """Return the seed that was given for a slot, for this server's own share; None once it is erased."""
         return self._given.get(slot)
+
+    def forget(self) -> None:
+        """Erase the seeds, at the round's end. None is given again for a slot that had one."""
+        self._given = dict.fromkeys(self._given)
 
     def __repr__(self) -> str:
         return f"ShareSeeds({len(self._given)} given)"

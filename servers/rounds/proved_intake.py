@@ -53,7 +53,6 @@ Bind: TypeAlias = Callable[[str, bytes], Binding]
 class SlotIntake(Receiving):
     """One phase at one server."""
 
-    phase: int
     without_slot: RefusalReason
     """The reason that a client without a slot in this phase is told."""
 
@@ -196,12 +195,13 @@ class ProvedUploads(SlotIntake):
 
     def _read(self, header: Header, statement: bytes, salt: bytes) -> Submission:
         assert isinstance(header, common_pb2.Binding)  # `Submit` has no other
-        require(not header.digest_b, RefusalReason.WRONG_BINDING, "field digest_b: expected none in mode 'proved'")
         return Submission(proved.binding_of(header), statement, salt)
 
     def _check_header(self, upload: Upload, submission: Submission) -> None:
         assert isinstance(submission.binding, Binding)  # `_read` made it
         require_submission(submission, self._bind(upload.client, submission.binding.payload_digest))
+        has_one_digest = isinstance(upload.binding, common_pb2.Binding) and not upload.binding.digest_b
+        require(has_one_digest, RefusalReason.WRONG_BINDING, "field digest_b: expected none in mode 'proved'")
         check = self._checks[upload] = PayloadIntake(self._n_elements)
 
         def look_at(data: bytes) -> None:
@@ -251,7 +251,7 @@ class ProvedUploads(SlotIntake):
         """See `Receiving.forget`."""
         super().forget()
         self._relayed.clear()
-        self._seeds = ShareSeeds(self.party)
+        self._seeds.forget()
 
 
 class Proofs(SlotIntake):
@@ -307,6 +307,11 @@ class Proofs(SlotIntake):
         self._relayed.add(relay.client)
         self._check.take_relay(self._slots[relay.client], relay)
         return True
+
+    def forget(self) -> None:
+        """See `Receiving.forget`."""
+        super().forget()
+        self._check.forget()
 
 
 @contextmanager

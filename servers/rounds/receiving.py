@@ -72,6 +72,9 @@ class Upload:
 class Receiving(ABC):
     """Open until `close`. For the event loop."""
 
+    phase = 0
+    """Of the round. A turn of an earlier one says nothing of who has had one in this."""
+
     def __init__(self, *, round: int, clients: Collection[str], timeout_s: float, capacity: Capacity) -> None:
         """clients: who may send something. timeout_s: how long they are waited for. capacity: of the server, for all
         its rounds."""
@@ -146,7 +149,8 @@ class Receiving(ABC):
     def _place(
         self, transfers: Transfers, client: str, n_bytes: int
     ) -> AbstractAsyncContextManager[Place, bool | None]:
-        return transfers.place(client, n_bytes, round=self.round, n_waiting=self.n_waiting, left_s=self.left_s)
+        turns = self.round, self.phase
+        return transfers.place(client, n_bytes, round=turns, n_waiting=self.n_waiting, left_s=self.left_s)
 
     @asynccontextmanager
     async def upload(self, client: str) -> AsyncIterator[Upload]:

@@ -17,7 +17,7 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -82,18 +82,18 @@ class Transfers:
         self._limit, self._max_places, self._max_bytes, self._now = limit, max_places, max_bytes, now
         self._min_bytes_s, self._grace_s = min_bytes_s, grace_s
         self._places: dict[str, Place] = {}
-        self._round = -1
+        self._round: Hashable = None
         self._had_a_turn: set[str] = set()
         self._waiting: OrderedDict[str, float] = OrderedDict()
         """Clients that were refused and have had no turn, and until when they count."""
 
     @asynccontextmanager
     async def place(
-        self, client: str, n_bytes: int, *, round: int, n_waiting: int, left_s: float
+        self, client: str, n_bytes: int, *, round: Hashable, n_waiting: int, left_s: float
     ) -> AsyncIterator[Place]:
         """For a transfer of n_bytes that must be over in left_s, while n_waiting clients want one in this round.
 
-        Raises OverloadedError, also when it is cut off.
+        round: what turns are counted in, with the round's phase. Raises OverloadedError, also when it is cut off.
         """
         if round != self._round:
             self._round = round

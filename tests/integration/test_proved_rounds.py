@@ -226,6 +226,18 @@ async def test_a_server_that_is_lost_while_clients_prove_loses_the_round(pki: Pk
     challenges = {state.round: state.check._challenge.reveal() for state in watched.of_kind(0, Proving)}
     assert len(set(challenges.values())) == len(challenges) == 3
     assert len(set(seeds)) == len(seeds) == 6
+    for party in (0, 1):
+        for state in watched.of_kind(party, Proving):
+            assert_erased(state)
+
+
+def assert_erased(state: Proving) -> None:
+    """Rule S4: who still has a round's states, as an error's frames do, has no seed and no share with them."""
+    check, slots = state.check, state.held
+    assert all(slots.seeds.given(slot) is None for slot in slots.of_client.values())
+    assert not check._locked
+    assert not check._taken
+    assert check._sum is None
 
 
 @contextlib.contextmanager
