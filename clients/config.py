@@ -116,7 +116,7 @@ class ClientConfig(BaseModel):
     """Where each client counts its uploads, so that a restart does not begin anew; made where there is none."""
     uploads_per_model: Annotated[int, Field(ge=1, le=1_000_000)] = DEFAULT_UPLOADS_PER_MODEL
     """m: how often a client uploads for one model while no round is committed. Asked once more, it ends (exit code 3):
-    a server that deviates learns a bit of every upload of a round that it then loses."""
+    a server that deviates learns a bit of every upload of a round that it then loses. At most 3 in mode `proved`."""
     attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`precad.clients.attacks`)."""
 

@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from precad.clients.errors import StateFileError, UploadLimitError
+from precad.clients.errors import ArgumentError, StateFileError, UploadLimitError
+from precad.protos.task.proved_fields import MOST_UPLOADS_PER_MODEL
+from precad.protos.task.task import Task
 
 DEFAULT_UPLOADS_PER_MODEL: Final = 3
 _LINE: Final = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}")
@@ -32,7 +34,7 @@ class UploadLimit:
 
     def __init__(self, client: str, config_digest: bytes, *, most: int, file: Path | None = None) -> None:
         """Makes the file, and folders to it. Raises StateFileError."""
-        self._client, self._config_digest, self._most, self._file = client, config_digest, most, file
+        self._client, self._config_digest, self.most, self._file = client, config_digest, most, file
         self._counted: Counter[bytes] = Counter()
         if file is not None:
             try:
@@ -77,10 +79,18 @@ class UploadLimit:
         return f"{self._config_digest.hex()} {n_committed} {model_digest.hex()}".encode()
 
     def _require_room(self, n_uploads: int, n_committed: int) -> None:
-        if n_uploads >= self._most:
+        if n_uploads >= self.most:
             raise UploadLimitError(
-                self._client, n_uploads=n_uploads, n_committed=n_committed, most=self._most, file=self._file
+                self._client, n_uploads=n_uploads, n_committed=n_committed, most=self.most, file=self._file
             )
+
+
+def require_covered(task: Task, most: int) -> None:
+    """Raises ArgumentError where mode `proved` says nothing of as many uploads for one model, whose delta counts m."""
+    if task.is_proved and most > MOST_UPLOADS_PER_MODEL:
+        raise ArgumentError(
+            f"client.uploads_per_model: expected at most {MOST_UPLOADS_PER_MODEL} in mode 'proved', found {most}"
+        )
 
 
 def require_writable(folder: Path) -> None:

@@ -64,7 +64,7 @@ class RoundUpload:
         self, encoded: RingArray, invitation: Invitation, seed: Seed, *, task: Task, client: str, conduct: Conduct
     ) -> None:
         """Share the vector, (d,). Nothing is sent yet."""
-        self.round = invitation.round
+        self.task, self.round = invitation.task, invitation.round
         self.holder: Party = holder_of(invitation.slot)
         self._encoded, self._seed = encoded, seed
         self._label = Label(invitation.task, invitation.round, str(invitation.slot))

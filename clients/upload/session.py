@@ -34,7 +34,7 @@ from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.links import Links
 from precad.clients.upload.patience import Patience, longest_pause_s, retry_after_s, until_admitted
-from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
+from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit, require_covered
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.prg import Seed
 from precad.mpc.proved.client import Invitation
@@ -116,13 +116,15 @@ class ClientSession:
 
         `addresses` and `pins` are those of A and B; with a pin file, its certificates alone are trusted. `conduct` is
         what the client does to its uploads; what else it does is in `train`. `limit` bounds how often the client
-        uploads for one model. Without one, the default bound holds, and counts as long as this session lasts.
+        uploads for one model. Without one, the default bound holds, and counts as long as this session lasts. Raises
+        ArgumentError for a bound that mode `proved` does not cover.
         """
         self.client, self.task = client, task
         self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
         self._conduct = conduct
         self._cache = cache or ModelCache()
         self._limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
+        require_covered(task, self._limit.most)
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._news: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
         self._answered: set[tuple[str, int]] = set()
@@ -268,6 +270,7 @@ class ClientSession:
         if (which := (invitation.task, invitation.round)) in self._answered:
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")
         self._answered.add(which)
+        self._forget_news_before(invitation)
         ends_at = time.monotonic() + self.task.submit_timeout_s
         encoded = await self._encoded(stubs, invitation, ends_at)
         make = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
@@ -282,12 +285,20 @@ class ClientSession:
         await until_admitted(functools.partial(_prove, stub, upload, proof), self.task.proof_timeout_s)
         self._log.info("client.proved", task=invitation.task, round=invitation.round)
 
+    def _forget_news_before(self, invitation: Invitation) -> None:
+        """Drop challenges from before this invitation: a new task counts its rounds from 0 too (C2)."""
+        waiting = [self._news.get_nowait() for _ in range(self._news.qsize())]
+        for server, news in waiting:
+            if isinstance(news, aggregator_pb2.Invitation) and news.round > invitation.round:
+                self._news.put_nowait((server, news))
+
     async def _proof(self, upload: proved.RoundUpload) -> proved.Proof | None:
-        """Return the proof, once both servers have sent the same challenge; None once either begins another round."""
+        """Return the proof, once both servers have sent the same challenge; None once either begins another round, also
+        of another task."""
         while True:
             server, news = await self._news.get()
             if isinstance(news, aggregator_pb2.Invitation):
-                if news.round > upload.round:
+                if (news.task, news.round) != (upload.task, upload.round):
                     return None
             elif news.round == upload.round:
                 party: Party = 1 if server else 0

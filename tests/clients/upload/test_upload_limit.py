@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from precad.clients.errors import StateFileError, UploadLimitError
+from precad.clients.errors import ArgumentError, StateFileError, UploadLimitError
+from precad.clients.upload.session import ClientSession
 from precad.clients.upload_limit import UploadLimit
 from precad.deploy.errors import INVALID_INPUT, REFUSED, exit_code_of
+from tests.harness.harness import small_task
 
 DIGEST, MODEL, OTHER = bytes(32), b"\x01" * 32, b"\x02" * 32
 
@@ -133,6 +135,17 @@ def test_processes_and_threads_share_one_count(tmp_path: Path) -> None:
 
 def _n_counted(file: Path) -> int:
     return n_until_refused(limit_of(file, most=20))
+
+
+def test_mode_proved_takes_no_more_uploads_than_its_delta_counts() -> None:
+    """Rule C3: refused before anything is sent, with the exit code of a wrong configuration."""
+    proved, masked = (small_task(["alice", "bob"], mode=mode) for mode in ("proved", "masked"))
+    session = {"client": "alice", "addresses": ("a:1", "b:1"), "tls": None, "train": None}
+    for task, most in ((proved, 3), (masked, 100)):
+        ClientSession(task=task, limit=limit_of(None, most=most), **session)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"client\.uploads_per_model: expected at most 3 .* found 4") as caught:
+        ClientSession(task=proved, limit=limit_of(None, most=4), **session)  # type: ignore[arg-type]
+    assert exit_code_of(caught.value) == INVALID_INPUT
 
 
 def test_the_end_of_a_client_is_a_refusal() -> None:

@@ -1,0 +1,66 @@
+"""A client of mode `proved` between its upload and its proof: what it takes for news of its own round.
+
+Failure means: a challenge from before the upload counts as one for it; a client that waits for a round that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from precad.clients.upload.session import ClientSession
+from precad.mpc.proved.client import Invitation
+from precad.protos.precad.v1 import aggregator_pb2
+from tests.harness.harness import asynchronous, small_task
+
+CHALLENGE = bytes(range(16))
+
+
+def session() -> ClientSession:
+    task = small_task(["alice", "bob"], mode="proved")
+    return ClientSession(client="alice", task=task, addresses=("a:1", "b:1"), tls=None, train=None)  # type: ignore[arg-type]
+
+
+def invitation(task: str, t: int) -> aggregator_pb2.Invitation:
+    return aggregator_pb2.Invitation(task=task, round=t)
+
+
+def upload_of(task: str, t: int) -> Any:
+    """Return an upload that proves once both servers have said the same."""
+    heard: dict[int, bytes] = {}
+
+    def hear(server: int, challenge: bytes) -> str | None:
+        heard[server] = challenge
+        return "proof" if len(heard) == 2 else None
+
+    return SimpleNamespace(task=task, round=t, hear=hear, heard=heard)
+
+
+@asynchronous
+async def test_a_challenge_from_before_the_invitation_is_none_of_its_round() -> None:
+    """Servers that lost their disks begin a new task, from round 0: one of them knew the old challenge before."""
+    client = session()
+    client._tell(1, aggregator_pb2.Challenge(round=0, challenge=bytes(16)))
+    client._tell(0, invitation("new", 0))
+    client._tell(1, invitation("new", 0))
+    client._tell(0, invitation("new", 1))
+    client._forget_news_before(Invitation("new", 0, 0, 1, b"", 0, b""))
+    assert [(server, news.round) for server, news in client._news._queue] == [(0, 1)]  # type: ignore[attr-defined]
+
+
+@asynchronous
+async def test_a_client_answers_both_servers_and_waits_for_none_once_another_round_begins() -> None:
+    for told in (invitation("old", 6), invitation("new", 0)):
+        client, upload = session(), upload_of("old", 5)
+        client._tell(0, aggregator_pb2.Challenge(round=5, challenge=CHALLENGE))
+        client._tell(0, invitation("old", 5))
+        client._tell(1, told)
+        assert await asyncio.wait_for(client._proof(upload), 5.0) is None
+        assert upload.heard == {0: CHALLENGE}
+    client, upload = session(), upload_of("old", 5)
+    for server in (0, 1):
+        client._tell(server, aggregator_pb2.Challenge(round=4, challenge=bytes(16)))
+        client._tell(server, aggregator_pb2.Challenge(round=5, challenge=CHALLENGE))
+    assert await asyncio.wait_for(client._proof(upload), 5.0) == "proof"
+    assert upload.heard == {0: CHALLENGE, 1: CHALLENGE}
