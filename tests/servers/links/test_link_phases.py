@@ -1,0 +1,103 @@
+"""The link in mode `proved`, whose rounds have two phases, and a peer that names others than the one in flight.
+
+Failure means a relay that reaches a phase before or after its own, data where none is relayed, or a peer that closes
+the intake of proofs before this server has closed that of uploads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from precad.mpc.errors import MalformedMessageError
+from precad.mpc.proved.submission import Relay
+from precad.protos.precad.v1 import common_pb2, peer_pb2
+from precad.servers.links.peer import MAX_MESSAGE_BYTES, PeerLink
+from tests.harness.harness import asynchronous, until
+
+GOODBYE = peer_pb2.PeerMessage(goodbye=common_pb2.Goodbye(finished=True))
+
+
+def closed(t: int, phase: int) -> peer_pb2.PeerMessage:
+    return peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=t, phase=phase))
+
+
+def relay(t: int, phase: int, **changed: Any) -> peer_pb2.PeerMessage:
+    return peer_pb2.PeerMessage(
+        relay=peer_pb2.Relay(round=t, phase=phase, client="alice", digest=bytes(32), statement=bytes(32), **changed)
+    )
+
+
+class Ours:
+    """This server's end, in round 3, with what the peer says to it."""
+
+    def __init__(self) -> None:
+        self.inbox: asyncio.Queue[peer_pb2.PeerMessage] = asyncio.Queue()
+        self.words: list[tuple[int, Relay]] = []
+        self.link = PeerLink(0, self._send, self.inbox.get)
+        self.link.begin(3, n_phases=2)
+        self.link.on_word = lambda phase, word: self.words.append((phase, word))
+
+    async def _send(self, message: peer_pb2.PeerMessage) -> None:
+        return
+
+    async def hears(self, *said: peer_pb2.PeerMessage) -> None:
+        """Let the peer say all of it, and then goodbye. Raises what ends the link."""
+        for message in (*said, GOODBYE):
+            self.inbox.put_nowait(message)
+        await self.link.run()
+
+
+@asynchronous
+async def test_each_phase_comes_after_the_one_before() -> None:
+    ours = Ours()
+    await ours.hears(relay(3, 0), closed(3, 0))
+    assert [phase for phase, _ in ours.words] == [0]
+    ours = Ours()
+    ours.link.close_round(3, 0)
+    await ours.hears(relay(3, 0), closed(3, 0), relay(3, 1), closed(3, 1))
+    assert [phase for phase, _ in ours.words] == [0, 1]
+    await until(lambda: ours.link.closed_by_peer(3, 1).is_set())
+
+
+@pytest.mark.parametrize(
+    ("said", "n_closed_by_us"),
+    [
+        pytest.param([closed(3, 1)], 1, id="proofs closed first"),
+        pytest.param([closed(3, 0), closed(3, 1)], 0, id="proofs closed before our uploads"),
+        pytest.param([closed(3, 0), relay(3, 1)], 0, id="proof before our uploads are closed"),
+        pytest.param([relay(3, 1)], 1, id="proof before its uploads are closed"),
+        pytest.param([closed(3, 0), relay(3, 0)], 1, id="upload after its close"),
+        pytest.param([closed(3, 0), closed(3, 0)], 1, id="closed twice"),
+        pytest.param([closed(3, 0), closed(3, 1), relay(3, 1)], 2, id="proof after its close"),
+        pytest.param([closed(3, 0), closed(3, 1), relay(4, 0)], 1, id="next round before our proofs are closed"),
+        pytest.param([closed(3, 0), relay(4, 0)], 2, id="next round without this one's proofs"),
+        pytest.param([closed(3, 2)], 2, id="a third phase"),
+        pytest.param([relay(2, 0)], 0, id="round before"),
+        pytest.param([relay(3, 0, data=b"x")], 0, id="data"),
+        pytest.param([relay(3, 0, last=True)], 0, id="last piece"),
+        pytest.param([relay(3, 0, data=bytes(MAX_MESSAGE_BYTES))], 0, id="too long"),
+    ],
+)
+@asynchronous
+async def test_what_is_not_of_the_phase_in_flight_ends_the_link(
+    said: list[peer_pb2.PeerMessage], n_closed_by_us: int
+) -> None:
+    ours = Ours()
+    for phase in range(n_closed_by_us):
+        ours.link.close_round(3, phase)
+    with pytest.raises(MalformedMessageError):
+        await ours.hears(*said)
+    assert not ours.words
+
+
+@asynchronous
+async def test_events_of_phases_that_are_over_are_forgotten() -> None:
+    ours = Ours()
+    for t in range(3, 50):
+        for phase in (0, 1):
+            ours.link.closed_by_peer(t, phase)
+            ours.link.close_round(t, phase)
+    assert len(ours.link._closed_by_peer) == 1
