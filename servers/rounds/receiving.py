@@ -73,7 +73,7 @@ class Receiving(ABC):
     """Open until `close`. For the event loop."""
 
     phase = 0
-    """Of the round. A turn of an earlier one says nothing of who has had one in this."""
+    """A round has one or two. A turn of an earlier phase says nothing of who has had one in this."""
 
     def __init__(self, *, round: int, clients: Collection[str], timeout_s: float, capacity: Capacity) -> None:
         """clients: who may send something. timeout_s: how long they are waited for. capacity: of the server, for all

@@ -1,7 +1,7 @@
 """The link in mode `proved`, whose rounds have two phases, and a peer that names others than the one in flight.
 
-Failure means a relay that reaches a phase before or after its own, data where none is relayed, or a peer that closes
-the intake of proofs before this server has closed that of uploads.
+Failure means a relay that reaches a phase before or after its own, or data where none is relayed. Or a peer closes the
+intake of proofs before this server has closed that of uploads.
 """
 
 from __future__ import annotations
