@@ -6,6 +6,7 @@ Failure means that a model is scaled wrongly, or that a client's records are acc
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -54,3 +55,18 @@ def test_a_client_s_own_figure_is_that_of_its_rate() -> None:
     assert said.startswith(", at its own rate 0.1: after 20 rounds epsilon <= ")
     assert own <= float(said.split("<= ")[1].split()[0]) <= own * 1.01
     assert own_privacy(task, "mallory") == ""
+
+
+def test_a_check_says_what_a_server_that_discards_draws_may_learn() -> None:
+    """By the accountant itself, over the rounds that may be lost too; and a figure that says nothing is not shown."""
+    from precad.deploy.configuration.check_privacy import promised
+
+    made = small_task(rounds=20)
+    event = task_privacy(made).events[View.ONE_SERVER]
+    assert event is not None
+    most = PldAccountant().epsilon(event, made.most_draws, made.delta)
+    assert most > task_privacy(made).epsilon(View.ONE_SERVER, 20, made.delta)
+    assert promised(made).endswith(f"; if it may discard draws, in the end <= {math.ceil(100 * most) / 100:.2f}")
+    useless = promised(small_task(noise_multiplier=0.01))
+    assert useless.count("no useful bound") == 2
+    assert "<=" not in useless
