@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from precad.mpc.proved.sizes import N_POINTS
 from precad.mpc.ring import WORD_BYTES
 from precad.protos.task.task import Task
 from precad.servers.config import AggregatorConfig
@@ -36,14 +37,29 @@ def of_server(config: AggregatorConfig, task: Task) -> int:
         n_clients=n_clients,
         n_threads=config.check_threads,
         n_moments=task.n_moments,
+        proofs_bytes=n_clients * _proof_bytes(task),
     )
 
 
-def for_uploads(budget_mb: int, dim: int, *, n_clients: int = 0, n_threads: int = 1, n_moments: int = 0) -> int:
+def _proof_bytes(task: Task) -> int:
+    """Return what a client's proof may take until the verdict: a holder's share, and three arrays of opened values.
+
+    Those are of the wires' sums, of this server's message and of the peer's. Nothing in modes without proofs.
+    """
+    if not task.is_proved:
+        return 0
+    sizes = task.proof_sizes
+    return sizes.proof_bytes + 3 * WORD_BYTES * N_POINTS * sizes.opened_elements
+
+
+def for_uploads(
+    budget_mb: int, dim: int, *, n_clients: int = 0, n_threads: int = 1, n_moments: int = 0, proofs_bytes: int = 0
+) -> int:
     """Bytes of the budget that uploads may take. n_clients: enrolled, who may all be in a round. n_threads: of the
-    check. n_moments: of the optimiser. Raises SetupError when the task alone exceeds it."""
+    check. n_moments: of the optimiser. proofs_bytes: of all proofs. Raises SetupError when the task alone exceeds it.
+    """
     of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments) * dim
-    bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1)
+    bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1) + proofs_bytes
     needed_mb = BASE_MB + -(-bytes_needed // MIB)
     if budget_mb < needed_mb:
         raise SetupError(f"memory_budget_mb: expected at least {needed_mb} for {dim} parameters, found {budget_mb}")

@@ -305,6 +305,15 @@ def ones(dim: int) -> RingArray:
 # The budget
 
 
+def test_proofs_of_all_clients_come_before_uploads(tmp_path: Path) -> None:
+    """Keep 51,142 bytes a proof (the protocol's table, d = 10^6), and three times 1960 opened elements of 8 bytes."""
+    config = Pki.create(tmp_path / "pki", CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
+    clients = [f"c{i}" for i in range(1000)]
+    tasks = [small_task(clients, dim=10**6, frac_bits=16, mode=mode) for mode in ("masked", "proved")]
+    masked, proved = (memory.of_server(config, task) for task in tasks)
+    assert abs(masked - proved - 1000 * (51_142 + 3 * 8 * 1960)) <= memory.MIB
+
+
 def test_the_model_comes_first_and_uploads_get_the_rest() -> None:
     assert memory.for_uploads(4096, 26_010) == (4096 - 768 - 1) * memory.MIB
     assert memory.for_uploads(769, 26_010) == 0
