@@ -53,13 +53,14 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
     _, deployment, split = resolve(raw, RunFolder(base))
     task, sizes = deployment.task, sorted(deployment.task.clients.values())
     spread = str(sizes[0]) if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
+    dealer, gate = ("", "") if task.is_proved else ("a dealer, ", f"; gate {task.gate}")
     drawn = sum(task.rate_of(client) * n for client, n in task.clients.items()) / len(sizes)
     kinds = f"of shape {split.train.shape} in {_classes(task, split)}"
     return {
         "task": task.name,
         "task_digest": task.digest().hex(),
         **privacy_facts(task),
-        "runs_here": f"a dealer, two aggregators, {len(sizes)} clients; gate {task.gate}",
+        "runs_here": f"{dealer}two aggregators, {len(sizes)} clients{gate}",
         "model": f"{task.model}, {task.n_parameters} parameters",
         **({} if task.model_digest is None else {"model_digest": task.model_digest}),
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",

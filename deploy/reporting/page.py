@@ -54,7 +54,8 @@ def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], chart
 
 
 def _of_run(run: Run, certificate: Certificate | str) -> dict[str, Any]:
-    what = "simulated in one process" if run.is_simulation else "two servers, a dealer and clients as processes"
+    servers = "two servers" if run.task.is_proved else "two servers, a dealer"
+    what = "simulated in one process" if run.is_simulation else f"{servers} and clients as processes"
     seeds = f", {len(run.trainings)} seeds" if len(run.trainings) > 1 else ""
     return {
         "label": run.label,

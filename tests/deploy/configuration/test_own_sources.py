@@ -22,6 +22,8 @@ from precad.clients.models.fingerprint import model_digest
 from precad.clients.process import load_records
 from precad.clients.records import Records
 from precad.deploy.cli import main as cli
+from precad.deploy.configuration.check_records import local_records
+from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.sections import Deployment, load, parse, read_local
 from precad.deploy.errors import ConfigError
@@ -197,3 +199,11 @@ def test_the_test_share_does_not_depend_on_who_else_is_there(elsewhere: Path) ->
     assert set(rows(before.train)) <= set(rows(after.train))
     assert set(rows(before.test)) <= set(rows(after.test))
     assert np.isfinite(after.train.features).all()
+
+
+@pytest.mark.parametrize("mode", ["masked", "proved"])
+def test_the_check_of_a_local_run_names_a_dealer_where_there_is_one(mode: str, tmp_path: Path) -> None:
+    """In mode `proved` neither that nor a gate."""
+    said = local_records(demo_config(n_clients=8, rounds=1, seed=0, mode=mode), tmp_path)["runs_here"]
+    assert "two aggregators, 8 clients" in said
+    assert ("a dealer, " in said) is ("; gate " in said) is (mode == "masked")

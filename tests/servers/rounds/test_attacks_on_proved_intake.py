@@ -1,7 +1,7 @@
 """One phase of a round of mode `proved` at one server, without a wire: what clients and a deviating peer can do to it.
 
-Failure means that a peer decides a slot that this server holds, or one twice. Or a proof waits for turns of the
-uploads, or a refusal names another reason than the protocol's first.
+Failure means: a peer decides a slot that this server holds, or one twice; a proof waits for turns of the uploads; a
+refusal names another reason than the protocol's first.
 """
 
 from __future__ import annotations
@@ -155,6 +155,27 @@ async def test_proofs_do_not_wait_for_who_had_no_turn_among_the_uploads(tmp_path
     proofs = server.proofs("alice")
     async with proofs._place(server.capacity.uploads, "alice", proofs.payload_bytes) as place:
         assert not place.is_cut_off
+
+
+@asynchronous
+async def test_a_proof_needs_a_locked_upload_its_holder_and_an_open_phase(tmp_path: Path) -> None:
+    """Said before a message is read, also to one that was drawn and never uploaded."""
+    server = Server(tmp_path)
+    await send(server, "alice", submission("alice"))
+    server.uploads.relay(relay(server.seed))
+    server.uploads.close()
+    proofs, found = server.proofs("alice", "bob"), list[RefusalReason]()
+    for client in ("carol", "dave", "bob"):
+        with pytest.raises(SubmissionRefusedError) as caught:
+            async with proofs.upload(client):
+                pass
+        found.append(caught.value.reason)
+    assert found == [RefusalReason.NOT_ACTIVE, RefusalReason.NOT_ACTIVE, RefusalReason.WRONG_SERVER]
+    proofs.close()
+    with pytest.raises(SubmissionRefusedError) as caught:
+        async with proofs.upload("alice"):
+            pass
+    assert caught.value.reason == RefusalReason.LATE
 
 
 @asynchronous
