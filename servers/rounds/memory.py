@@ -55,8 +55,10 @@ def _proof_bytes(task: Task) -> int:
 def for_uploads(
     budget_mb: int, dim: int, *, n_clients: int = 0, n_threads: int = 1, n_moments: int = 0, proofs_bytes: int = 0
 ) -> int:
-    """Bytes of the budget that uploads may take. n_clients: enrolled, who may all be in a round. n_threads: of the
-    check. n_moments: of the optimiser. proofs_bytes: of all proofs. Raises SetupError when the task alone exceeds it.
+    """Return the bytes of the budget that uploads may take. n_clients: enrolled; all may be in a round.
+
+    n_threads: of the check. n_moments: of the optimiser. proofs_bytes: of all proofs. Raises SetupError when the task
+    alone exceeds it.
     """
     of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments) * dim
     bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1) + proofs_bytes

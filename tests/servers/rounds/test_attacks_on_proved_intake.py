@@ -1,7 +1,7 @@
 """One phase of a round of mode `proved` at one server, without a wire: what clients and a deviating peer can do to it.
 
-Failure means: a peer decides a slot that this server holds, or one twice; a proof waits for turns of the uploads; a
-refusal names another reason than the protocol's first.
+Failure means that a peer decides a slot that this server holds, or one twice. Or a proof waits for turns of the
+uploads, or a refusal names another reason than the protocol's first.
 """
 
 from __future__ import annotations
