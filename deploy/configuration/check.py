@@ -13,7 +13,7 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from precad.clients.config import ClientConfig
-from precad.clients.upload_limit import require_covered, require_writable
+from precad.clients.upload_limit import require_writable
 from precad.deploy.configuration.apps import load_with_app, read_local_with_app
 from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.local import draft
@@ -128,7 +128,6 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
     """Return those of the task's clients whose folder is here. They trust the pinned aggregators; any of the
     authority's where none is pinned."""
     certificates, here = config.certificates, _here(task, config)
-    require_covered(task, config.uploads_per_model)
     require_writable(config.state_dir)
     for client in here:
         if (found := config.tls(client).load().identity) != Identity(Role.CLIENT, client):

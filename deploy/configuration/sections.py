@@ -15,6 +15,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from precad.clients.config import ClientConfig
+from precad.clients.upload_limit import require_covered
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.task import Task
@@ -119,6 +120,12 @@ class Deployment(BaseModel):
         for name, found in (("network.dealer", self.network.dealer), ("dealer", self.dealer)):
             if found is not None:
                 raise ValueError(f"{name}: expected none in mode 'proved', which has no dealer, found one")
+        return self
+
+    @model_validator(mode="after")
+    def _check_uploads(self) -> Self:
+        if self.client is not None:
+            require_covered(self.task, self.client.uploads_per_model)
         return self
 
 

@@ -45,6 +45,14 @@ def test_every_fault_is_named_at_once_with_the_numbers_of_the_file() -> None:
     ]
 
 
+def test_more_uploads_than_mode_proved_covers_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Rule C3, also of a local run, whose clients would refuse it one by one."""
+    raw = demo_config(n_clients=4, mode="proved")
+    raw["client"] = {**raw.get("client", {}), "uploads_per_model": 4}
+    with pytest.raises(ConfigError, match=r"client\.uploads_per_model: expected at most 3 in mode 'proved', found 4"):
+        resolve(raw, RunFolder(tmp_path))
+
+
 def test_a_draft_is_the_task_but_for_what_is_found_out_later() -> None:
     """The dimension and the numbers of records; the caller's mapping stays as it is."""
     raw = config()
