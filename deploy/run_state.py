@@ -14,6 +14,8 @@ from precad.deploy.errors import InterruptedRunError
 
 NAME: Final = "run-state"
 """The file's name in a run folder."""
+INTERRUPTED_RUN: Final = "interrupted after"
+"""How a summary begins to say why an interrupted run ended."""
 
 
 class RunState(StrEnum):

@@ -40,6 +40,7 @@ from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.watch import LiveTable, warning_of
 from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_state import INTERRUPTED_RUN
 from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
 from precad.dp.accountants import pld
 from precad.dp.task_privacy import task_cost
@@ -209,7 +210,7 @@ class LocalRun:
         n_rounds, planned = len(self._progress.metrics), self.deployment.task.rounds
         if self._progress.final is None or not n_rounds:
             return _INTERRUPTED
-        self._progress.ended = f"interrupted after {n_rounds} of {planned} rounds"
+        self._progress.ended = f"{INTERRUPTED_RUN} {n_rounds} of {planned} rounds"
         self._finish()
         return f"{_INTERRUPTED}; {n_rounds} of {planned} rounds are kept in {self.folder.root}"
 

@@ -17,6 +17,7 @@ from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written
 from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement, Trained, is_import_path
 from precad.deploy.reporting.settings import shown_configuration
 from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.ledger import Level
 from precad.dp.task_privacy import task_cost, task_privacy
@@ -110,17 +111,22 @@ def _client(deployment: Deployment, path: Path) -> ClientConfig:
 
 
 def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequence[_Line]) -> None:
-    """Refuse a folder whose two files disagree on what both say. Raises ConfigError."""
-    last = lines[-1]
-    found = {
+    """Refuse a folder whose two files disagree on what both say. Raises ConfigError.
+
+    The servers of an interrupted run may have finished a round that has no line, so its summary may say more.
+    """
+    last, may_say_more = lines[-1], summary.ended.startswith(INTERRUPTED_RUN)
+    found: dict[str, tuple[object, object]] = {
         "rounds": (summary.rounds, len(lines)),
         "numbers of rounds": (list(range(len(lines))), [line.round for line in lines]),
         "accepted": (summary.accepted, sum(len(line.accepted) for line in lines)),
         "rejected": (summary.rejected, sum(len(line.rejected) for line in lines)),
         "missing": (summary.missing, sum(len(line.missing) for line in lines)),
-        **{f"epsilon_{view}": (summary.realised(view), getattr(last, f"epsilon_{view}")) for view in View},
         "delta": (summary.delta, task.delta),
     }
+    for view in View:
+        said, there = summary.realised(view), getattr(last, f"epsilon_{view}")
+        found[f"epsilon_{view}"] = (said, max(said, there) if may_say_more else there)
     for name, (expected, got) in found.items():
         if expected != got:
             what = f"{expected!r:.60} of summary.json" if name != "numbers of rounds" else "0, 1, 2, ..."

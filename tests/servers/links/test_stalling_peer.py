@@ -256,6 +256,11 @@ def test_limits_grow_with_what_an_honest_server_may_have_to_do(pki: Pki, tmp_pat
     assert limits.seconds("t/0/gate/carries", 0) == pytest.approx(computing)
     assert limits.seconds("t/0/noisy sum", 2 * MIB) == pytest.approx(computing + 16)
     assert limits.seconds("t/0/validation/lock", 0) == pytest.approx(computing + 70)
-    assert limits.seconds("t/0/validation/proofs", 0) == pytest.approx(computing + 60)  # `proof_timeout_s`
+    proved = small_task([f"c{i}" for i in range(100)], dim=10**7, mode="proved", proof_timeout_s=50.0)
+    beside = StepLimits.of(proved, config)
+    assert beside.seconds("t/0/validation/proofs", 0) == pytest.approx(
+        beside.seconds("t/0/validation/verifier", 0) + 50
+    )
+    assert limits.seconds("t/0/validation/proofs", 0) == pytest.approx(computing)
     assert limits.seconds("t/0/coin/commit", 0) == pytest.approx(computing + 90 + 80)
     assert StepLimits.of(task, config.model_copy(update={"step_timeout_s": 0.0})).seconds("x", 1) == math.inf
