@@ -38,7 +38,7 @@ demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight cli
 TEST_PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED)  ## Run the tests (seven minutes of processor time)
+test: $(INSTALLED)  ## Run the tests (four to seven minutes on two cores)
 	$(PYTEST)
 
 unit vectors integration faults texts: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)
