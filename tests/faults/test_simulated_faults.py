@@ -245,18 +245,20 @@ def the_same_noise_again(patch: pytest.MonkeyPatch) -> None:
 
 def two_models(patch: pytest.MonkeyPatch) -> None:
     """One server computes another one, and neither looks at the other's digest."""
-    commit, updated = RoundRunner.commit, task_state_module.updated
+    channel, updated = Ground.channel, task_state_module.updated
 
-    async def unnoticed(self: RoundRunner, state: Any) -> Any:
-        class Echo:
-            def exchange(self, label: str, payload: bytes) -> bytes:
-                channel.exchange(label, payload)
-                return payload
+    class Unseeing:
+        """Every step as it is, but that the peer's model is taken for ours."""
 
-        channel: Channel = self._ground.channel(state.round)
-        with patch.context() as in_the_commit:
-            in_the_commit.setattr(Ground, "channel", lambda ground, t: Echo())
-            return await commit(self, state)
+        def __init__(self, inner: Channel) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def exchange(self, label: str, payload: bytes, *limits: Any) -> bytes:
+            received = self._inner.exchange(label, payload, *limits)
+            return payload if label == "model" else received
 
     calls: list[None] = []
 
@@ -265,7 +267,7 @@ def two_models(patch: pytest.MonkeyPatch) -> None:
         parameters, past = updated(*given)
         return parameters + np.float32(len(calls) % 2), past
 
-    patch.setattr(RoundRunner, "commit", unnoticed)
+    patch.setattr(Ground, "channel", lambda ground, t: Unseeing(channel(ground, t)))
     patch.setattr(task_state_module, "updated", differs)
 
 
