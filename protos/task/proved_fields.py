@@ -65,6 +65,11 @@ class _Proved(Protocol):
     def most_draws(self) -> int: ...
 
 
+def eta(most_draws: int) -> float:
+    """Return eta of theorem 2: a statement at epsilon holds with delta + (1 + e^epsilon) eta."""
+    return MOST_UPLOADS_PER_MODEL * (most_draws + 1) * (2.0**-40 + 2.0**-65)
+
+
 def with_largest_frac_bits(section: Any) -> Any:
     """Return a section of mode `proved` with the most fractional bits that its bound allows, where it names none.
 
@@ -115,7 +120,7 @@ def refuse_proved(task: _Proved) -> None:
             f"servers_follow_protocol: expected none with algorithm {task.rules.name!r}, whose statement needs no "
             "such word, found true"
         )
-    least = 2 * MOST_UPLOADS_PER_MODEL * (task.most_draws + 1) * (2.0**-40 + 2.0**-65)
+    least = 2 * eta(task.most_draws)
     if task.rules.is_private and task.delta <= least:
         raise ValueError(
             f"delta: expected more than {least:.3g}, which the mode itself may cost in {task.most_draws} rounds, "
