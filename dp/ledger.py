@@ -192,6 +192,15 @@ class Ledger:
         self._rounds.add(round_number)
         self._participation.update(chosen)
 
+    def foresee(self, clients: Collection[str]) -> None:
+        """Compute what `statement` will say of every view once a round of `clients` is charged, and charge nothing.
+
+        The accountant keeps the bounds. Called while clients train, it takes them out of the way of the check.
+        """
+        rounds = max((self._participation[client] + 1 for client in clients), default=0)
+        for view in View:
+            self._cost.of_view(view, max(rounds, *self._participation.values(), 0))
+
     def would_exceed(self, clients: Collection[str], next_round: int | None = None) -> bool:
         """Tell whether the coming round would take any of `clients` over a budget, if that client were chosen.
 

@@ -97,7 +97,8 @@ class RoundRunner:
         """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
         with self._phase("collect"):
             invited = await self.form.invite(state)
-            await state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
+            arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
+            await asyncio.gather(arrival, to_the_end(self._state.ledger.foresee, state.chosen))
             self._link.close_round(state.round)
         with self._phase("lock"):
             return await self.form.lock(state)

@@ -185,6 +185,33 @@ def test_each_view_has_its_own_budget():
     assert caught.value.view is View.CLIENTS_ONLY
 
 
+class RememberingAccountant(LinearAccountant):
+    """Remembers what it was asked for, in the order of the questions."""
+
+    def __init__(self):
+        self.asked = []
+
+    def epsilon(self, event, rounds, delta):
+        self.asked.append((event, rounds))
+        return super().epsilon(event, rounds, delta)
+
+
+@pytest.mark.parametrize("clients", [["alice"], ["bob", "carol"], []])
+def test_a_foreseen_round_is_not_charged_and_its_bounds_are_computed_before(charged, clients):
+    """A round foreseen leaves file, counts and rounds alone. After its charge, no bound is new to the accountant."""
+    accountant, before = RememberingAccountant(), charged.read_bytes()
+    with open_ledger(charged, accountant=accountant) as ledger:
+        counts = dict(ledger.participation)
+        ledger.foresee(clients)
+        assert (dict(ledger.participation), ledger.rounds, charged.read_bytes()) == (counts, {0, 1, 5}, before)
+        foreseen = set(accountant.asked)
+        ledger.charge(6, clients)
+        accountant.asked.clear()
+        for view in View:
+            ledger.statement(view)
+        assert set(accountant.asked) == foreseen
+
+
 def test_only_an_accountant_that_proves_bounds_keeps_a_ledger():
     """Refuse an approximation, since a ledger's statements are called bounds."""
     with pytest.raises(ValueError, match="accountant must prove a bound, got one whose label is approximation"):
