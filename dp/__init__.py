@@ -3,6 +3,7 @@
     task_privacy   what a round of a deployment's task is, by its algorithm
     ledger         one server's durable record of the rounds each client took part in
     ledger_lines   the lines of its file
+    ledger_events  what the file holds, as events of dp-accounting
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share
     accountants/   privacy accountants: the cost of a training, and how it is computed

@@ -90,7 +90,7 @@ ROOMS = (
         "dp^",
         "| . accountants",
         "What servers use: the ledger, and what a task's round is to those whom it protects.",
-        "ledger task_privacy",
+        "ledger ledger_events task_privacy",
     ),
     Room(
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."

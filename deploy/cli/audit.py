@@ -93,3 +93,14 @@ def audit_log(
         else:
             for name, value in report.items():
                 people.print(f"{name.replace('_', ' '):<18}{value}", highlight=False, markup=False, soft_wrap=True)
+
+
+@audit_app.command("events")
+def audit_events(
+    state_dir: Annotated[Path, typer.Argument(metavar="DIR", help="Read the ledger in an aggregator's state_dir.")],
+) -> None:
+    """Print what the ledger holds as events that dp-accounting reads, as one JSON object."""
+    with exit_codes():
+        from precad.deploy.oversight.log_audit import events_of
+
+        write_json(events_of(state_dir))

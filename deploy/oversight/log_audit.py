@@ -9,6 +9,7 @@ from typing import Any
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import ConfigError
 from precad.dp.ledger import verified_charges
+from precad.dp.ledger_events import ledger_events
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, ServerConfig
 from precad.servers.database.replicas import url_of
@@ -55,9 +56,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     """
     log = audit_log.read(store_path(state_dir))
     releases = audit_log.releases(log)
-    if not (ledger := ledger_path(state_dir)).is_file():
-        raise SetupError(f"{ledger}: expected the privacy ledger, found none")
-    charged = verified_charges(ledger)
+    charged = verified_charges(_ledger(state_dir))
     for round in releases.keys() - charged.keys():
         raise AuditError(f"round {round} was released, and the ledger does not hold it")
     for round, fields in releases.items():
@@ -81,3 +80,21 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     if against is not None:
         report["agreed_releases"] = audit_log.compare(log, audit_log.read(store_path(against)))
     return report
+
+
+def events_of(state_dir: Path) -> dict[str, Any]:
+    """Return what the ledger in a state_dir holds, as events of dp-accounting.
+
+    Raises: SetupError; LedgerCorruptedError.
+    """
+    path = _ledger(state_dir)
+    try:
+        return ledger_events(path)
+    except OSError as error:
+        raise SetupError(f"{path}: expected a ledger to read: {error.strerror}") from None
+
+
+def _ledger(state_dir: Path) -> Path:
+    if not (ledger := ledger_path(state_dir)).is_file():
+        raise SetupError(f"{ledger}: expected the privacy ledger, found none")
+    return ledger

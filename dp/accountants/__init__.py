@@ -13,5 +13,6 @@ Modules:
     levels               users and instances of other trainings
     renyi                Renyi divergences of the basic mechanisms
     renyi_accounting     from Renyi to (epsilon, delta): one order, and the best of many
+    dp_events            a client's rounds as an event of dp-accounting
     task_cost            what a task costs by its rounds, against who watches and against who may discard draws
 """

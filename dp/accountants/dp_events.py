@@ -1,0 +1,66 @@
+"""Write rounds of a client as an event of dp-accounting, so that others compute epsilon again without our code.
+
+The events are written as JSON, field by field as `dp_accounting.DpEvent.to_named_tuple` gives them. They mean what the
+library says: Poisson sampling of records, add/remove one, noise over the norm that one record may have.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.checks import require_count
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+_MODULE: Final = "dp_accounting.dp_event"
+_CLASSES: Final = frozenset(
+    {"NoOpDpEvent", "NonPrivateDpEvent", "GaussianDpEvent", "PoissonSampledDpEvent", "SelfComposedDpEvent"}
+)
+
+
+def dp_event(event: SampledGaussian | None, steps: int) -> DpEvent:
+    """Return `steps` repetitions of `event` as the library's. `event` None: a step costs everything."""
+    import dp_accounting
+
+    require_count("steps", steps)
+    if steps == 0:
+        return dp_accounting.NoOpDpEvent()
+    if event is None:
+        return dp_accounting.NonPrivateDpEvent()
+    gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    sampled = dp_accounting.PoissonSampledDpEvent(event.sampling_rate, gaussian)
+    return dp_accounting.SelfComposedDpEvent(sampled, steps)
+
+
+def as_json(event: DpEvent) -> dict[str, Any]:
+    """Return the fields of an event that `dp_event` made, nested, with the names of its module and class."""
+    return _fields(event.to_named_tuple())
+
+
+def from_json(fields: Mapping[str, Any]) -> DpEvent:
+    """Return the event that `as_json` wrote.
+
+    Raises: ValueError for anything else. A class is never taken from a module that the file names.
+    """
+    from dp_accounting import DpEvent
+
+    try:
+        return DpEvent.from_named_tuple(_named_tuple(fields))
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"expected an event as precad writes it, found one that is none: {error}") from None
+
+
+def _fields(event: Any) -> dict[str, Any]:
+    return {name: _fields(value) if hasattr(value, "_asdict") else value for name, value in event._asdict().items()}
+
+
+def _named_tuple(fields: Mapping[str, Any]) -> Any:
+    named = (fields.get("module_name"), fields.get("class_name"))
+    if named[0] != _MODULE or named[1] not in _CLASSES:
+        raise ValueError(f"module_name, class_name: expected one of {', '.join(sorted(_CLASSES))}, found {named!r:.80}")
+    values = {name: _named_tuple(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
+    return namedtuple("Event", values)(**values)  # type: ignore[misc]

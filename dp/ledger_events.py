@@ -1,0 +1,57 @@
+"""Give what a ledger holds as events that dp-accounting composes to the same epsilon.
+
+    {"format": "precad/dp-events/1", "delta": 1e-05, "adjacency": "add_remove", "unit": "record", "chain": "...",
+     "clients": {"alice": 12, ...}, "views": {"one_server": {"12": {...}}, "clients_only": {"12": {...}}}}
+
+`views` has an event for every number of rounds that some client was in. The figures of levels are not here: the library
+has no event for a draw that everybody sees.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from precad.dp.accountants.dp_events import as_json, dp_event
+from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.errors import LedgerCorruptedError
+from precad.dp.ledger_lines import charge_of, replay
+
+FORMAT: Final = "precad/dp-events/1"
+
+
+def ledger_events(path: Path) -> dict[str, Any]:
+    """Return the events of every client of the ledger at `path`, for every view, ready for JSON.
+
+    The file is read only; an incomplete last line does not count. Raises: LedgerCorruptedError; OSError as the file
+    system gives it.
+    """
+    content = path.read_bytes()
+    header: dict[str, Any] = {}
+    charges: dict[int, list[str]] = {}
+    complete = content[: content.rfind(b"\n") + 1]
+    chain = replay(path, complete, header.update, lambda fields: charges.update([charge_of(fields, charges)]))
+    counts = Counter(client for clients in charges.values() for client in clients)
+    try:
+        steps = header.get("steps_per_round", 1)
+        events = {view: _event(header["events"][view]) for view in View}
+        views = {
+            str(view): {str(n): as_json(dp_event(event, n * steps)) for n in sorted(set(counts.values()))}
+            for view, event in events.items()
+        }
+        return {
+            "format": FORMAT,
+            "delta": header["delta"],
+            "adjacency": "add_remove",
+            "unit": str(Unit(header.get("unit", Unit.RECORD))),
+            "chain": chain,
+            "clients": dict(sorted(counts.items())),
+            "views": views,
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
+
+
+def _event(fields: dict[str, Any] | None) -> SampledGaussian | None:
+    return None if fields is None else SampledGaussian(**fields)
