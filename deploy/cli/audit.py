@@ -17,6 +17,7 @@ audit_app = typer.Typer(help="Verify what servers wrote down; attack the norm ch
 
 
 @audit_app.command("validation")
+@exit_codes()
 def audit_validation(
     vectors: Annotated[
         Path, typer.Option(metavar="FILE.npz", help="Check the rows of this array x: int64, shape (n, d).")
@@ -34,17 +35,16 @@ def audit_validation(
     as_json: Json = False,
 ) -> None:
     """Run the real two-party norm check on arbitrary ring vectors."""
-    with exit_codes():
-        from precad.deploy.oversight.validation_audit import audit_file
+    from precad.deploy.oversight.validation_audit import audit_file
 
-        report = audit_file(
-            vectors, clip=clip, frac_bits=frac_bits, n_rows=rows, seed_count=seed_count, gate=gate, mode=mode
-        )
-        if as_json:
-            write_json(report)
-        else:
-            for i, verdict in enumerate(report["verdicts"]):
-                sys.stdout.write(f"{i}\t{verdict}\n")
+    report = audit_file(
+        vectors, clip=clip, frac_bits=frac_bits, n_rows=rows, seed_count=seed_count, gate=gate, mode=mode
+    )
+    if as_json:
+        write_json(report)
+    else:
+        for i, verdict in enumerate(report["verdicts"]):
+            sys.stdout.write(f"{i}\t{verdict}\n")
 
 
 class RoleWithDatabase(StrEnum):
@@ -56,20 +56,21 @@ class RoleWithDatabase(StrEnum):
 
 
 @audit_app.command("copy")
+@exit_codes()
 def audit_copy(
     config: ConfigFile,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Write the copy to this new folder.")],
     role: Annotated[RoleWithDatabase, typer.Option(help="Copy the database of this server.")],
 ) -> None:
     """Copy what a server keeps in PostgreSQL into a folder that `precad audit log` reads."""
-    with exit_codes():
-        from precad.deploy.oversight.log_audit import copy_state
+    from precad.deploy.oversight.log_audit import copy_state
 
-        for path in copy_state(configuration.load(config), Role(role.value), folder):
-            people.print(str(path), soft_wrap=True)
+    for path in copy_state(configuration.load(config), Role(role.value), folder):
+        people.print(str(path), soft_wrap=True)
 
 
 @audit_app.command("log")
+@exit_codes()
 def audit_log(
     state_dir: Annotated[
         Path, typer.Argument(metavar="DIR", help="Verify an aggregator's state_dir, or a copy of it.")
@@ -84,23 +85,22 @@ def audit_log(
     as_json: Json = False,
 ) -> None:
     """Verify what a server wrote down of its decisions and releases, offline."""
-    with exit_codes():
-        from precad.deploy.oversight.log_audit import check_log
+    from precad.deploy.oversight.log_audit import check_log
 
-        report = check_log(state_dir, against=against, known=known)
-        if as_json:
-            write_json(report)
-        else:
-            for name, value in report.items():
-                people.print(f"{name.replace('_', ' '):<18}{value}", highlight=False, markup=False, soft_wrap=True)
+    report = check_log(state_dir, against=against, known=known)
+    if as_json:
+        write_json(report)
+    else:
+        for name, value in report.items():
+            people.print(f"{name.replace('_', ' '):<18}{value}", highlight=False, markup=False, soft_wrap=True)
 
 
 @audit_app.command("events")
+@exit_codes()
 def audit_events(
     state_dir: Annotated[Path, typer.Argument(metavar="DIR", help="Read the ledger in an aggregator's state_dir.")],
 ) -> None:
     """Print what the ledger holds as events that dp-accounting reads, as one JSON object."""
-    with exit_codes():
-        from precad.deploy.oversight.log_audit import events_of
+    from precad.deploy.oversight.log_audit import events_of
 
-        write_json(events_of(state_dir))
+    write_json(events_of(state_dir))

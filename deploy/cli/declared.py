@@ -19,9 +19,9 @@ def declared(flags: type[F]) -> Callable[[Callable[[F], None]], Callable[..., No
     """Return a decorator. It makes a function of these flags a command, as typer reads one."""
 
     def command_of(run: Callable[[F], None]) -> Callable[..., None]:
+        @exit_codes()
         def command(**given: Any) -> None:
-            with exit_codes():
-                run(flags(**given))
+            run(flags(**given))
 
         command.__name__, command.__doc__ = run.__name__, flags.__doc__
         command.__signature__ = inspect.Signature(list(_parameters(flags)))  # type: ignore[attr-defined]

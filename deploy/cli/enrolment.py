@@ -30,6 +30,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 @pki_app.command("token")
+@exit_codes()
 def pki_token(
     directory: AuthorityFolder,
     role: RoleName = "client",
@@ -38,37 +39,37 @@ def pki_token(
     days: Days = 365,
 ) -> None:
     """Make a one-time token, on standard output, for one certificate of a holder."""
-    with exit_codes():
-        from precad.deploy.authority.enrolment.tokens import Tokens
+    from precad.deploy.authority.enrolment.tokens import Tokens
 
-        match = _VALID.fullmatch(valid)
-        if match is None:
-            raise errors.ConfigError(f"--valid: expected minutes, hours or days like 24h, found {valid!r}")
-        if not (directory / "ca.pem").is_file():
-            raise errors.ConfigError(f"DIR: expected the authority's folder, found no ca.pem in {directory}")
-        with Tokens(directory) as tokens:
-            lifetime = dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
-            typer.echo(tokens.make(identity_of(role, name), valid=lifetime, days=days))
+    match = _VALID.fullmatch(valid)
+    if match is None:
+        raise errors.ConfigError(f"--valid: expected minutes, hours or days like 24h, found {valid!r}")
+    if not (directory / "ca.pem").is_file():
+        raise errors.ConfigError(f"DIR: expected the authority's folder, found no ca.pem in {directory}")
+    with Tokens(directory) as tokens:
+        lifetime = dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
+        typer.echo(tokens.make(identity_of(role, name), valid=lifetime, days=days))
 
 
 @pki_app.command("serve")
+@exit_codes()
 def pki_serve(
     directory: AuthorityFolder,
     listen: Annotated[str, typer.Option(help="Listen at this HOST:PORT.")] = "127.0.0.1:7005",
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Answer requests for certificates that come with a one-time token, until it is stopped."""
-    with exit_codes():
-        from precad.deploy.authority import pki
-        from precad.deploy.authority.enrolment.endpoint import Endpoint
-        from precad.deploy.authority.enrolment.tokens import Tokens
+    from precad.deploy.authority import pki
+    from precad.deploy.authority.enrolment.endpoint import Endpoint
+    from precad.deploy.authority.enrolment.tokens import Tokens
 
-        opens = passphrase_of(authority_passphrase_file)
-        pki.require_authority(directory, opens)
-        with Tokens(directory, authority_passphrase=opens) as tokens:
-            serve(lambda: Endpoint(directory, tokens, listen, authority_passphrase=opens))
+    opens = passphrase_of(authority_passphrase_file)
+    pki.require_authority(directory, opens)
+    with Tokens(directory, authority_passphrase=opens) as tokens:
+        serve(lambda: Endpoint(directory, tokens, listen, authority_passphrase=opens))
 
 
+@exit_codes()
 def enrol(
     url: Annotated[str, typer.Argument(metavar="URL", help="Ask https://HOST:PORT, where `precad pki serve` runs.")],
     authority_fingerprint: Annotated[
@@ -83,12 +84,11 @@ def enrol(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make a key, and get its certificate for a one-time token."""
-    with exit_codes():
-        from precad.deploy.authority.enrolment import enrol as enrolling
+    from precad.deploy.authority.enrolment import enrol as enrolling
 
-        token = enrolling.read_token(token_file)
-        holder = identity_of(role, name)
-        made = asyncio.run(
-            enrolling.enrol(url, directory, holder, token, authority_fingerprint, key_passphrase_file=passphrase_file)
-        )
-        people.print(f"certificate: {made.certificate}\nkey: {made.key}", soft_wrap=True)
+    token = enrolling.read_token(token_file)
+    holder = identity_of(role, name)
+    made = asyncio.run(
+        enrolling.enrol(url, directory, holder, token, authority_fingerprint, key_passphrase_file=passphrase_file)
+    )
+    people.print(f"certificate: {made.certificate}\nkey: {made.key}", soft_wrap=True)

@@ -29,6 +29,7 @@ class SignedBy(StrEnum):
     B = "b"
 
 
+@exit_codes()
 def export(
     source: Annotated[
         Path,
@@ -64,26 +65,26 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a finished task's model, and a signed statement of what was spent and what is guaranteed."""
-    with exit_codes():
-        _require_torch()
-        from precad.deploy.exporting import export as exporting
-        from precad.deploy.exporting.formats import Format
+    _require_torch()
+    from precad.deploy.exporting import export as exporting
+    from precad.deploy.exporting.formats import Format
 
-        source_found = exporting.source_of(source, config, None if role is None else role.value)
-        report = exporting.export(
-            source_found,
-            out,
-            kinds=[Format(kind) for kind in kinds or ()],
-            certificate=certificate or (),
-            date=date,
-        )
-        if as_json:
-            write_json(report, allow_nan=False)
-            return
-        say(f"{report['out']}: {', '.join(report['files'])}; signed by {' and '.join(report['signed_by'])}")
-        _say_statement(report)
+    source_found = exporting.source_of(source, config, None if role is None else role.value)
+    report = exporting.export(
+        source_found,
+        out,
+        kinds=[Format(kind) for kind in kinds or ()],
+        certificate=certificate or (),
+        date=date,
+    )
+    if as_json:
+        write_json(report, allow_nan=False)
+        return
+    say(f"{report['out']}: {', '.join(report['files'])}; signed by {' and '.join(report['signed_by'])}")
+    _say_statement(report)
 
 
+@exit_codes()
 def verify_export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Check this folder, which `precad export` wrote.")],
     authority: Annotated[Path, typer.Option(metavar="FILE.pem", help="Trust this certificate of the authority.")],
@@ -95,21 +96,20 @@ def verify_export(
     as_json: Json = False,
 ) -> None:
     """Check an exported model: digests, signatures, roles, and that both servers state the same."""
-    with exit_codes():
-        _require_torch()
-        from precad.deploy.exporting import signing, verify
+    _require_torch()
+    from precad.deploy.exporting import signing, verify
 
-        wanted = {SignedBy.A: signing.SIGNERS[:1], SignedBy.B: signing.SIGNERS[1:], SignedBy.BOTH: signing.SIGNERS}
-        report = verify.verify_export(folder, authority=authority, against=against, wanted=wanted[signed_by])
-        if as_json:
-            write_json(report, allow_nan=False)
-            return
-        for role, found in report["signatures"].items():
-            say(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
-        for name, roles in report["files"].items():
-            say(f"{name}: as {' and '.join(roles)} signed it")
-        say(f"certificate against poisoning: {report['certificate']}")
-        _say_statement(report)
+    wanted = {SignedBy.A: signing.SIGNERS[:1], SignedBy.B: signing.SIGNERS[1:], SignedBy.BOTH: signing.SIGNERS}
+    report = verify.verify_export(folder, authority=authority, against=against, wanted=wanted[signed_by])
+    if as_json:
+        write_json(report, allow_nan=False)
+        return
+    for role, found in report["signatures"].items():
+        say(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
+    for name, roles in report["files"].items():
+        say(f"{name}: as {' and '.join(roles)} signed it")
+    say(f"certificate against poisoning: {report['certificate']}")
+    _say_statement(report)
 
 
 def _require_torch() -> None:

@@ -25,6 +25,7 @@ TokenFile = Annotated[
 ]
 
 
+@exit_codes()
 def status(
     target: Target = None,
     token: TokenFile = None,
@@ -32,27 +33,26 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show where a task stands: rounds, clients, verdicts, both epsilons."""
-    with exit_codes():
-        from precad.deploy.oversight import operations
+    from precad.deploy.oversight import operations
 
-        statuses, faults = asyncio.run(operations.statuses_at(operations.place_of(target), token))
-        if as_json:
-            shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
-            write_json({"servers": shown, "unreachable": faults})
-        elif statuses:
-            people.print(operations.status_table(statuses), highlight=False)
-        unready = [f"{name} is not ready" for name, found in statuses.items() if ready and not found.is_ready]
-        if faults or unready:
-            raise RunFailedError("\n".join([*faults, *unready]), exit_code=UNREACHABLE)
+    statuses, faults = asyncio.run(operations.statuses_at(operations.place_of(target), token))
+    if as_json:
+        shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
+        write_json({"servers": shown, "unreachable": faults})
+    elif statuses:
+        people.print(operations.status_table(statuses), highlight=False)
+    unready = [f"{name} is not ready" for name, found in statuses.items() if ready and not found.is_ready]
+    if faults or unready:
+        raise RunFailedError("\n".join([*faults, *unready]), exit_code=UNREACHABLE)
 
 
+@exit_codes()
 def watch(target: Target = None, token: TokenFile = None) -> None:
     """Follow a task, a line per round, until it ends."""
-    with exit_codes():
-        from precad.deploy.oversight import operations
+    from precad.deploy.oversight import operations
 
-        place = operations.place_of(target)
-        try:
-            asyncio.run(operations.show_rounds(operations.as_it_goes(place, token), people, title=str(place)))
-        except KeyboardInterrupt:
-            raise InterruptedRunError("interrupted; the task goes on") from None
+    place = operations.place_of(target)
+    try:
+        asyncio.run(operations.show_rounds(operations.as_it_goes(place, token), people, title=str(place)))
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted; the task goes on") from None

@@ -26,21 +26,22 @@ Days = Annotated[int, typer.Option(help="Let the certificate be valid for so man
 
 
 @pki_app.command("init")
+@exit_codes()
 def pki_init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Make the authority in this folder, new or empty.")],
     days: Annotated[int, typer.Option(help="Let the authority's certificate be valid for so many days.", min=1)] = 3650,
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Create a private authority."""
-    with exit_codes():
-        from precad.deploy.authority import pki
-        from precad.protos.tls.identity import fingerprint
+    from precad.deploy.authority import pki
+    from precad.protos.tls.identity import fingerprint
 
-        path = pki.create_authority(directory, days=days, passphrase=passphrase_of(authority_passphrase_file))
-        people.print(f"authority: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+    path = pki.create_authority(directory, days=days, passphrase=passphrase_of(authority_passphrase_file))
+    people.print(f"authority: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
 @pki_app.command("issue")
+@exit_codes()
 def pki_issue(
     directory: AuthorityFolder,
     role: RoleName,
@@ -50,20 +51,20 @@ def pki_issue(
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Issue a certificate and its key, where one operator runs every role."""
-    with exit_codes():
-        from precad.deploy.authority import pki
+    from precad.deploy.authority import pki
 
-        files = pki.issue(
-            directory,
-            identity_of(role, name),
-            days=days,
-            passphrase=passphrase_of(passphrase_file),
-            authority_passphrase=passphrase_of(authority_passphrase_file),
-        )
-        people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
+    files = pki.issue(
+        directory,
+        identity_of(role, name),
+        days=days,
+        passphrase=passphrase_of(passphrase_file),
+        authority_passphrase=passphrase_of(authority_passphrase_file),
+    )
+    people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
 
 
 @pki_app.command("request")
+@exit_codes()
 def pki_request(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Make the key in this folder, where it stays.")],
     role: RoleName,
@@ -71,14 +72,14 @@ def pki_request(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make a key, and the request for its certificate that goes to the authority."""
-    with exit_codes():
-        from precad.deploy.authority import pki
+    from precad.deploy.authority import pki
 
-        path = pki.request(directory, identity_of(role, name), passphrase=passphrase_of(passphrase_file))
-        people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
+    path = pki.request(directory, identity_of(role, name), passphrase=passphrase_of(passphrase_file))
+    people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
 
 
 @pki_app.command("sign")
+@exit_codes()
 def pki_sign(
     directory: AuthorityFolder,
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="Sign this request.pem of whoever asks.")],
@@ -88,16 +89,16 @@ def pki_sign(
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Sign a request; the key stays with whoever asked."""
-    with exit_codes():
-        from precad.deploy.authority import pki
-        from precad.protos.tls.identity import fingerprint
+    from precad.deploy.authority import pki
+    from precad.protos.tls.identity import fingerprint
 
-        opens = passphrase_of(authority_passphrase_file)
-        path = pki.sign(directory, request, identity_of(role, name), days=days, authority_passphrase=opens)
-        people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+    opens = passphrase_of(authority_passphrase_file)
+    path = pki.sign(directory, request, identity_of(role, name), days=days, authority_passphrase=opens)
+    people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
 @pki_app.command("renew")
+@exit_codes()
 def pki_renew(
     directory: AuthorityFolder,
     role: RoleName,
@@ -109,15 +110,12 @@ def pki_renew(
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Certify a holder once more; the certificate before stays beside it as previous.pem."""
-    with exit_codes():
-        from precad.deploy.authority import pki
-        from precad.protos.tls.identity import fingerprint
+    from precad.deploy.authority import pki
+    from precad.protos.tls.identity import fingerprint
 
-        opens = passphrase_of(authority_passphrase_file)
-        path = pki.renew(
-            directory, identity_of(role, name), request_path=request, days=days, authority_passphrase=opens
-        )
-        people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+    opens = passphrase_of(authority_passphrase_file)
+    path = pki.renew(directory, identity_of(role, name), request_path=request, days=days, authority_passphrase=opens)
+    people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
 
 def passphrase_of(path: Path | None) -> bytes | None:

@@ -23,40 +23,41 @@ serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=
 
 
 @serve_app.command("aggregator")
+@exit_codes()
 def serve_aggregator(
     config: ConfigFile,
     role: Annotated[AggregatorLetter, typer.Option(help="Say which of the two aggregators this is.")],
 ) -> None:
     """Run aggregation server A or B."""
-    with exit_codes():
-        deployment = configuration.load(config)
-        from precad.servers.aggregator import Aggregator
+    deployment = configuration.load(config)
+    from precad.servers.aggregator import Aggregator
 
-        letter = role.value
-        own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
-        network = deployment.network
-        serve(
-            lambda: Aggregator(
-                party=0 if role is AggregatorLetter.A else 1,
-                task=deployment.task,
-                config=own,
-                addresses=(network.aggregator_b, network.dealer),
-            ),
-            on_terminate=Aggregator.drain,
-        )
+    letter = role.value
+    own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
+    network = deployment.network
+    serve(
+        lambda: Aggregator(
+            party=0 if role is AggregatorLetter.A else 1,
+            task=deployment.task,
+            config=own,
+            addresses=(network.aggregator_b, network.dealer),
+        ),
+        on_terminate=Aggregator.drain,
+    )
 
 
 @serve_app.command("dealer")
+@exit_codes()
 def serve_dealer(config: ConfigFile) -> None:
     """Run the dealer."""
-    with exit_codes():
-        deployment = configuration.load(config)
-        from precad.servers.dealer import Dealer
+    deployment = configuration.load(config)
+    from precad.servers.dealer import Dealer
 
-        own = configuration.section(deployment.dealer, "dealer")
-        serve(lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
+    own = configuration.section(deployment.dealer, "dealer")
+    serve(lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
 
 
+@exit_codes()
 def client(
     config: ConfigFile,
     ids: Annotated[
@@ -65,23 +66,22 @@ def client(
     app: AppName = None,
 ) -> None:
     """Run one client, or several virtual ones."""
-    with exit_codes():
-        from precad.deploy.configuration.apps import load_with_app
+    from precad.deploy.configuration.apps import load_with_app
 
-        deployment = load_with_app(config, app)
-        own = configuration.section(deployment.client, "client")
-        unknown = [name for name in ids if name not in deployment.task.clients]
-        if unknown or len(set(ids)) != len(ids):
-            raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
-        from precad.deploy.conducts import conducts_of
+    deployment = load_with_app(config, app)
+    own = configuration.section(deployment.client, "client")
+    unknown = [name for name in ids if name not in deployment.task.clients]
+    if unknown or len(set(ids)) != len(ids):
+        raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
+    from precad.deploy.conducts import conducts_of
 
-        conducts = conducts_of(ids, own)
-        for name in ids:
-            _require_identity(own.tls(name), name)
-        from precad.clients.process import ClientProcess
+    conducts = conducts_of(ids, own)
+    for name in ids:
+        _require_identity(own.tls(name), name)
+    from precad.clients.process import ClientProcess
 
-        addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
-        serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
+    addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
+    serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
 
 
 def _require_identity(tls: TlsFiles, client_id: str) -> None:

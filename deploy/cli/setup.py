@@ -12,19 +12,20 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError
 
 
+@exit_codes()
 def check(config: ConfigFile, app: AppName = None, as_json: Json = False) -> None:
     """Check a role's configuration and files, or a local run's, and show the digests that operators compare."""
-    with exit_codes():
-        from precad.deploy.configuration import check as checking
+    from precad.deploy.configuration import check as checking
 
-        report = checking.check_file(config, app)
-        if as_json:
-            write_json(report)
-        else:
-            for line in checking.lines(report):
-                say(line)
+    report = checking.check_file(config, app)
+    if as_json:
+        write_json(report)
+    else:
+        for line in checking.lines(report):
+            say(line)
 
 
+@exit_codes()
 def initial_model(
     config: ConfigFile,
     path: Annotated[
@@ -32,21 +33,20 @@ def initial_model(
     ],
 ) -> None:
     """Write the public model that the task starts from, of task.model and task.model_seed."""
-    with exit_codes():
-        task = configuration.load(config).task
-        import numpy as np
+    task = configuration.load(config).task
+    import numpy as np
 
-        from precad.clients.models.networks import initial_vector
-        from precad.clients.own_code import look_in
-        from precad.protos.messages import convert
+    from precad.clients.models.networks import initial_vector
+    from precad.clients.own_code import look_in
+    from precad.protos.messages import convert
 
-        look_in(config.parent)
-        parameters = initial_vector(task)
-        if parameters.size != task.dim:
-            raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
-        try:
-            with path.open("xb") as file:
-                np.save(file, parameters)
-        except OSError as error:
-            raise ConfigError(f"FILE.npy: expected a new file to write, found {path}: {error.strerror}") from None
-        say(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
+    look_in(config.parent)
+    parameters = initial_vector(task)
+    if parameters.size != task.dim:
+        raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
+    try:
+        with path.open("xb") as file:
+            np.save(file, parameters)
+    except OSError as error:
+        raise ConfigError(f"FILE.npy: expected a new file to write, found {path}: {error.strerror}") from None
+    say(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
