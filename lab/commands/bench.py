@@ -38,6 +38,7 @@ DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
 
 
 @bench_app.command("validation")
+@exit_codes()
 def bench_validation(
     quick: Quick = False,
     full: Annotated[bool, typer.Option("--full", help="Measure every batch at every size, which takes hours.")] = False,
@@ -53,20 +54,20 @@ def bench_validation(
     as_json: Json = False,
 ) -> None:
     """Measure the norm check of both servers, beside CrypTen, SPU, the unsound check and the floor."""
-    with exit_codes():
-        from dataclasses import replace
+    from dataclasses import replace
 
-        from precad.lab.bench import plots, tables, validation
+    from precad.lab.bench import plots, tables, validation
 
-        plan = validation.Plan.quick(repetitions or 3) if quick else validation.Plan(repetitions=repetitions or 7)
-        if full:
-            plan = replace(plan, max_words=sys.maxsize)
-        plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
-        run = partial(validation.run, plan, peers_python=peers_python, say=say)
-        measure(run, tables.print_validation, plots.plot_validation, plot=plot, as_json=as_json)
+    plan = validation.Plan.quick(repetitions or 3) if quick else validation.Plan(repetitions=repetitions or 7)
+    if full:
+        plan = replace(plan, max_words=sys.maxsize)
+    plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
+    run = partial(validation.run, plan, peers_python=peers_python, say=say)
+    measure(run, tables.print_validation, plots.plot_validation, plot=plot, as_json=as_json)
 
 
 @bench_app.command("noise")
+@exit_codes()
 def bench_noise(
     quick: Quick = False,
     size: Annotated[
@@ -78,20 +79,20 @@ def bench_noise(
     as_json: Json = False,
 ) -> None:
     """Measure the noise sampler, beside OpenDP's and a vectorised Canonne-Kamath-Steinke."""
-    with exit_codes():
-        from precad.lab.bench import noise, plots, tables
+    from precad.lab.bench import noise, plots, tables
 
-        run = partial(
-            noise.run,
-            size=min(size, 200_000) if quick else size,
-            repetitions=repetitions or (3 if quick else 7),
-            peers_python=peers_python,
-            say=say,
-        )
-        measure(run, tables.print_noise, plots.plot_noise, plot=plot, as_json=as_json)
+    run = partial(
+        noise.run,
+        size=min(size, 200_000) if quick else size,
+        repetitions=repetitions or (3 if quick else 7),
+        peers_python=peers_python,
+        say=say,
+    )
+    measure(run, tables.print_noise, plots.plot_noise, plot=plot, as_json=as_json)
 
 
 @bench_app.command("scale")
+@exit_codes()
 def bench_scale(
     quick: Quick = False,
     full: Annotated[bool, typer.Option("--full", help="Measure up to d = 10^8.")] = False,
@@ -102,15 +103,15 @@ def bench_scale(
     as_json: Json = False,
 ) -> None:
     """Measure time, memory and bytes as the model and the round grow."""
-    with exit_codes():
-        from precad.lab.bench import plots, scale, tables
+    from precad.lab.bench import plots, scale, tables
 
-        plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
-        run = partial(scale.run, plan, gate=gate, mode=mode, say=say)
-        measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json)
+    plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
+    run = partial(scale.run, plan, gate=gate, mode=mode, say=say)
+    measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json)
 
 
 @bench_app.command("threads")
+@exit_codes()
 def bench_threads(
     dim: Annotated[int, typer.Option("--dim", help="Take uploads of length d.", min=1)] = 1_000_000,
     clients: Annotated[int, typer.Option(help="Check so many uploads in the round.", min=1)] = 8,
@@ -121,31 +122,31 @@ def bench_threads(
     as_json: Json = False,
 ) -> None:
     """Measure what one server computes of the norm check, on one core and on several."""
-    with exit_codes():
-        from precad.lab.bench import tables
-        from precad.lab.bench import threads as of_threads
+    from precad.lab.bench import tables
+    from precad.lab.bench import threads as of_threads
 
-        run = partial(
-            of_threads.run,
-            dim=dim,
-            n_clients=clients,
-            threads=threads or [2],
-            repetitions=repetitions or 7,
-            say=say,
-        )
-        measure(run, tables.print_threads, as_json=as_json)
+    run = partial(
+        of_threads.run,
+        dim=dim,
+        n_clients=clients,
+        threads=threads or [2],
+        repetitions=repetitions or 7,
+        say=say,
+    )
+    measure(run, tables.print_threads, as_json=as_json)
 
 
 @bench_app.command("startup")
+@exit_codes()
 def bench_startup(repetitions: Repetitions = None, as_json: Json = False) -> None:
     """Measure how long people wait for a command, for an error and for the demo's first round."""
-    with exit_codes():
-        from precad.lab.bench import startup, tables
+    from precad.lab.bench import startup, tables
 
-        measure(partial(startup.run, repetitions=repetitions or 3, say=say), tables.print_startup, as_json=as_json)
+    measure(partial(startup.run, repetitions=repetitions or 3, say=say), tables.print_startup, as_json=as_json)
 
 
 @bench_app.command("training")
+@exit_codes()
 def bench_training(
     quick: Quick = False,
     clients: Annotated[int, typer.Option(help="Train so many clients in the round.", min=1)] = 10,
@@ -158,22 +159,22 @@ def bench_training(
     as_json: Json = False,
 ) -> None:
     """Measure clipped per-record gradients of a round, beside Opacus, a loop over clients and the plain gradient."""
-    with exit_codes():
-        from precad.clients.gradients.engine import resolve_device
-        from precad.lab.bench import plots, tables, training
+    from precad.clients.gradients.engine import resolve_device
+    from precad.lab.bench import plots, tables, training
 
-        plan = training.Plan(
-            clients=clients,
-            records=records,
-            repetitions=repetitions or (5 if quick else 20),
-            threads=threads,
-            device=str(resolve_device(device)),
-        )
-        run = partial(training.run, plan, peers_python=peers_python, say=say)
-        measure(run, tables.print_training, plots.plot_training, plot=plot, as_json=as_json)
+    plan = training.Plan(
+        clients=clients,
+        records=records,
+        repetitions=repetitions or (5 if quick else 20),
+        threads=threads,
+        device=str(resolve_device(device)),
+    )
+    run = partial(training.run, plan, peers_python=peers_python, say=say)
+    measure(run, tables.print_training, plots.plot_training, plot=plot, as_json=as_json)
 
 
 @bench_app.command("local-training")
+@exit_codes()
 def bench_local_training(
     quick: Quick = False,
     clients: Annotated[
@@ -188,23 +189,23 @@ def bench_local_training(
     as_json: Json = False,
 ) -> None:
     """Measure several local steps of many clients, stacked and client by client."""
-    with exit_codes():
-        from precad.clients.gradients.engine import resolve_device
-        from precad.lab.bench import local_training, plots, tables
+    from precad.clients.gradients.engine import resolve_device
+    from precad.lab.bench import local_training, plots, tables
 
-        plan = local_training.Plan(
-            clients=tuple(clients) if clients else (10, 40),
-            records=records,
-            steps=steps,
-            repetitions=repetitions or (3 if quick else 20),
-            threads=threads,
-            device=str(resolve_device(device)),
-        )
-        run = partial(local_training.run, plan)
-        measure(run, tables.print_local_training, plots.plot_local_training, plot=plot, as_json=as_json)
+    plan = local_training.Plan(
+        clients=tuple(clients) if clients else (10, 40),
+        records=records,
+        steps=steps,
+        repetitions=repetitions or (3 if quick else 20),
+        threads=threads,
+        device=str(resolve_device(device)),
+    )
+    run = partial(local_training.run, plan)
+    measure(run, tables.print_local_training, plots.plot_local_training, plot=plot, as_json=as_json)
 
 
 @bench_app.command("simulation")
+@exit_codes()
 def bench_simulation(
     quick: Quick = False,
     drawn: Annotated[
@@ -223,24 +224,24 @@ def bench_simulation(
     as_json: Json = False,
 ) -> None:
     """Measure simulated rounds of PRECAD as more clients are drawn or registered, and what of it is not gradients."""
-    with exit_codes():
-        from precad.clients.gradients.engine import resolve_device
-        from precad.lab.bench import plots, simulation, tables
+    from precad.clients.gradients.engine import resolve_device
+    from precad.lab.bench import plots, simulation, tables
 
-        usual = simulation.Plan()
-        plan = simulation.Plan(
-            drawn=tuple(drawn) if drawn else usual.drawn,
-            registered=tuple(registered) if registered else usual.registered,
-            records=records,
-            rounds=rounds or (10 if quick else usual.rounds),
-            threads=threads,
-            device=str(resolve_device(device)),
-        )
-        run = partial(simulation.run, plan, say=say)
-        measure(run, tables.print_simulation, plots.plot_simulation, plot=plot, as_json=as_json)
+    usual = simulation.Plan()
+    plan = simulation.Plan(
+        drawn=tuple(drawn) if drawn else usual.drawn,
+        registered=tuple(registered) if registered else usual.registered,
+        records=records,
+        rounds=rounds or (10 if quick else usual.rounds),
+        threads=threads,
+        device=str(resolve_device(device)),
+    )
+    run = partial(simulation.run, plan, say=say)
+    measure(run, tables.print_simulation, plots.plot_simulation, plot=plot, as_json=as_json)
 
 
 @bench_app.command("overhead")
+@exit_codes()
 def bench_overhead(
     quick: Quick = False,
     clients: Annotated[int, typer.Option(help="Run so many virtual clients, in four processes.", min=4)] = 100,
@@ -258,29 +259,28 @@ def bench_overhead(
     as_json: Json = False,
 ) -> None:
     """Measure a federated round with no privacy, local DP, PRECAD without and with validation."""
-    with exit_codes():
-        from precad.lab.bench import overhead, plots, tables
+    from precad.lab.bench import overhead, plots, tables
 
-        n_rounds = rounds or (10 if quick else 30)
-        source = dataset.value if dataset is not None else overhead.default_dataset()
-        say(f"records: {source}")
-        plan = overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate, dataset=source)
-        run = partial(overhead.run, plan, say=say)
-        measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json)
+    n_rounds = rounds or (10 if quick else 30)
+    source = dataset.value if dataset is not None else overhead.default_dataset()
+    say(f"records: {source}")
+    plan = overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate, dataset=source)
+    run = partial(overhead.run, plan, say=say)
+    measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json)
 
 
 @bench_app.command("server", hidden=True)
+@exit_codes()
 def bench_server(
     job: Annotated[Path, typer.Argument(metavar="JOB")],
     result: Annotated[Path, typer.Argument(metavar="RESULT")],
     party: Annotated[AggregatorLetter, typer.Option(help="Say which of the two aggregators this is.")],
 ) -> None:
     """Run one of the two processes that the benchmarks measure."""
-    with exit_codes():
-        from precad.lab.bench.server import BenchmarkServer, Job
+    from precad.lab.bench.server import BenchmarkServer, Job
 
-        task = Job.read(job)
-        serve(lambda: BenchmarkServer(task, 0 if party is AggregatorLetter.A else 1, result))
+    task = Job.read(job)
+    serve(lambda: BenchmarkServer(task, 0 if party is AggregatorLetter.A else 1, result))
 
 
 def measure(

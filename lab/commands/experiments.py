@@ -16,15 +16,15 @@ experiment_app.add_typer(xie_app)
 
 
 @experiment_app.command("tightness")
+@exit_codes()
 def experiment_tightness(
     quick: Annotated[bool, typer.Option("--quick", help="Simulate the attack for the first setting only.")] = False,
     as_json: Json = False,
 ) -> None:
     """Certify attackers by every method, and simulate the attack that no certificate may be beaten by."""
-    with exit_codes():
-        from precad.lab.papers import tightness
+    from precad.lab.papers import tightness
 
-        show(tightness.tightness(quick=quick), tightness.print_tightness, as_json=as_json)
+    show(tightness.tightness(quick=quick), tightness.print_tightness, as_json=as_json)
 
 
 PaperImages = Annotated[ImagesName, typer.Option(help="Train on this data set; mnist is the paper's.")]
@@ -160,18 +160,18 @@ class PtrMnistFlags(TrainingFlags):
 
 
 @experiment_app.command("ptr-accounting")
+@exit_codes()
 def experiment_ptr_accounting(as_json: Json = False) -> None:
     """Count the rounds of each mechanism of the PTR paper's Tables 1 to 4 at their epsilons, proved and by Renyi."""
-    with exit_codes():
-        from precad.lab.papers.ptr import accounting as ptr_accounting
+    from precad.lab.papers.ptr import accounting as ptr_accounting
 
-        show(ptr_accounting.ptr_accounting(), ptr_accounting.print_ptr_accounting, as_json=as_json)
+    show(ptr_accounting.ptr_accounting(), ptr_accounting.print_ptr_accounting, as_json=as_json)
 
 
 @experiment_app.command("precad-noise")
+@exit_codes()
 def experiment_precad_noise(as_json: Json = False) -> None:
     """Measure the noise column of PRECAD's Table 1 on one round of each algorithm."""
-    with exit_codes():
-        from precad.lab.papers.precad import noise as precad_noise
+    from precad.lab.papers.precad import noise as precad_noise
 
-        show(precad_noise.precad_noise(), precad_noise.print_report, as_json=as_json)
+    show(precad_noise.precad_noise(), precad_noise.print_report, as_json=as_json)

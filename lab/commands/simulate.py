@@ -11,6 +11,7 @@ from precad.deploy.cli.common import Json, RayAddress, Threads, WorkersNumber, e
 from precad.deploy.configuration import sections as configuration
 
 
+@exit_codes()
 def simulate(
     config: Annotated[
         Path | None,
@@ -28,26 +29,25 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Train in one process: PRECAD, what it is compared with, and attacks, from seeds."""
-    with exit_codes():
-        import torch
+    import torch
 
-        from precad.deploy.configuration.demo import demo_config
-        from precad.deploy.run_folder import default_output
-        from precad.lab.simulation import simulate as simulation
-        from precad.lab.simulation.shown import print_simulation
-        from precad.lab.simulation.workers import Workers
-        from precad.protos.task.target import TARGET, said
+    from precad.deploy.configuration.demo import demo_config
+    from precad.deploy.run_folder import default_output
+    from precad.lab.simulation import simulate as simulation
+    from precad.lab.simulation.shown import print_simulation
+    from precad.lab.simulation.workers import Workers
+    from precad.protos.task.target import TARGET, said
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        raw = demo_config() if config is None else configuration.read_local(config)
-        plan = simulation.resolve(raw, rounds=rounds)
-        folder = output or default_output(f"{plan.task.name}-simulated")
-        if (target := raw.get("task", {}).get(TARGET)) is not None:
-            say(said(target, plan.task))
-        summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
-        print_simulation(people, summary)
-        say(f"as a page   precad report {folder}")
-        if as_json:
-            write_json(summary, allow_nan=False)
-        simulation.require_fulfilled(summary)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    raw = demo_config() if config is None else configuration.read_local(config)
+    plan = simulation.resolve(raw, rounds=rounds)
+    folder = output or default_output(f"{plan.task.name}-simulated")
+    if (target := raw.get("task", {}).get(TARGET)) is not None:
+        say(said(target, plan.task))
+    summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
+    print_simulation(people, summary)
+    say(f"as a page   precad report {folder}")
+    if as_json:
+        write_json(summary, allow_nan=False)
+    simulation.require_fulfilled(summary)

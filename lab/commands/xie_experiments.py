@@ -63,12 +63,12 @@ class _PublicStartFlags(TrainingFlags):
 
 
 @xie_app.command("xie-tables")
+@exit_codes()
 def experiment_xie_tables(as_json: Json = False) -> None:
     """Compare the epsilons that Xie and others print with their reproduction and what is proved."""
-    with exit_codes():
-        from precad.lab.papers.xie import tables as xie_tables
+    from precad.lab.papers.xie import tables as xie_tables
 
-        show(xie_tables.xie_tables(), xie_tables.print_xie_tables, as_json=as_json)
+    show(xie_tables.xie_tables(), xie_tables.print_xie_tables, as_json=as_json)
 
 
 @trains(xie_app, "userdp-certified", "xie.userdp_certified", run_by="xie.certified_accuracy")
