@@ -39,11 +39,9 @@ class LayerGradients(Protocol):
 
     def squared_norms(self) -> Tensor:
         """Return ||g_s||^2 for each record, over all parameters of the layer; (n,), float64."""
-        ...
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
         """sum over the records s of each segment of factors_s g_s; (len(segments), k), float64, in the flat order."""
-        ...
 
     def factors(self) -> tuple[Tensor, ...]:
         """Return what g_s is made of by products of single entries; (n, ..) each, float64.
@@ -51,11 +49,9 @@ class LayerGradients(Protocol):
         A product of two float64 is rounded in one way. So the bits of these decide those of g_s, which need not be
         formed to be compared.
         """
-        ...
 
     def without(self, is_left_out: Tensor) -> LayerGradients:
         """Return these gradients with zero for the records that are left out, (n,) bool."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,14 +44,12 @@ class OwnModels(Protocol):
 
         Raises: DimensionError, NonFiniteGradientError.
         """
-        ...
 
     def clipped_sums(self, models: Models, clients: Sequence[Records], clip: RecordClip) -> Models:
         """Return sum_s g_s * min(1, R / ||g_s||_2) over each client's records; (n, d). See `RecordEngine.clipped_sums`.
 
         Raises: DimensionError; NonFiniteGradientError where R is infinite.
         """
-        ...
 
 
 def own_models(engine: RecordEngine, *, one_by_one: bool = False) -> OwnModels:

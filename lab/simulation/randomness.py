@@ -24,23 +24,18 @@ class Randomness(Protocol):
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """Return who is in round t (Algorithm 1, line 2); `clients` are sorted, and so is the result."""
-        ...
 
     def records(self, t: int, client: str) -> RandomBytes:
         """Return the random bytes that a client draws its records with."""
-        ...
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """Return noise on the integer grid (dim,) of `source`: `server-0`, `server-1`, a client's id."""
-        ...
 
     def rule(self, t: int) -> RandomBytes:
         """Return the random bytes for an aggregation rule that adds noise."""
-        ...
 
     def attack(self, t: int, client: str) -> np.random.Generator:
         """Return the random bytes for an attacker."""
-        ...
 
 
 class SeededRandomness:

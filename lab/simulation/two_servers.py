@@ -43,7 +43,6 @@ class TwoServers(Protocol):
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
         """Check and sum the uploads of round t. Clients in the order of `uploads`."""
-        ...
 
 
 class CleartextServers:
