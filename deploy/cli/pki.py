@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from precad.deploy import errors
+from precad.deploy.authority import pki
 from precad.deploy.cli.common import exit_codes, people
-from precad.protos.tls.identity import Identity, Role
+from precad.protos.tls.identity import Identity, Role, fingerprint
 
 pki_app = typer.Typer(help="Keep a private authority and the certificates that it issues.", no_args_is_help=True)
 
@@ -33,9 +34,6 @@ def pki_init(
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Create a private authority."""
-    from precad.deploy.authority import pki
-    from precad.protos.tls.identity import fingerprint
-
     path = pki.create_authority(directory, days=days, passphrase=passphrase_of(authority_passphrase_file))
     people.print(f"authority: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
 
@@ -51,8 +49,6 @@ def pki_issue(
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Issue a certificate and its key, where one operator runs every role."""
-    from precad.deploy.authority import pki
-
     files = pki.issue(
         directory,
         identity_of(role, name),
@@ -72,8 +68,6 @@ def pki_request(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make a key, and the request for its certificate that goes to the authority."""
-    from precad.deploy.authority import pki
-
     path = pki.request(directory, identity_of(role, name), passphrase=passphrase_of(passphrase_file))
     people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
 
@@ -89,9 +83,6 @@ def pki_sign(
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Sign a request; the key stays with whoever asked."""
-    from precad.deploy.authority import pki
-    from precad.protos.tls.identity import fingerprint
-
     opens = passphrase_of(authority_passphrase_file)
     path = pki.sign(directory, request, identity_of(role, name), days=days, authority_passphrase=opens)
     people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
@@ -110,9 +101,6 @@ def pki_renew(
     authority_passphrase_file: AuthorityPassphraseFile = None,
 ) -> None:
     """Certify a holder once more; the certificate before stays beside it as previous.pem."""
-    from precad.deploy.authority import pki
-    from precad.protos.tls.identity import fingerprint
-
     opens = passphrase_of(authority_passphrase_file)
     path = pki.renew(directory, identity_of(role, name), request_path=request, days=days, authority_passphrase=opens)
     people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
