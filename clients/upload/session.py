@@ -15,11 +15,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 import numpy as np
 import structlog
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from precad.clients.errors import (
@@ -243,7 +244,8 @@ class ClientSession:
         await self._before_upload(invitation)
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
-            await until_admitted(functools.partial(_submit, stubs[server], ours, server), ends_at - time.monotonic())
+            parts = functools.partial(parts_of, ours, server)
+            await _upload(stubs[server].Submit, parts, aggregator_pb2.SubmitReply, server, ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _encoded(
@@ -276,13 +278,14 @@ class ClientSession:
         make = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
         upload = await asyncio.to_thread(make, encoded, invitation, seed)
         await self._before_upload(invitation)
-        stub = stubs[upload.holder]
-        await until_admitted(functools.partial(_send, stub, upload), ends_at - time.monotonic())
+        holder, stub = upload.holder, stubs[upload.holder]
+        await _upload(stub.Submit, upload.parts, aggregator_pb2.SubmitReply, holder, ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task, round=invitation.round)
         if (proof := await self._proof(upload)) is None:
             self._log.warning("client.silent", task=invitation.task, round=invitation.round)
             return
-        await until_admitted(functools.partial(_prove, stub, upload, proof), self.task.proof_timeout_s)
+        parts = functools.partial(proved.proof_parts, proof)
+        await _upload(stub.Prove, parts, aggregator_pb2.ProveReply, holder, self.task.proof_timeout_s)
         self._log.info("client.proved", task=invitation.task, round=invitation.round)
 
     def _forget_news_before(self, invitation: Invitation) -> None:
@@ -316,25 +319,20 @@ class ClientSession:
             return convert.model_from_bytes(data, self.task.dim)
 
 
-async def _submit(stub: BytesStub, submission: Submission, server: int) -> None:
-    """One attempt at the upload to one server. Raises AioRpcError, ProtocolError."""
-    data = await stub.Submit(parts_of(submission, server))
-    with _refusing_nonsense():
-        decoded(aggregator_pb2.SubmitReply, data, AGGREGATORS[server])
+async def _upload(
+    call: Any, parts: Callable[[], AsyncIterator[Message]], reply: type[Message], server: int, limit_s: float
+) -> None:
+    """Upload the parts to one server; every attempt sends the same bytes. Raises AioRpcError, ProtocolError.
 
+    call: the method of a `BytesStub`. reply: what it gives.
+    """
 
-async def _send(stub: BytesStub, upload: proved.RoundUpload) -> None:
-    """One attempt at the upload to the slot's holder. Raises AioRpcError, ProtocolError."""
-    data = await stub.Submit(upload.parts())
-    with _refusing_nonsense():
-        decoded(aggregator_pb2.SubmitReply, data, AGGREGATORS[upload.holder])
+    async def attempt() -> None:
+        data = await call(parts())
+        with _refusing_nonsense():
+            decoded(reply, data, AGGREGATORS[server])
 
-
-async def _prove(stub: BytesStub, upload: proved.RoundUpload, proof: proved.Proof) -> None:
-    """One attempt at the proof, likewise; each sends the same bytes. Raises AioRpcError, ProtocolError."""
-    data = await stub.Prove(proved.proof_parts(proof))
-    with _refusing_nonsense():
-        decoded(aggregator_pb2.ProveReply, data, AGGREGATORS[upload.holder])
+    await until_admitted(attempt, limit_s)
 
 
 @contextmanager
