@@ -86,20 +86,28 @@ def read_private(path: Path, field: str) -> str:
         raise SetupError(f"{field}: expected a readable file, found {error.strerror} ({path})") from None
 
 
-class BrowserSessions:
-    """Sessions of browsers that have shown the token. Kept as digests, in memory."""
+class _Names:
+    """Random names that end by themselves. Kept as digests, in memory."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ends: OrderedDict[bytes, float] = OrderedDict()
 
+    def _new(self, lifetime_s: float, most: int) -> str:
+        """Return a new name. The oldest one ends when there are too many."""
+        name = secrets.token_urlsafe(32)
+        while len(self._ends) >= most:
+            self._ends.popitem(last=False)
+        self._ends[_digest(name)] = self._clock() + lifetime_s
+        return name
+
+
+class BrowserSessions(_Names):
+    """Sessions of browsers that have shown the token."""
+
     def open(self) -> str:
         """Return a new session's name, for the cookie. The oldest one ends when there are too many."""
-        session = secrets.token_urlsafe(32)
-        while len(self._ends) >= MAX_SESSIONS:
-            self._ends.popitem(last=False)
-        self._ends[_digest(session)] = self._clock() + SESSION_LIFETIME_S
-        return session
+        return self._new(SESSION_LIFETIME_S, MAX_SESSIONS)
 
     def is_open(self, session: str) -> bool:
         """Return whether it exists and has not ended."""
@@ -110,20 +118,12 @@ class BrowserSessions:
         self._ends.pop(_digest(session), None)
 
 
-class OneTimeLinks:
-    """Codes that open one session each, for a link on the screen of whoever has the token. Kept as digests."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._ends: OrderedDict[bytes, float] = OrderedDict()
+class OneTimeLinks(_Names):
+    """Codes that open one session each, for a link on the screen of whoever has the token."""
 
     def make(self) -> str:
         """Return a new code. The oldest one ends when there are too many."""
-        code = secrets.token_urlsafe(32)
-        while len(self._ends) >= MAX_LINKS:
-            self._ends.popitem(last=False)
-        self._ends[_digest(code)] = self._clock() + LINK_LIFETIME_S
-        return code
+        return self._new(LINK_LIFETIME_S, MAX_LINKS)
 
     def redeem(self, code: str) -> bool:
         """Tell whether a code opens a session, and end it. Takes the same time wherever a wrong one differs."""

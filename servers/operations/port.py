@@ -27,7 +27,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -212,9 +212,7 @@ class OperationsPort:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         """None for whoever may ask this."""
-        if request.path in OPEN:
-            return None
-        if self._has_session(request):
+        if request.path in OPEN or self._sessions.is_open(request.cookies.get(self._cookie, "")):
             return None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -227,9 +225,6 @@ class OperationsPort:
         return web.Response(
             status=401, text="this needs the operations token\n", headers={"WWW-Authenticate": 'Bearer realm="precad"'}
         )
-
-    def _has_session(self, request: web.Request) -> bool:
-        return self._sessions.is_open(request.cookies.get(self._cookie, ""))
 
     def _shows_token(self, request: web.Request, token: str) -> bool:
         """Counts it when it is a wrong one."""
@@ -374,11 +369,8 @@ async def _send(stream: web.StreamResponse, text: str) -> None:
 
 
 async def _pause(closing: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(LOOK_S):
-            await closing.wait()
-    except TimeoutError:
-        return
+    with suppress(TimeoutError):
+        await asyncio.wait_for(closing.wait(), LOOK_S)
 
 
 class _HangUp(asyncio.Protocol):
