@@ -29,42 +29,29 @@ def _mlp() -> nn.Module:
     )
 
 
-def _cnn(n_classes: int = N_CLASSES) -> nn.Module:
+def _cnn(n_classes: int = N_CLASSES, *, colours: int = 1, width: int = 16, side: int = 4) -> nn.Module:
     """Build the small CNN of Opacus' MNIST example: d = 26 010. (batch, 1, 28, 28) -> logits (batch, 10).
 
     With 26, 47 or 62 logits, for EMNIST: d = 26 538, 27 231 or 27 726.
     Source: pytorch/opacus, examples/mnist.py, class SampleConvNet.
+
+        width    channels of the first convolution: 8 for half the channels and units, d = 6866, for experiments with
+                 many updates and little time
+        colours  3 for 32x32 colour images, d = 37 274: the small CNN of tensorflow/privacy's tutorial, whose layers
+                 are also these (tutorials/mnist_dpsgd_tutorial.py)
+        side     of what the second pooling gives: 4 for images of 28x28, 5 for 32x32
     """
     return nn.Sequential(
-        nn.Conv2d(1, 16, kernel_size=8, stride=2, padding=3),  # (batch, 16, 14, 14)
+        nn.Conv2d(colours, width, kernel_size=8, stride=2, padding=3),  # (batch, 16, 14, 14)
         nn.ReLU(),
         nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 16, 13, 13)
-        nn.Conv2d(16, 32, kernel_size=4, stride=2),  # (batch, 32, 5, 5)
+        nn.Conv2d(width, 2 * width, kernel_size=4, stride=2),  # (batch, 32, 5, 5)
         nn.ReLU(),
         nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 32, 4, 4)
         nn.Flatten(),
-        nn.Linear(32 * 4 * 4, 32),
+        nn.Linear(2 * width * side * side, 2 * width),
         nn.ReLU(),
-        nn.Linear(32, n_classes),
-    )
-
-
-def _cnn_half() -> nn.Module:
-    """Build `cnn` with half the channels and units: d = 6866. (batch, 1, 28, 28) -> logits (batch, 10).
-
-    For experiments with many updates and little time.
-    """
-    return nn.Sequential(
-        nn.Conv2d(1, 8, kernel_size=8, stride=2, padding=3),  # (batch, 8, 14, 14)
-        nn.ReLU(),
-        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 8, 13, 13)
-        nn.Conv2d(8, 16, kernel_size=4, stride=2),  # (batch, 16, 5, 5)
-        nn.ReLU(),
-        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 16, 4, 4)
-        nn.Flatten(),
-        nn.Linear(16 * 4 * 4, 16),
-        nn.ReLU(),
-        nn.Linear(16, N_CLASSES),
+        nn.Linear(2 * width, n_classes),
     )
 
 
@@ -107,26 +94,6 @@ def _cnn_binary() -> nn.Module:
     For `client.classes = [0, 1]`; a record of another class would have a loss of 10^4.
     """
     return nn.Sequential(*list(_cnn().children())[:-1], nn.Linear(32, 2), UnusedClasses(0, 1))
-
-
-def _cnn_rgb() -> nn.Module:
-    """Build the layers of `cnn` for 32x32 colour images: d = 37 274. (batch, 3, 32, 32) -> logits (batch, 10).
-
-    It is the small CNN of tensorflow/privacy's tutorial, whose layers are also those of `cnn`.
-    Source: tensorflow/privacy, tutorials/mnist_dpsgd_tutorial.py.
-    """
-    return nn.Sequential(
-        nn.Conv2d(3, 16, kernel_size=8, stride=2, padding=3),  # (batch, 16, 16, 16)
-        nn.ReLU(),
-        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 16, 15, 15)
-        nn.Conv2d(16, 32, kernel_size=4, stride=2),  # (batch, 32, 6, 6)
-        nn.ReLU(),
-        nn.MaxPool2d(kernel_size=2, stride=1),  # (batch, 32, 5, 5)
-        nn.Flatten(),
-        nn.Linear(32 * 5 * 5, 32),
-        nn.ReLU(),
-        nn.Linear(32, N_CLASSES),
-    )
 
 
 def _cifar() -> nn.Module:
@@ -240,12 +207,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "mlp": Architecture(_mlp, (1, 8, 8)),
     "cnn": Architecture(_cnn, (1, 28, 28)),
     "cnn-standardised": Architecture(_cnn_standardised, (1, 28, 28)),
-    "cnn-half": Architecture(_cnn_half, (1, 28, 28)),
+    "cnn-half": Architecture(partial(_cnn, width=8), (1, 28, 28)),
     "cnn-binary": Architecture(_cnn_binary, (1, 28, 28)),
     "cnn-letters": Architecture(partial(_cnn, 26), (1, 28, 28), n_logits=26),
     "cnn-balanced": Architecture(partial(_cnn, 47), (1, 28, 28), n_logits=47),
     "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62),
-    "cnn-rgb": Architecture(_cnn_rgb, (3, 32, 32)),
+    "cnn-rgb": Architecture(partial(_cnn, colours=3, side=5), (3, 32, 32)),
     "cifar": Architecture(_cifar, (3, 32, 32)),
     "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32)),
     "cnn-pooled-binary": Architecture(_cnn_pooled_binary, (3, 32, 32)),
