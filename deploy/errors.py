@@ -21,6 +21,8 @@ Exit codes:
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 SUCCESS, FAILURE, INVALID_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -106,6 +108,15 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
         (mpc_errors.MpcError, REFUSED),
         (DpError, REFUSED),
     )
+
+
+@contextmanager
+def refusing_values() -> Iterator[None]:
+    """Raise ConfigError, in the same words, for a ValueError of `precad.dp`. A decorator too."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def flag_of(name: str) -> str:

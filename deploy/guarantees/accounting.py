@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.errors import ConfigError, flag_of
+from precad.deploy.errors import ConfigError, flag_of, refusing_values
 from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
@@ -215,7 +215,7 @@ def account_of_flags(
     missing = [name for name in ("sigma", "q", "p", "rounds", "delta") if name not in flags]
     if missing:
         raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
-    try:
+    with refusing_values():
         if flags["sigma"] is None:
             unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
             if own_target is not None:
@@ -223,8 +223,6 @@ def account_of_flags(
             else:
                 flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
         report = account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     if own_target is not None and "dim" not in flags:
         report["warnings"].append(_NO_DIM)
     return report

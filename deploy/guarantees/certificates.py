@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing_values
 from precad.deploy.figures import plain
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
 from precad.dp.certificates.attack_inefficacy import (
@@ -57,14 +57,12 @@ class Request:
     is_planning: bool = False
     with_attack_cost: bool = False
 
+    @refusing_values()
     def __post_init__(self) -> None:
         """Refuse a delta or psi out of its range, also where nothing that is asked for reads them: the report says
         them. Raises ConfigError."""
-        try:
-            require_delta(self.delta)
-            require_psi(self.psi)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        require_delta(self.delta)
+        require_psi(self.psi)
 
 
 def methods_of(name: str) -> tuple[Method, ...]:
@@ -77,6 +75,7 @@ def request_of(threat: str, method: str, **rest: Any) -> Request:
     return Request(threat=Threat(threat), methods=methods_of(method), **rest)
 
 
+@refusing_values()
 def certify_samples(
     confidences: list[list[float]],
     labels: list[int],
@@ -93,10 +92,43 @@ def certify_samples(
     A sample counts at k = 0 if its prediction is right, and known to be the one of the expectation.
     Raises: ConfigError where an argument is not what it must be.
     """
-    try:
-        return _certify_samples(confidences, labels, training, request, trainings)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    leads = [_lead(row, trainings, request.psi, len(confidences)) for row in confidences]
+    correct = [winner == label for (winner, _, _), label in zip(leads, labels, strict=True)]
+    # what is predicted is the argmax of the expectation; from few trainings not even that is known
+    is_known = [trainings is None or low > high for _, low, high in leads]
+    counted = [right and known for right, known in zip(correct, is_known, strict=True)]
+    report: dict[str, Any] = {
+        "threat": request.threat.value,
+        "delta": request.delta,
+        "confidence": None if trainings is None else 1 - request.psi,
+        "at_most": request.at_most,
+        "accuracy": sum(correct) / len(correct),
+        "correct": correct,
+        "labels": {},
+        "tolerated": {},
+        "certified_accuracy": {},
+    }
+    if request.is_planning:
+        bounds = [(low, high) for _, low, high in leads]
+        report["plan"] = plan_for_samples(correct, bounds, training, request)
+    for method in request.methods:
+        made = certify_all(
+            [(low, high) for _, low, high in leads],
+            training,
+            method=method,
+            threat=request.threat,
+            delta=request.delta,
+            at_most=request.at_most,
+        )
+        tolerated = [certificate.tolerated for certificate in made]
+        report["labels"][method.value] = made[0].label.value
+        report["tolerated"][method.value] = tolerated
+        report["certified_accuracy"][method.value] = [
+            certified_accuracy(tolerated, counted, k, strict=False) for k in range(max(tolerated) + 2)
+        ]
+    if request.with_attack_cost:
+        report["attack_cost"] = attack_cost(confidences, labels, training, request, trainings)
+    return report
 
 
 def certify_runs(
@@ -135,48 +167,6 @@ def runs_needed(n_classes: int, n_samples: int, psi: float) -> int:
     """Return the least number of runs from which anything can follow: a radius below one half, were a model always
     certain."""
     return math.floor(2 * math.log(2 * n_classes * n_samples / psi)) + 1
-
-
-def _certify_samples(
-    confidences: list[list[float]], labels: list[int], training: Training, request: Request, trainings: int | None
-) -> dict[str, Any]:
-    leads = [_lead(row, trainings, request.psi, len(confidences)) for row in confidences]
-    correct = [winner == label for (winner, _, _), label in zip(leads, labels, strict=True)]
-    # what is predicted is the argmax of the expectation; from few trainings not even that is known
-    is_known = [trainings is None or low > high for _, low, high in leads]
-    counted = [right and known for right, known in zip(correct, is_known, strict=True)]
-    report: dict[str, Any] = {
-        "threat": request.threat.value,
-        "delta": request.delta,
-        "confidence": None if trainings is None else 1 - request.psi,
-        "at_most": request.at_most,
-        "accuracy": sum(correct) / len(correct),
-        "correct": correct,
-        "labels": {},
-        "tolerated": {},
-        "certified_accuracy": {},
-    }
-    if request.is_planning:
-        bounds = [(low, high) for _, low, high in leads]
-        report["plan"] = plan_for_samples(correct, bounds, training, request)
-    for method in request.methods:
-        made = certify_all(
-            [(low, high) for _, low, high in leads],
-            training,
-            method=method,
-            threat=request.threat,
-            delta=request.delta,
-            at_most=request.at_most,
-        )
-        tolerated = [certificate.tolerated for certificate in made]
-        report["labels"][method.value] = made[0].label.value
-        report["tolerated"][method.value] = tolerated
-        report["certified_accuracy"][method.value] = [
-            certified_accuracy(tolerated, counted, k, strict=False) for k in range(max(tolerated) + 2)
-        ]
-    if request.with_attack_cost:
-        report["attack_cost"] = attack_cost(confidences, labels, training, request, trainings)
-    return report
 
 
 def attack_cost(
@@ -267,16 +257,14 @@ def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[
     return right[len(right) // 2]
 
 
+@refusing_values()
 def lead_of_confidences(confidences: list[list[float]], labels: list[int]) -> tuple[float, float]:
     """Return the median lead of these confidences, taken as exact. Raises ConfigError if no prediction is correct."""
     leads = [_lead(row, None, 1.0, len(confidences)) for row in confidences]
-    try:
-        return median_lead(
-            [winner == label for (winner, _, _), label in zip(leads, labels, strict=True)],
-            [(low, high) for _, low, high in leads],
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    return median_lead(
+        [winner == label for (winner, _, _), label in zip(leads, labels, strict=True)],
+        [(low, high) for _, low, high in leads],
+    )
 
 
 def _lead(row: list[float], trainings: int | None, psi: float, n_tests: int) -> tuple[int, float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import refusing_values
 from precad.deploy.guarantees.certificates import Request, certify_runs, certify_samples
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training
@@ -15,6 +15,7 @@ DEFAULT_DELTA: Final = 1e-5
 """Given to the published method where no run says another."""
 
 
+@refusing_values()
 def certify_given(
     confidences: list[list[float]],
     labels: list[int],
@@ -26,10 +27,7 @@ def certify_given(
     trainings: int | None,
 ) -> dict[str, Any]:
     """Certify confidences (n samples, n classes) of a training with these parameters. Raises ConfigError."""
-    try:
-        training = Training(SampledGaussian(q, sigma), rounds)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    training = Training(SampledGaussian(q, sigma), rounds)
     return certify_samples(confidences, labels, training, request, trainings=trainings)
 
 
