@@ -160,8 +160,7 @@ class TriangleBackdoor(PatternBackdoor):
     def pattern(self, height: int, width: int) -> Mask:
         """Pixels less than `legs` steps, down and right together, from the corner."""
         rows, columns = np.indices((height, width))
-        where: Mask = (height - 1 - rows) + (width - 1 - columns) < self.legs
-        return where
+        return (height - 1 - rows) + (width - 1 - columns) < self.legs
 
 
 @dataclass(frozen=True, slots=True)

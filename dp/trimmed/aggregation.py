@@ -237,5 +237,4 @@ def _norm(row: Array) -> float:
 
 
 def _mean(total: NDArray[np.int64], frac_bits: int, sampling: Sampling) -> Array:
-    mean: Array = np.ldexp(total.astype(np.float64), -frac_bits) / sampling.nominal
-    return mean
+    return np.ldexp(total.astype(np.float64), -frac_bits) / sampling.nominal

@@ -139,8 +139,7 @@ class _SampledPair:
     def attacked_between(self, cuts: Array) -> Array:
         """See MonotonePair."""
         drawn = self.benign_between(-cuts[::-1])[::-1]
-        mass: Array = (1 - self.q) * self.benign_between(cuts) + self.q * drawn
-        return mass
+        return (1 - self.q) * self.benign_between(cuts) + self.q * drawn
 
     def _tails(self, x: Array) -> tuple[Array, Array]:
         """mu0(Lambda <= x) and mu0(Lambda > x), (n,) each; no digits cancel, as tilt is at most half of either."""

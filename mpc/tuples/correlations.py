@@ -98,8 +98,7 @@ class AndBlock(_XorShared):
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
         """See `Block.products`."""
         a, b = (masks_a ^ masks_b).reshape(2, self.n_words)
-        product: RingArray = a & b
-        return product
+        return a & b
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,16 +83,14 @@ class _Step:
             step = self._kept(0, tile, self._task.server_momentum, step) * self._rate
         elif self._task.server_optimizer == "adam":
             step = self._adams(step, tile)
-        moved: NDArray[np.float64] = theta + step
-        return moved
+        return theta + step
 
     def _adams(self, direction: NDArray[np.float64], tile: slice) -> NDArray[np.float64]:
         beta1, beta2 = self._task.server_momentum, self._task.server_beta2
         first = self._kept(0, tile, beta1, direction * (1.0 - beta1))
         second = self._kept(1, tile, beta2, direction * direction * (1.0 - beta2))
         scale = np.sqrt(second / self._left[1]) + self._task.server_adaptivity
-        step: NDArray[np.float64] = first / self._left[0] / scale * self._rate
-        return step
+        return first / self._left[0] / scale * self._rate
 
     def _kept(self, i: int, tile: slice, beta: float, added: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return beta m + added, as it is kept in float32."""

@@ -50,8 +50,7 @@ class Pair:
 
     def indices(self, records: Records) -> NDArray[np.int64]:
         """Return the label of each record as 0 or 1, (n,)."""
-        found: NDArray[np.int64] = np.searchsorted(self.classes, records.labels).astype(np.int64)
-        return found
+        return np.searchsorted(self.classes, records.labels).astype(np.int64)
 
     def mean_confidences(self, folder: Path, seeds: int, test: Records) -> NDArray[np.float64]:
         """Return the mean confidences over the final models of a case's seeds, which lie in its folder; (n, 2)."""
@@ -59,8 +58,7 @@ class Pair:
         for seed in range(seeds):
             with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
                 total += evaluation.confidences(saved["parameters"], self.model, test)[:, list(self.classes)]
-        mean: NDArray[np.float64] = total / seeds
-        return mean
+        return total / seeds
 
 
 DIGITS: Final = Pair((0, 1), "classes 0 and 1", "cnn-binary")
