@@ -38,26 +38,26 @@ def from_rows(inputs: Sequence[object], labels: Sequence[object], where: object,
     """Return the records of one input and one label each, all of one shape. Raises OwnRecordsError."""
     if not inputs:
         raise OwnRecordsError(where, "at least one record", "none")
-    rows: list[NDArray[Any]] = []
-    for row, value in enumerate(inputs):
-        at = f"{where}, row {row} (from 0)"
-        array = array_of(value, at)
-        if rows and array.shape != rows[0].shape:
-            raise OwnRecordsError(at, f"an input of shape {rows[0].shape}, as before it", f"shape {array.shape}")
-        rows.append(array)
-    return from_arrays(np.stack(rows), _together(labels, where), where, wanted)
+    return from_arrays(_stacked(inputs, where, "an input"), _together(labels, where), where, wanted)
 
 
 def _together(labels: Sequence[object], where: object) -> object:
     """Return labels as one array where each is an array, and else as they are. Raises OwnRecordsError."""
     if not any(isinstance(label, (np.ndarray, torch.Tensor, list)) for label in labels):
         return list(labels)
-    arrays = [array_of(label, f"{where}, row {row} (from 0), label") for row, label in enumerate(labels)]
-    for row, label in enumerate(arrays):
-        if label.shape != arrays[0].shape:
-            at = f"{where}, row {row} (from 0)"
-            raise OwnRecordsError(at, f"a label of shape {arrays[0].shape}, as before it", f"shape {label.shape}")
-    return np.stack(arrays)
+    return _stacked(labels, where, "a label", part=", label")
+
+
+def _stacked(values: Sequence[object], where: object, what: str, *, part: str = "") -> NDArray[Any]:
+    """Return values as one array, a row for each, if all are of one shape. Raises OwnRecordsError."""
+    rows: list[NDArray[Any]] = []
+    for row, value in enumerate(values):
+        at = f"{where}, row {row} (from 0)"
+        array = array_of(value, at + part)
+        if rows and array.shape != rows[0].shape:
+            raise OwnRecordsError(at, f"{what} of shape {rows[0].shape}, as before it", f"shape {array.shape}")
+        rows.append(array)
+    return np.stack(rows)
 
 
 def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -> Found:
