@@ -98,7 +98,9 @@ class Ledger:
             require_count("most_rounds", most_rounds, at_least=1)
         self._unit, self._steps_per_round = Unit(unit), steps_per_round
         self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
-        self._budgets = {_view_or_level(key): budget for key, budget in (budgets or {}).items()}
+        self._budgets = {
+            Level(key) if key in set(Level) else View(key): budget for key, budget in (budgets or {}).items()
+        }
         for key, budget in self._budgets.items():
             require_positive(f"budget of {key}", budget)
             if isinstance(key, Level) and key not in self._every_round:
@@ -326,11 +328,6 @@ def verified_charges(path: Path) -> dict[int, list[str]]:
     end = content.rfind(b"\n") + 1
     replay(path, content[:end], lambda _: None, lambda fields: charges.update([charge_of(fields, charges)]))
     return charges
-
-
-def _view_or_level(key: View | Level) -> View | Level:
-    """As the enumeration's member. ValueError if it is neither."""
-    return Level(key) if key in set(Level) else View(key)
 
 
 def sync_folder(folder: Path) -> None:

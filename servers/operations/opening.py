@@ -28,12 +28,9 @@ async def operations_port(
     from precad.servers.operations.port import OperationsPort  # aiohttp, which takes a tenth of a second
 
     token = load_token(config.operations_token)
-    tls = switching(_contexts(config).renewable()) if config.operations_tls else None
+    contexts = TlsContext(tls=config.tls, pinned=None, server_side=True)
+    tls = switching(contexts.renewable()) if config.operations_tls else None
     telemetry.registry.register(StatusCollector(snapshot))
     port = OperationsPort(token, telemetry, snapshot, state_dir, is_tls=tls is not None)
     async with port.listening(config.operations_listen, tls):
         yield
-
-
-def _contexts(config: ServerConfig) -> TlsContext:
-    return TlsContext(tls=config.tls, pinned=None, server_side=True)
