@@ -335,9 +335,13 @@ def _figure(path: Path, rows: int = 1, columns: int = 1, **looks: Any) -> Iterat
         size = (SIZE[0], SIZE[1] * rows)
         figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **looks)
         yield figure, axes.flat
-        try:
-            figure.savefig(path, dpi=DPI, format="png")
-        except OSError as error:
-            raise ConfigError(f"--plot: expected a file that can be written, found {path}: {error.strerror}") from None
-        finally:
-            pyplot.close(figure)
+        _save(pyplot, figure, path)
+
+
+def _save(pyplot: Any, figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=DPI, format="png")
+    except OSError as error:
+        raise ConfigError(f"--plot: expected a file that can be written, found {path}: {error.strerror}") from None
+    finally:
+        pyplot.close(figure)
