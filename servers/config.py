@@ -26,6 +26,10 @@ def _address(value: str) -> str:
     return value
 
 
+Address = Annotated[str, AfterValidator(_address)]
+"""HOST:PORT."""
+
+
 def require_own_role(tls: TlsFiles, role: Role) -> None:
     """The certificate that this process shows is one of `role`. Raises TransportError, TlsFileError."""
     found = tls.load().identity
@@ -77,7 +81,7 @@ class ServerConfig(BaseModel):
     call_burst: Annotated[int, Field(ge=1, le=1_000_000)] = 60
     """Calls that it may begin at once, after a silence."""
 
-    operations_listen: Annotated[str, AfterValidator(_address)] | None = None
+    operations_listen: Address | None = None
     """HOST:PORT of the operations port: dashboard, metrics, health. Without one there is none. Beyond this machine it
     needs `operations_tls`."""
     operations_token: ConfigPath | None = None

@@ -12,30 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from precad.clients.config import ClientConfig
 from precad.clients.upload_limit import require_covered
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.task import Task
-from precad.protos.tls.address import split_address
-from precad.protos.tls.files import TlsFiles, TransportError
-from precad.servers.config import AggregatorConfig, DealerConfig
+from precad.protos.tls.files import TlsFiles
+from precad.servers.config import Address, AggregatorConfig, DealerConfig
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
-
-
-def _address(value: str) -> str:
-    try:
-        split_address(value)
-    except TransportError as error:
-        raise ValueError(str(error).removeprefix("address: ")) from None
-    return value
-
-
-Address = Annotated[str, AfterValidator(_address)]
 
 
 class Network(BaseModel):
