@@ -33,6 +33,11 @@ def rounded_up(epsilon: float | str, decimals: int = 2) -> str:
     return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
+def rounded_down(share: float) -> str:
+    """Return three decimals, downwards: a certified share stays one."""
+    return f"{math.floor(share * 1000) / 1000:.3f}"
+
+
 def at_most(epsilon: float | str, decimals: int = 2) -> str:
     """Return a bound with its sign, or that it is none which is of any use."""
     return NO_USEFUL_BOUND if says_nothing(float(epsilon)) else f"<= {rounded_up(epsilon, decimals)}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from rich.console import Console
 
-from precad.deploy.figures import at_least, shown, within
+from precad.deploy.figures import at_least, rounded_down, rounded_up, shown, within
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import Label
 
@@ -90,16 +89,8 @@ def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> N
     last = len(next(iter(cost["bounds"].values()))) - 1
     for k in (k for k in (0, 1, 2, 4, 8, 12, 16, 20) if k <= last):
         cells = (found[k] for found in cost["bounds"].values())
-        made.add_row(str(k), *(f"{_down(low)} .. {_up(high)}" for low, high in cells))
+        made.add_row(str(k), *(f"{rounded_down(low)} .. {rounded_up(high, 3)}" for low, high in cells))
     console.print(made)
     for name, k in cost["halved_by"].items():
         needed = f"more than {last} attackers" if k is None else f"at least {k} attacker{'s' if k > 1 else ''}"
         console.print(f"{name} ({_words(cost['labels'][name])}): to halve it takes {needed}", highlight=False)
-
-
-def _down(value: float) -> str:
-    return f"{math.floor(value * 1000) / 1000:.3f}"
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 1000) / 1000:.3f}"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, says_nothing
+from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
 from precad.deploy.reporting.certificates import AT_MOST, Certificate
-from precad.deploy.reporting.numbers import power_of_ten, rounded_down, rounded_up
+from precad.deploy.reporting.numbers import power_of_ten, rounded_up
 from precad.deploy.reporting.runs import Run, Statement
 from precad.dp.accountants.pld import Unit
 from precad.dp.task_privacy import task_privacy

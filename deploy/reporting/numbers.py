@@ -41,11 +41,6 @@ def rounded_up(epsilon: float) -> str:
     return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
-def rounded_down(share: float) -> str:
-    """Return three decimals, downwards: a certified share stays one."""
-    return f"{math.floor(share * 1000) / 1000:.3f}"
-
-
 _ALMOST = 0.9995
 """From there on three digits round up to the next unit."""
 

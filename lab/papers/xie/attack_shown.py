@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.figures import within
+from precad.deploy.figures import rounded_down, within
 from precad.deploy.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
@@ -56,14 +55,10 @@ def _sentence(case: Mapping[str, Any], largest: float) -> str:
     return (
         f"{case['attack']}, sigma = {case['sigma']:g} (epsilon published {case['epsilon_published']:.4f}): J = "
         f"{case['J']:.3f}, {within(case['radius'], largest)}, without attackers; with k = {k}{poisoned}, "
-        f"{last['mean']:.3f} measured{without}, at least {_down(bounds['radius'][Method.EXACT][k])} certified (exact), "
-        f"{_down(bounds['estimate'][Method.EXACT][k])} if the mean were J and "
-        f"{_down(bounds['estimate'][Method.PUBLISHED][k])} by the published formula"
+        f"{last['mean']:.3f} measured{without}, at least {rounded_down(bounds['radius'][Method.EXACT][k])} certified "
+        f"(exact), {rounded_down(bounds['estimate'][Method.EXACT][k])} if the mean were J and "
+        f"{rounded_down(bounds['estimate'][Method.PUBLISHED][k])} by the published formula"
     )
-
-
-def _down(value: float) -> str:
-    return f"{math.floor(value * 1000) / 1000:.3f}"
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
@@ -91,7 +86,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
                     "-" if row[name] is None else f"{row[name]:.3f}"
                     for name in ("standard_error", "same_seeds_without")
                 ),
-                *map(_down, bounds),
+                *map(rounded_down, bounds),
             )
     runner.print_result(console, table, report)
 
