@@ -11,8 +11,8 @@ on a CPU, and of wall time on a GPU. `is_chosen` says which way a simulation tak
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks as models
 from precad.clients.records import Records, digits, example_of
 from precad.lab.bench import machine
-from precad.lab.bench.statistics import Spread
+from precad.lab.bench.statistics import Spread, Times, in_turns
 
 LOOP, STACKED = "loop", "stacked"
 DESCENT, DP_SGD = "descent", "dp-sgd"
@@ -55,7 +55,7 @@ def run(plan: Plan) -> dict[str, Any]:
 
 
 def _measure(plan: Plan, model: str, n_clients: int) -> list[dict[str, Any]]:
-    """Measure both ways in turns, so that a busy moment of the machine hits both. Two warm-ups."""
+    """Measure both ways, a row for each and each kind of steps."""
     clients, start = _records(plan, model, n_clients), models.initial_parameters(model, seed=0)
     engine, twin = (
         RecordEngine(models.build(model), example_of(clients[0]), device=device, dtype=dtype)
@@ -66,14 +66,8 @@ def _measure(plan: Plan, model: str, n_clients: int) -> list[dict[str, Any]]:
     rows = []
     for kind in (DESCENT, DP_SGD):
         expected = _trained(ModelByModel(twin), kind, start, clients, plan.steps)
-        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-        found = {}
-        for i in range(2 + plan.repetitions):
-            for name, way in ways.items():
-                wall, cpu = time.perf_counter(), time.process_time()
-                found[name] = _trained(way, kind, start, clients, plan.steps)
-                if i >= 2:
-                    seconds[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+        train = {name: partial(_trained, way, kind, start, clients, plan.steps) for name, way in ways.items()}
+        seconds, found = in_turns(train, plan.repetitions)
         for name in ways:
             sizes = {"model": model, "kind": kind, "clients": n_clients}
             rows.append({**sizes, **_row(plan, name, seconds, found[name] - start, expected - start, chosen)})
@@ -104,7 +98,7 @@ def _trained(
 def _row(
     plan: Plan,
     name: str,
-    seconds: dict[str, list[tuple[float, float]]],
+    seconds: dict[str, Times],
     moved: NDArray[np.float64],
     expected: NDArray[np.float64],
     chosen: str,

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
+Times = list[tuple[float, float]]
+"""(wall, processor) seconds of every repetition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,22 @@ def timed(work: Callable[[], object], repetitions: int, *, warm_up: int = 1) -> 
         if i >= warm_up:
             seconds.append(time.perf_counter() - start)
     return Spread.of(seconds)
+
+
+def in_turns(ways: Mapping[str, Callable[[], T]], repetitions: int) -> tuple[dict[str, Times], dict[str, T]]:
+    """Measure ways to do the same, and return their times and what each gave last.
+
+    They take turns, so that a busy moment of the machine hits them all. The first two turns do not count.
+    """
+    seconds: dict[str, Times] = {name: [] for name in ways}
+    found: dict[str, T] = {}
+    for i in range(2 + repetitions):
+        for name, work in ways.items():
+            start, cpu_start = time.perf_counter(), time.process_time()
+            found[name] = work()
+            if i >= 2:
+                seconds[name].append((time.perf_counter() - start, time.process_time() - cpu_start))
+    return seconds, found
 
 
 def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float | None:

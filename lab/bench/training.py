@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +36,13 @@ from precad.clients.records import Records, channels_last, digits, example_of
 from precad.lab.bench import machine, peer_runs
 from precad.lab.bench.errors import ProcessFailedError
 from precad.lab.bench.peer_runs import OPACUS
-from precad.lab.bench.statistics import Spread
+from precad.lab.bench.statistics import Spread, Times, in_turns
 
 OURS, PER_CLIENT, VMAP, PLAIN, PLAIN_BATCH = "precad", "precad-per-client", "vmap-per-client", "plain", "plain-batch"
 MODEL, CLIP_NORM = "cnn", 1.0
 IMPLEMENTATION = "implementation"
 TIMEOUT_S = 600.0
 
-Times = list[tuple[float, float]]
-"""(wall, processor) seconds of every repetition."""
 Sums = Callable[[], NDArray[np.float64]]
 
 
@@ -98,7 +95,7 @@ def _engine(plan: Plan, clients: list[Records], dtype: torch.dtype, device: str)
 def _measure_here(
     plan: Plan, clients: list[Records], parameters: NDArray[np.float32]
 ) -> tuple[dict[str, Times], dict[str, NDArray[np.float64]]]:
-    """Measure in turns, so that a busy moment of the machine hits everybody. Two warm-ups."""
+    """Measure all but the peer."""
     engine, clip = _engine(plan, clients, torch.float32, plan.device), RecordClip(CLIP_NORM)
     contenders: dict[str, Sums] = {
         OURS: lambda: engine.clipped_sums(parameters, clients, clip),
@@ -107,14 +104,7 @@ def _measure_here(
         PLAIN: lambda: _plain(parameters, clients, plan.device),
         PLAIN_BATCH: lambda: _plain(parameters, [_together(clients)], plan.device),
     }
-    seconds: dict[str, Times] = {name: [] for name in contenders}
-    sums: dict[str, NDArray[np.float64]] = {}
-    for i in range(2 + plan.repetitions):
-        for name, work in contenders.items():
-            start, cpu_start = time.perf_counter(), time.process_time()
-            sums[name] = work()
-            if i >= 2:
-                seconds[name].append((time.perf_counter() - start, time.process_time() - cpu_start))
+    seconds, sums = in_turns(contenders, plan.repetitions)
     return seconds, {name: value for name, value in sums.items() if name not in (PLAIN, PLAIN_BATCH)}
 
 
