@@ -164,8 +164,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     cases = [experiment.case(defence, k) for k in experiment.attackers for defence in DEFENCES]
     outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
     report = runner.report_of("central-local-backdoor", experiment, folder)
-    report["cases"] = [_of_case(outcome) for outcome in outcomes]
-    report["clean_accuracy_floor"] = backdoors.CLEAN_ACCURACY_FLOOR
+    report |= {
+        "cases": [_of_case(outcome) for outcome in outcomes],
+        "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
+    }
     report["paragraph"] = paragraph(report)
     runner.write(folder, report, outcomes)
     for k in experiment.attackers:

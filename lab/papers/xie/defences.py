@@ -187,9 +187,11 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     ]
     plan = simulate.resolve(ours[0].config)
     report = runner.report_of("xie-defences", replace(experiment, public_start=None), folder)
-    report["public_start"] = None if start is None else start.to_json()
-    report["cases"] = [_of_case(outcome, folder, plan, pair_of(experiment.dataset)) for outcome in outcomes]
-    report["certified"] = _certified(experiment, plan, folder / ours[0].name)
+    report |= {
+        "public_start": None if start is None else start.to_json(),
+        "cases": [_of_case(outcome, folder, plan, pair_of(experiment.dataset)) for outcome in outcomes],
+        "certified": _certified(experiment, plan, folder / ours[0].name),
+    }
     report["paragraph"] = defences_shown.paragraph(report, start)
     runner.write(folder, report, outcomes)
     runner.write_rows(folder / "defences.csv", report["cases"])
