@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,14 @@ from precad.deploy.cli.common import exit_codes, say
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Write to this folder, new or empty; nothing is ever overwritten.")
 ]
+
+
+class DeploymentMode(StrEnum):
+    """How a deployment checks updates."""
+
+    PROVED = "proved"
+    DEALER = "dealer"
+
 
 init_app = typer.Typer(help="Write the commented files that a training begins with.", no_args_is_help=True)
 
@@ -31,15 +40,26 @@ def init_local(folder: Folder) -> None:
 
 @init_app.command("deployment")
 @exit_codes()
-def init_deployment(folder: Folder) -> None:
-    """Write a deployment: for each of the four roles its configuration, systemd unit and Kubernetes manifests."""
+def init_deployment(
+    folder: Folder,
+    mode: Annotated[
+        DeploymentMode,
+        typer.Option(help="Check updates by clients' proofs, with two servers (proved), or with a dealer's tuples."),
+    ] = DeploymentMode.PROVED,
+) -> None:
+    """Write a deployment on your own records: each role's configuration, systemd unit and Kubernetes manifests."""
     from precad.deploy.configuration import init
+    from precad.protos.task.proved_fields import STANDING
 
-    files = init.deployment_files()
+    has_dealer = mode is DeploymentMode.DEALER
+    files = init.deployment_files(has_dealer=has_dealer)
     init.write(files, folder)
     say(f"{folder}: wrote {len(files)} files")
-    for name in init.ORGANISATIONS:
+    for name in init.organisations(has_dealer=has_dealer):
         say(f"  {name + '/':<15}{name}.toml with every field explained, its systemd unit, kubernetes/")
     say("  one-machine/   compose.yaml, to try all roles on one machine")
     say("  monitoring/    for Prometheus and Grafana")
+    if not has_dealer:
+        say(f"mode proved is {STANDING}: docs/explanation/proved.md says what is open")
     say("next: agree on [task], make the keys (precad pki), then each runs precad check ROLE.toml")
+    say(f"      each client's records: a table like {folder / init.RECORDS}, where client.records names it")

@@ -10,6 +10,7 @@ from typing import Final
 
 from precad.deploy.errors import ConfigError
 from precad.deploy.files.whole import appearing
+from precad.protos.task.proved_fields import MODE as PROVED
 
 HOSTS: Final = Path(__file__).resolve().parents[1] / "hosts"
 START: Final = ("train.toml", "my_model.py", "records.csv")
@@ -21,8 +22,17 @@ ORGANISATIONS: Final = {
     "client": ("precad-client@.service", "client-organisation"),
 }
 """Each organisation's folder and sample, with its systemd unit and its Kubernetes manifests."""
+RECORDS: Final = "client/records.csv"
+"""Made-up rows in the form that the samples' task expects."""
 _SAMPLE_BESIDE: Final = re.compile(r"\.\./samples/([\w-]+)\.toml")
 _SAMPLE_NAMED: Final = re.compile(r"deploy/hosts/samples/([\w-]+\.toml)")
+_WITH_A_DEALER: Final = re.compile(r"^# With a dealer \{\n(.*?)^# \}\n", re.MULTILINE | re.DOTALL)
+"""A part of a file that only a deployment with a dealer has."""
+
+
+def organisations(*, has_dealer: bool) -> tuple[str, ...]:
+    """Return the names of the folders that a deployment has for its organisations."""
+    return tuple(name for name in ORGANISATIONS if has_dealer or name != "dealer")
 
 
 def local_files() -> dict[str, str]:
@@ -30,13 +40,16 @@ def local_files() -> dict[str, str]:
     return {name: _text(HOSTS / "start" / name) for name in START}
 
 
-def deployment_files() -> dict[str, str]:
-    """Return by path a folder for each of four organisations, and what all of them may use.
+def deployment_files(*, has_dealer: bool) -> dict[str, str]:
+    """Return by path a folder for each organisation of a deployment, and what all of them may use.
 
-    A folder holds the role's configuration with every field explained, its systemd unit and Kubernetes manifests.
+    A folder holds the role's configuration with every field explained, its systemd unit and Kubernetes manifests. The
+    task is of mode `masked` with a dealer, and of mode `proved` without one. Raises ConfigError for a file that is not
+    installed.
     """
     found: dict[str, str] = {}
-    for name, (unit, manifests) in ORGANISATIONS.items():
+    for name in organisations(has_dealer=has_dealer):
+        unit, manifests = ORGANISATIONS[name]
         found[f"{name}/{name}.toml"] = _text(HOSTS / "samples" / f"{name}.toml")
         found[f"{name}/{unit}"] = _text(HOSTS / "systemd" / unit)
         for path in sorted((HOSTS / "kubernetes" / manifests).iterdir()):
@@ -44,7 +57,15 @@ def deployment_files() -> dict[str, str]:
     compose = _text(HOSTS / "docker" / "compose.yaml").replace("deploy/hosts/docker/site/", "site/")
     found["one-machine/compose.yaml"] = _SAMPLE_BESIDE.sub(r"../\1/\1.toml", compose)
     found |= {f"monitoring/{path.name}": _text(path) for path in sorted((HOSTS / "grafana").iterdir())}
-    return found
+    records = {RECORDS: _text(HOSTS / "start" / "records.csv")}
+    return records | {name: _of_mode(text, has_dealer=has_dealer) for name, text in found.items()}
+
+
+def _of_mode(text: str, *, has_dealer: bool) -> str:
+    """Return a file with the parts that such a deployment has, none of them marked."""
+    if has_dealer:
+        return _WITH_A_DEALER.sub(r"\1", text)
+    return _WITH_A_DEALER.sub("", text).replace('\nmode = "masked"\n', f'\nmode = "{PROVED}"\n')
 
 
 def write(files: Mapping[str, str], folder: Path) -> None:

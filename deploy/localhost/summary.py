@@ -11,7 +11,7 @@ from rich.table import Table
 from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import task_privacy
-from precad.protos.task.proved_fields import eta
+from precad.protos.task.proved_fields import STANDING, eta
 from precad.protos.task.task import Task
 
 HEADINGS: Final = {Conduct.MAY_DISCARD: "may discard draws", Conduct.WATCHES: "only watches"}
@@ -42,7 +42,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         table.add_row("", f"rests on: {note}")
     if task.is_proved:
         table.add_row(
-            "", f"mode proved, experimental: delta is {eta(task.most_draws):.1e} (1 + e^epsilon) more than stated"
+            "", f"mode proved, {STANDING}: delta is {eta(task.most_draws):.1e} (1 + e^epsilon) more than stated"
         )
     table.add_row("not covered", NOT_COVERED)
     table.add_row(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from precad.protos.task.algorithms import AlgorithmRules
 
 MODE: Final = "proved"
+STANDING: Final = "experimental"
+"""What commands say of the mode. In the documents the word stands in docs/explanation/proved.md alone."""
 PROTOCOL_VERSION: Final = "precad/v2"
 OF_A_DEALER: Final = ("gate", "batches_ahead", "accept_weak_wire_form")
 """Fields that say nothing in this mode."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from typer.testing import Result
 
 from precad.deploy.cli import main as cli
+from precad.deploy.configuration.init import HOSTS
 from precad.protos.tls.files import TlsFileError
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
@@ -107,6 +109,9 @@ def test_the_command_line_makes_such_keys_and_checks_them(tmp_path: Path) -> Non
     assert precad(*issuing).exit_code == 0
     lines = (SAMPLES / "client.toml").read_text().replace('"tls/ca.pem"', '"pki/ca.pem"').splitlines(keepends=True)
     sample = "".join(line for line in lines if "_certificate = " not in line)  # pins nobody
+    sample = sample.replace("/srv/records/", f"{tmp_path}/")
+    for client in HOSPITALS:
+        shutil.copy(HOSTS / "start" / "records.csv", tmp_path / f"{client}.csv")
     config = tmp_path / "client.toml"
     for passphrase_file, code, said in (
         ('"own"', 0, "hospital-1"),

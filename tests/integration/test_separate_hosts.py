@@ -55,9 +55,9 @@ print(json.dumps([target for target, answer in zip(targets, answers) if answer])
 """
 
 
-def links_between_hosts() -> frozenset[Link]:
+def links_between_hosts(has_dealer: bool) -> frozenset[Link]:
     """The table, with a host for each client."""
-    links = architecture_links()
+    links = [link for link in architecture_links() if has_dealer or Role.DEALER not in link[:2]]
     return frozenset(
         Link(source, link.target, link.port)
         for link in links
@@ -65,16 +65,22 @@ def links_between_hosts() -> frozenset[Link]:
     )
 
 
+@pytest.fixture(params=[True, False], ids=["with-a-dealer", "without"])
+def has_dealer(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture
-def network() -> Iterator[Hosts]:
+def network(has_dealer: bool) -> Iterator[Hosts]:
+    servers = SERVERS if has_dealer else SERVERS[:2]
     try:
-        with hosts((*SERVERS, *CLIENTS, MONITORING), links_between_hosts()) as made:
+        with hosts((*servers, *CLIENTS, MONITORING), links_between_hosts(has_dealer)) as made:
             yield made
     except HostsUnavailableError as error:
         pytest.skip(f"no network namespaces here: {error}")
 
 
-def test_the_firewall_opens_the_links_of_the_architecture_alone(network: Hosts) -> None:
+def test_the_firewall_opens_the_links_of_the_architecture_alone(network: Hosts, has_dealer: bool) -> None:
     """Something listens on every port of every host; everybody knocks everywhere."""
     listening = []
     try:
@@ -95,17 +101,19 @@ def test_the_firewall_opens_the_links_of_the_architecture_alone(network: Hosts) 
         for process in listening:
             process.kill()
             process.communicate()
-    assert found == links_between_hosts()
+    assert found == links_between_hosts(has_dealer)
 
 
-def prepared(root: Path, network: Hosts) -> Organisations:
-    """Keys, samples and models, by the steps of the runbook."""
-    organisations = Organisations.create(root)
+def prepared(root: Path, network: Hosts, has_dealer: bool) -> Organisations:
+    """Keys, samples, records and models, by the steps of the runbook."""
+    organisations = Organisations.create(root, has_dealer=has_dealer)
     ports = {role: address.rpartition(":")[2] for role, address in NAMES.items()}
-    organisations.write_configs({role: f"{network.addresses[role]}:{ports[role]}" for role in SERVERS}, SHORTER)
+    organisations.write_configs(
+        {role: f"{network.addresses[role]}:{ports[role]}" for role in organisations.servers}, SHORTER
+    )
     for role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
         precad("initial-model", str(organisations.config(role)), str(organisations.folder(role) / "initial.npy"))
-    for role in (*SERVERS, Role.CLIENT):
+    for role in (*organisations.servers, Role.CLIENT):
         precad("check", str(organisations.config(role)))
     return organisations
 
@@ -116,21 +124,12 @@ def precad(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
-def commands(organisations: Organisations) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(host, what is run there)."""
-    yield Role.DEALER, ("serve", "dealer", str(organisations.config(Role.DEALER)))
-    for letter, role in (("a", Role.AGGREGATOR_A), ("b", Role.AGGREGATOR_B)):
-        yield role, ("serve", "aggregator", str(organisations.config(role)), "--role", letter)
-    for client in CLIENTS:
-        yield client, ("client", str(organisations.config(Role.CLIENT)), "--id", client)
-
-
-def test_a_task_across_hosts(network: Hosts, tmp_path: Path) -> None:
+def test_a_task_across_hosts(network: Hosts, has_dealer: bool, tmp_path: Path) -> None:
     """Every process ends with exit code 0, and both servers wrote down the same releases."""
-    organisations = prepared(tmp_path, network)
+    organisations = prepared(tmp_path, network, has_dealer)
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for host, arguments in commands(organisations):
+        for host, arguments in organisations.commands():
             with (tmp_path / f"{host}.log").open("wb") as log:
                 command = network.command(host, sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments)
                 running[host] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from precad.clients import own_code
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.init import HOSTS, ORGANISATIONS
 from precad.protos.tls.identity import Role
-from tests.harness.organisations import SERVERS, Organisations
+from tests.harness.organisations import Organisations
 
 
 def precad(*arguments: object) -> Result:
@@ -70,17 +71,25 @@ def test_a_local_start_runs_over_real_processes(local: Path, tmp_path: Path) -> 
     assert json.loads(found.stdout)["ended"] == "3 rounds done"
 
 
-def test_a_deployment_s_files_pass_the_check_once_the_keys_are_made(tmp_path: Path) -> None:
-    """With the keys of docs/guides/runbook.md, in every role's folder, and one digest everywhere."""
-    assert precad("init", "deployment", tmp_path / "start").exit_code == 0
-    organisations = Organisations.create(tmp_path / "machines")
-    for role in (*SERVERS, Role.CLIENT):
+@pytest.mark.parametrize("mode", ["proved", "dealer"])
+def test_a_deployment_s_files_pass_the_check_once_the_keys_are_made(mode: str, tmp_path: Path) -> None:
+    """With the keys of docs/guides/runbook.md, in every role's folder, and one digest everywhere.
+
+    A client's records are the made-up ones that are written too.
+    """
+    assert precad("init", "deployment", tmp_path / "start", "--mode", mode).exit_code == 0
+    organisations = Organisations.create(tmp_path / "machines", has_dealer=mode == "dealer")
+    roles = (*organisations.servers, Role.CLIENT)
+    for role in roles:
         text = (tmp_path / "start" / role / f"{role}.toml").read_text()
-        organisations.config(role).write_text(text.replace('"/var/lib/precad"', '"state"'))
+        text = text.replace('"/var/lib/precad"', '"state"').replace("/srv/records/", "records/")
+        organisations.config(role).write_text(text)
         assert list((tmp_path / "start" / role).glob("precad-*.service"))
         assert (tmp_path / "start" / role / "kubernetes" / "kustomization.yaml").is_file()
+    for table in (organisations.folder(Role.CLIENT) / "records").iterdir():
+        shutil.copy(tmp_path / "start" / "client" / "records.csv", table)
     digests = set()
-    for role in (*SERVERS, Role.CLIENT):
+    for role in roles:
         if role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
             model = organisations.folder(role) / "initial.npy"
             assert precad("initial-model", organisations.config(role), model).exit_code == 0
@@ -90,14 +99,32 @@ def test_a_deployment_s_files_pass_the_check_once_the_keys_are_made(tmp_path: Pa
     assert len(digests) == 1
 
 
-def test_a_deployment_s_files_name_only_files_that_are_there(tmp_path: Path) -> None:
+def test_a_deployment_is_without_a_dealer_unless_one_is_asked_for(tmp_path: Path) -> None:
+    """No file has one, and the word stands in one comment alone. Both say what is next."""
+    without = precad("init", "deployment", tmp_path / "without")
+    with_one = precad("init", "deployment", tmp_path / "with", "--mode", "dealer")
+    assert (without.exit_code, with_one.exit_code) == (0, 0)
+    said = "mode proved is experimental: docs/explanation/proved.md says what is open"
+    assert (said in without.output, said in with_one.output) == (True, False)
+    files = [path for path in (tmp_path / "without").rglob("*") if path.is_file()]
+    assert not [path for path in files if "dealer" in str(path.relative_to(tmp_path))]
+    lines = {line for path in files for line in path.read_text().splitlines() if "dealer" in line.lower()}
+    assert len(lines) == 1
+    assert lines.pop().startswith("# ")
+    assert (tmp_path / "with" / "dealer" / "dealer.toml").is_file()
+    marked = re.compile(r"^# (With a dealer \{|\})$", re.MULTILINE)
+    assert not [path for path in tmp_path.rglob("*.*") if path.is_file() and marked.search(path.read_text())]
+
+
+@pytest.mark.parametrize("mode", ["proved", "dealer"])
+def test_a_deployment_s_files_name_only_files_that_are_there(mode: str, tmp_path: Path) -> None:
     """Compose's configurations, and the sample that explains a manifest's; no path of our repository is left."""
-    start = tmp_path / "start"
-    assert precad("init", "deployment", start).exit_code == 0
-    assert {path.name for path in start.iterdir()} == {*ORGANISATIONS, "one-machine", "monitoring"}
+    start, roles = tmp_path / "start", set(ORGANISATIONS) - ({"dealer"} if mode == "proved" else set())
+    assert precad("init", "deployment", start, "--mode", mode).exit_code == 0
+    assert {path.name for path in start.iterdir()} == {*roles, "one-machine", "monitoring"}
     compose = (start / "one-machine" / "compose.yaml").read_text()
     named = re.findall(r"file: (\.\./\S+)}", compose)
-    assert len(named) == 4
+    assert len(named) == len(roles)
     assert all((start / "one-machine" / path).is_file() for path in named)
     for path in start.glob("*/kubernetes/precad.toml"):
         assert (path.parent / re.findall(r"(\.\./\S+\.toml)", path.read_text())[0]).is_file()

@@ -19,7 +19,7 @@ from precad.deploy.errors import INVALID_INPUT
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
 from tests.harness.command_line import CliRunner
-from tests.harness.organisations import CLIENTS, SERVERS, Organisations
+from tests.harness.organisations import CLIENTS, OF_THE_TABLE, OWN_RECORDS, SERVERS, Organisations
 
 
 def precad(*arguments: object) -> Result:
@@ -94,8 +94,21 @@ def test_a_client_without_pins_is_told_what_it_trusts(organisations: Organisatio
 def test_a_client_is_told_which_records_it_has(
     organisations: Organisations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of its folders, beside what they declare; a lost data set is what a start says, or would be downloaded."""
+    """Its own, and how many a round draws. Those of a data set, beside what they declare; a lost data set is what a
+    start says, or would be downloaded."""
     config = organisations.config(Role.CLIENT)
+    own = json.loads(precad("check", config, "--json").stdout)["clients"]["records"]
+    words = "400 of shape (6,) in 2 classes (well, ill); declares 400; a round draws 200 on average"
+    assert {client: said.partition("; task.model_digest")[0] for client, said in own.items()} == dict.fromkeys(
+        CLIENTS, words
+    )
+
+    on_digits = {
+        'model = "torch.nn:Linear"': 'model = "mlp"',
+        "dim = 14": "dim = 4810",
+        OWN_RECORDS: 'dataset = "digits"',
+    }
+    organisations.write_configs(replaced={**OF_THE_TABLE, **on_digits})
     task = load(config).task
     records = json.loads(precad("check", config, "--json").stdout)["clients"]["records"]
     sizes = DataSource.of(load(config).client).sizes(digits(), list(task.clients))
@@ -114,16 +127,17 @@ def test_a_client_is_told_which_records_it_has(
 def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
     """The vector that the clients' library makes; never overwritten; refused where `dim` is another model's."""
     config, path = organisations.config(Role.AGGREGATOR_A), organisations.folder(Role.AGGREGATOR_A) / "initial.npy"
-    expected = networks.initial_parameters("mlp", seed=0)
+    linear = networks.build("torch.nn:Linear", seed=0, arguments={"in_features": 6, "out_features": 2})
+    expected = networks.flatten(linear)
     assert np.load(path).tobytes() == expected.tobytes()
 
     again = precad("initial-model", config, path)
     assert (again.exit_code, "found" in again.output, np.load(path).size) == (2, True, expected.size)
 
-    config.write_text(config.read_text().replace("dim = 4810", "dim = 4811"))
+    config.write_text(config.read_text().replace("dim = 14", "dim = 15"))
     wrong = precad("initial-model", config, path.with_name("other.npy"))
     assert wrong.exit_code == 2
-    assert "task.dim: expected 4810, of model 'mlp', found 4811" in wrong.output
+    assert "task.dim: expected 14, of model 'torch.nn:Linear', found 15" in wrong.output
     assert not path.with_name("other.npy").exists()
     learnt = 'update_clipping = "private-quantile"\nalgorithm = "user-dp-fedavg"'
     text = config.read_text().replace('update_clipping = "flat"\n', "")

@@ -31,7 +31,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.protos.tls.identity import Role
 from tests.harness.command_line import CliRunner
 from tests.harness.hospital import hospital, patients, write_csv
-from tests.harness.organisations import CLIENTS, Organisations
+from tests.harness.organisations import CLIENTS, OF_THE_TABLE, OWN_RECORDS, Organisations
 
 
 @pytest.fixture(autouse=True)
@@ -129,11 +129,11 @@ def test_a_deployment_that_is_read_knows_its_folder(tmp_path: Path) -> None:
 
 def organisations(folder: Path, sections: str) -> Organisations:
     made = Organisations.create(folder)
-    replaced = {
-        'dataset = "digits"': sections,
-        'model = "mlp"': 'model = "own_checked:net"\nclass_names = ["well", "ill"]',
+    model = {
+        'model = "torch.nn:Linear"': 'model = "own_checked:net"\nclass_names = ["well", "ill"]',
+        "dim = 14": "dim = 67",
     }
-    made.write_configs(replaced={**replaced, "dim = 4810": "dim = 67"})
+    made.write_configs(replaced={**OF_THE_TABLE, **model, OWN_RECORDS: sections})
     return made
 
 

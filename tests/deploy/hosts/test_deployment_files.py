@@ -18,7 +18,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ import yaml
 
 from precad.clients.config import ClientConfig
 from precad.deploy import errors
-from precad.deploy.configuration.sections import Deployment, load
+from precad.deploy.configuration.init import deployment_files, write
+from precad.deploy.configuration.sections import Deployment, parse
 from precad.protos.tls.address import split_address
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
@@ -39,13 +42,55 @@ from tests.harness.policies import Pod, is_open
 KUBERNETES = ROOT / "deploy" / "hosts" / "kubernetes"
 DOCKER = ROOT / "deploy" / "hosts" / "docker"
 SYSTEMD = ROOT / "deploy" / "hosts" / "systemd"
-FOLDERS = {
-    Role.AGGREGATOR_A: KUBERNETES / "organisation-a",
-    Role.AGGREGATOR_B: KUBERNETES / "organisation-b",
-    Role.DEALER: KUBERNETES / "dealer",
-    Role.CLIENT: KUBERNETES / "client-organisation",
-}
-ROLES = list(FOLDERS)
+ROLES = [*SERVERS, Role.CLIENT]
+
+
+@dataclass(frozen=True)
+class Site:
+    """An organisation with one role, in a deployment with a dealer or without one: what `precad init` writes for it."""
+
+    role: Role
+    has_dealer: bool
+
+    def __str__(self) -> str:
+        return f"{self.role}-{'with' if self.has_dealer else 'without'}-a-dealer"
+
+    def text(self, name: str) -> str:
+        return written(self.has_dealer)[f"{self.role}/{name}"]
+
+    def manifest(self, name: str) -> str:
+        return self.text(f"kubernetes/{name}")
+
+    def in_kubernetes(self) -> Deployment:
+        """Return the configuration that a pod has."""
+        return parse(tomllib.loads(self.manifest("precad.toml")), base=Path("/etc/precad/config"))
+
+    def sample(self) -> Deployment:
+        """The sample, as read from /etc/precad."""
+        return parse(tomllib.loads(self.text(f"{self.role}.toml")), base=Path("/etc/precad"))
+
+
+@functools.cache
+def written(has_dealer: bool) -> dict[str, str]:
+    return deployment_files(has_dealer=has_dealer)
+
+
+@functools.cache
+def sites(has_dealer: bool) -> list[Site]:
+    return [Site(role, has_dealer) for role in ROLES if has_dealer or role is not Role.DEALER]
+
+
+@functools.cache
+def links(has_dealer: bool) -> frozenset[Link]:
+    """The table's, of those that are there."""
+    return frozenset(
+        link for link in architecture_links() if has_dealer or Role.DEALER not in (link.source, link.target)
+    )
+
+
+SITES = [*sites(True), *sites(False)]
+SERVER_SITES = [site for site in SITES if site.role is not Role.CLIENT]
+with_and_without = pytest.mark.parametrize("has_dealer", [True, False], ids=["with-a-dealer", "without"])
 PORTS = (22, 53, 80, 443, 7001, 7002, 7003, 7004, 7005, 8080, 9464)
 """Where the graphs are compared: the architecture's, and some that nobody has any business with."""
 
@@ -54,37 +99,37 @@ PORTS = (22, 53, 80, 443, 7001, 7002, 7003, 7004, 7005, 8080, 9464)
 
 
 @functools.cache
-def manifests(role: Role) -> list[dict[str, Any]]:
+def manifests(site: Site) -> list[dict[str, Any]]:
     """Return what the folder's kustomization lists, with the namespace that it sets."""
-    kustomization = yaml.safe_load((FOLDERS[role] / "kustomization.yaml").read_text())
+    kustomization = yaml.safe_load(site.manifest("kustomization.yaml"))
     found = []
     for name in kustomization["resources"]:
-        for document in yaml.safe_load_all((FOLDERS[role] / name).read_text()):
+        for document in yaml.safe_load_all(site.manifest(name)):
             if document["kind"] != "Namespace":
                 document["metadata"]["namespace"] = kustomization["namespace"]
             found.append(document)
     return found
 
 
-def of_kind(role: Role, kind: str) -> list[dict[str, Any]]:
-    return [document for document in manifests(role) if document["kind"] == kind]
+def of_kind(site: Site, kind: str) -> list[dict[str, Any]]:
+    return [document for document in manifests(site) if document["kind"] == kind]
 
 
-def workload(role: Role) -> dict[str, Any]:
-    (found,) = of_kind(role, "Job" if role is Role.CLIENT else "StatefulSet")
+def workload(site: Site) -> dict[str, Any]:
+    (found,) = of_kind(site, "Job" if site.role is Role.CLIENT else "StatefulSet")
     return found
 
 
-def pod_spec(role: Role) -> dict[str, Any]:
-    spec: dict[str, Any] = workload(role)["spec"]["template"]["spec"]
+def pod_spec(site: Site) -> dict[str, Any]:
+    spec: dict[str, Any] = workload(site)["spec"]["template"]["spec"]
     return spec
 
 
-def pod(role: Role) -> Pod:
-    (namespace,) = of_kind(role, "Namespace")
+def pod(site: Site) -> Pod:
+    (namespace,) = of_kind(site, "Namespace")
     name = namespace["metadata"]["name"]
     labels = {**namespace["metadata"]["labels"], "kubernetes.io/metadata.name": name}  # which Kubernetes adds
-    return Pod(role, name, workload(role)["spec"]["template"]["metadata"]["labels"], labels)
+    return Pod(site.role, name, workload(site)["spec"]["template"]["metadata"]["labels"], labels)
 
 
 PROMETHEUS = Pod(
@@ -95,58 +140,66 @@ PROMETHEUS = Pod(
 )
 
 
-def policies() -> list[dict[str, Any]]:
-    return [policy for role in ROLES for policy in of_kind(role, "NetworkPolicy")]
+@functools.cache
+def policies(has_dealer: bool) -> list[dict[str, Any]]:
+    return [policy for site in sites(has_dealer) for policy in of_kind(site, "NetworkPolicy")]
 
 
-def test_network_policies_open_the_links_of_the_architecture_alone() -> None:
+@with_and_without
+def test_network_policies_open_the_links_of_the_architecture_alone(has_dealer: bool) -> None:
     """Over every pair of pods, in both directions, and every port."""
-    pods = {**{role.value: pod(role) for role in ROLES}, MONITORING: PROMETHEUS}
+    pods = {**{site.role.value: pod(site) for site in sites(has_dealer)}, MONITORING: PROMETHEUS}
     found = {
         Link(source, target, port)
         for source, target, port in itertools.product(pods, pods, PORTS)
-        if source != target and is_open(policies(), pods[source], pods[target], port)
+        if source != target and is_open(policies(has_dealer), pods[source], pods[target], port)
     }
-    assert found == architecture_links()
+    assert found == links(has_dealer)
 
 
-def strangers() -> Iterator[Pod]:
+def strangers(has_dealer: bool) -> Iterator[Pod]:
     """Pods that look like ours but for one thing."""
-    for role in ROLES:
-        ours = pod(role)
+    for ours in map(pod, sites(has_dealer)):
         yield Pod("elsewhere", "default", ours.labels, {"kubernetes.io/metadata.name": "default"})
         yield Pod("monitoring elsewhere", "default", PROMETHEUS.labels, {"kubernetes.io/metadata.name": "default"})
         yield Pod("beside", ours.namespace, {"app.kubernetes.io/name": "web"}, ours.namespace_labels)
+    if not has_dealer:
+        yield pod(Site(Role.DEALER, True))
 
 
-def test_no_stranger_comes_in_and_nothing_goes_out_to_one() -> None:
-    """Neither a pod of ours' name in another namespace, nor another pod in ours."""
-    for stranger, role, port in itertools.product(strangers(), ROLES, PORTS):
-        assert not is_open(policies(), stranger, pod(role), port), (stranger, role, port)
-        assert not is_open(policies(), pod(role), stranger, port), (role, stranger, port)
+@with_and_without
+def test_no_stranger_comes_in_and_nothing_goes_out_to_one(has_dealer: bool) -> None:
+    """Neither a pod of ours' name in another namespace, nor another pod in ours; nor a dealer, where there is none."""
+    closed = policies(has_dealer)
+    for stranger, site, port in itertools.product(strangers(has_dealer), sites(has_dealer), PORTS):
+        assert not is_open(closed, stranger, pod(site), port), (stranger, site, port)
+        assert not is_open(closed, pod(site), stranger, port), (site, stranger, port)
 
 
-def test_names_are_looked_up_by_those_who_dial() -> None:
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_names_are_looked_up_by_those_who_dial(site: Site) -> None:
     """DNS, and of kube-system nothing else."""
     labels = {"kubernetes.io/metadata.name": "kube-system"}
     dns = Pod("dns", "kube-system", {"k8s-app": "kube-dns"}, labels)
     other = Pod("other", "kube-system", {"k8s-app": "metrics"}, labels)
-    for role, protocol in itertools.product(ROLES, ("UDP", "TCP")):
-        dials = role in {link.source for link in architecture_links()}
-        assert [port for port in PORTS if is_open(policies(), pod(role), dns, port, protocol)] == [53] * dials
-        assert not any(is_open(policies(), pod(role), other, port, protocol) for port in PORTS)
+    dials = site.role in {link.source for link in links(site.has_dealer)}
+    for protocol in ("UDP", "TCP"):
+        opened = policies(site.has_dealer)
+        assert [port for port in PORTS if is_open(opened, pod(site), dns, port, protocol)] == [53] * dials
+        assert not any(is_open(opened, pod(site), other, port, protocol) for port in PORTS)
 
 
-def test_every_operator_has_a_namespace_that_refuses_privileges() -> None:
-    assert len({pod(role).namespace for role in ROLES}) == len(ROLES)
-    for role in ROLES:
-        assert pod(role).namespace_labels["pod-security.kubernetes.io/enforce"] == "restricted"
+@with_and_without
+def test_every_operator_has_a_namespace_that_refuses_privileges(has_dealer: bool) -> None:
+    pods = [pod(site) for site in sites(has_dealer)]
+    assert len({found.namespace for found in pods}) == len(pods)
+    assert {found.namespace_labels["pod-security.kubernetes.io/enforce"] for found in pods} == {"restricted"}
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_pods_are_restricted(role: Role) -> None:
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_pods_are_restricted(site: Site) -> None:
     """Not root, nothing to become it by, no file but its volumes, no token, limits of memory, no floating tag."""
-    spec = pod_spec(role)
+    spec = pod_spec(site)
     assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
     context = spec["securityContext"]
     assert context["runAsNonRoot"] is True
@@ -166,52 +219,54 @@ def test_pods_are_restricted(role: Role) -> None:
     require_accepted(container["args"])
 
 
-@pytest.mark.parametrize("role", SERVERS)
-def test_a_server_is_one_pod_that_nobody_evicts(role: Role) -> None:
+@pytest.mark.parametrize("site", SERVER_SITES, ids=str)
+def test_a_server_is_one_pod_that_nobody_evicts(site: Site) -> None:
     """With a volume that no second pod can have, and that outlives it."""
-    spec = workload(role)["spec"]
+    spec = workload(site)["spec"]
     assert (spec["replicas"], spec["updateStrategy"]) == (1, {"type": "OnDelete"})
     assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
     (claim,) = spec["volumeClaimTemplates"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
-    (budget,) = of_kind(role, "PodDisruptionBudget")
+    (budget,) = of_kind(site, "PodDisruptionBudget")
     assert budget["spec"]["maxUnavailable"] == 0
-    assert budget["spec"]["selector"]["matchLabels"].items() <= pod(role).labels.items()
-    assert spec["selector"]["matchLabels"].items() <= pod(role).labels.items()
+    assert budget["spec"]["selector"]["matchLabels"].items() <= pod(site).labels.items()
+    assert spec["selector"]["matchLabels"].items() <= pod(site).labels.items()
 
 
-@pytest.mark.parametrize("role", SERVERS)
-def test_a_server_is_reached_and_probed_where_it_listens(role: Role) -> None:
+@pytest.mark.parametrize("site", SERVER_SITES, ids=str)
+def test_a_server_is_reached_and_probed_where_it_listens(site: Site) -> None:
     """Container ports, the service's and the addresses of everybody's [network] are one."""
-    deployment = load(FOLDERS[role] / "precad.toml")
-    own = own_section(deployment, role)
+    deployment = site.in_kubernetes()
+    own = own_section(deployment, site.role)
     listening = {split_address(own.listen)[1]}
     if isinstance(own, AggregatorConfig) and own.lane_listen is not None:
         listening.add(split_address(own.lane_listen)[1])
     assert own.operations_tls is True
     listening.add(split_address(own.operations_listen)[1])
-    (container,) = pod_spec(role)["containers"]
-    (service,) = of_kind(role, "Service")
+    (container,) = pod_spec(site)["containers"]
+    (service,) = of_kind(site, "Service")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert set(ports.values()) == listening == {link.port for link in architecture_links() if link.target == role}
+    assert (
+        set(ports.values()) == listening == {link.port for link in links(site.has_dealer) if link.target == site.role}
+    )
     assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == ports
-    assert service["spec"]["selector"].items() <= pod(role).labels.items()
+    assert service["spec"]["selector"].items() <= pod(site).labels.items()
     assert service["spec"]["publishNotReadyAddresses"] is True
-    host, port = split_address(getattr(deployment.network, role.replace("-", "_")))
-    assert host == f"{service['metadata']['name']}.{pod(role).namespace}.svc"
+    host, port = split_address(getattr(deployment.network, site.role.replace("-", "_")))
+    assert host == f"{service['metadata']['name']}.{pod(site).namespace}.svc"
     assert port == ports["grpc"]
     for probe in ("startupProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/healthz", "port": "operations", "scheme": "HTTPS"}
     assert container["readinessProbe"]["tcpSocket"] == {"port": "grpc"}
 
 
-@pytest.mark.parametrize("role", SERVERS)
-def test_a_pod_may_take_what_its_server_was_given(role: Role) -> None:
+@pytest.mark.parametrize("site", SERVER_SITES, ids=str)
+def test_a_pod_may_take_what_its_server_was_given(site: Site) -> None:
     """The limit is at least `memory_budget_mb`; requested is what is limited, so that no neighbour takes it."""
-    (container,) = pod_spec(role)["containers"]
+    (container,) = pod_spec(site)["containers"]
     limit = container["resources"]["limits"]["memory"]
     assert container["resources"]["requests"]["memory"] == limit
-    own = own_section(load(FOLDERS[role] / "precad.toml"), role)
+    own = own_section(site.in_kubernetes(), site.role)
     if isinstance(own, AggregatorConfig):
         assert int(limit.removesuffix("Mi")) >= own.memory_budget_mb
 
@@ -225,93 +280,97 @@ def own_section(deployment: Deployment, role: Role) -> Any:
     }[role]
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_a_pods_configuration_is_the_samples(role: Role) -> None:
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_a_pods_configuration_is_the_samples(site: Site) -> None:
     """But for addresses, paths and an operations port beyond loopback; every path lies in a volume that is mounted."""
-    found, sample = (load(path) for path in (FOLDERS[role] / "precad.toml", SAMPLES / f"{role}.toml"))
+    found, sample = site.in_kubernetes(), site.sample()
     assert found.task.digest() == sample.task.digest()
-    ours, theirs = own_section(found, role), own_section(sample, role)
+    ours, theirs = own_section(found, site.role), own_section(sample, site.role)
     paths = {name for name, value in ours if isinstance(value, Path)}
     others = paths | {"operations_listen", "operations_tls"}
     assert ours.model_dump(exclude=others) == theirs.model_dump(exclude=others)
     if isinstance(ours, ClientConfig):  # where the file itself lies: in the pod, the volume `config`
-        assert ours.folder == FOLDERS[role]
+        assert ours.folder == Path("/etc/precad/config")
         paths.remove("folder")
-    (container,) = pod_spec(role)["containers"]
+    (container,) = pod_spec(site)["containers"]
     mounts = [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
     for name in paths:
         value = getattr(ours, name)
         assert any(mount in (value, *value.parents) or value in mount.parents for mount in mounts), name
-    kustomization = yaml.safe_load((FOLDERS[role] / "kustomization.yaml").read_text())
+    kustomization = yaml.safe_load(site.manifest("kustomization.yaml"))
     assert kustomization["configMapGenerator"] == [{"name": "precad-config", "files": ["precad.toml"]}]
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_volumes_are_mounted_and_keys_are_closed_to_others(role: Role) -> None:
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_volumes_are_mounted_and_keys_are_closed_to_others(site: Site) -> None:
     """Secrets come with a mode that `precad.protos.tls.transport` takes: nothing for other users."""
-    (container,) = pod_spec(role)["containers"]
-    volumes = {volume["name"]: volume for volume in pod_spec(role)["volumes"]}
-    claims = {claim["metadata"]["name"] for claim in workload(role)["spec"].get("volumeClaimTemplates", [])}
+    (container,) = pod_spec(site)["containers"]
+    volumes = {volume["name"]: volume for volume in pod_spec(site)["volumes"]}
+    claims = {claim["metadata"]["name"] for claim in workload(site)["spec"].get("volumeClaimTemplates", [])}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys() | claims
     secrets = [volume["secret"] for volume in volumes.values() if "secret" in volume]
     assert secrets
     assert all(secret["defaultMode"] & 0o007 == 0 for secret in secrets)
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_manifests_are_valid(role: Role, tmp_path: Path) -> None:
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_manifests_are_valid(site: Site) -> None:
     """By the schemas of the Kubernetes API, strictly."""
     validate = pytest.importorskip("kubernetes_validate", reason="needs the package kubernetes-validate")
-    for document in manifests(role):
+    for document in manifests(site):
         validate.validate(document, validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("site", SITES, ids=str)
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs the program kubectl")
-def test_kustomize_builds_the_folder(role: Role) -> None:
+def test_kustomize_builds_the_folder(site: Site, tmp_path: Path) -> None:
     """Everything lands in the operator's namespace."""
-    command = ["kubectl", "kustomize", FOLDERS[role]]
+    write(written(site.has_dealer), tmp_path / "start")
+    command = ["kubectl", "kustomize", tmp_path / "start" / site.role / "kubernetes"]
     built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     documents = list(yaml.safe_load_all(built))
-    assert {d["metadata"].get("namespace", d["metadata"]["name"]) for d in documents} == {pod(role).namespace}
-    assert len(documents) == len(manifests(role)) + 1  # the configuration
+    assert {d["metadata"].get("namespace", d["metadata"]["name"]) for d in documents} == {pod(site).namespace}
+    assert len(documents) == len(manifests(site)) + 1  # the configuration
 
 
 # -- Compose -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+@functools.cache
+def compose(has_dealer: bool) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(written(has_dealer)["one-machine/compose.yaml"])
     return document
 
 
-def pairs_of_the_architecture() -> set[frozenset[str]]:
+def pairs_of_the_architecture(has_dealer: bool) -> set[frozenset[str]]:
     """Return the pairs that have a link, whatever the port, with all clients of the samples."""
     return {
         frozenset((source, link.target))
-        for link in architecture_links()
+        for link in links(has_dealer)
         for source in (CLIENTS if link.source == Role.CLIENT else (link.source,))
         if link.source != MONITORING  # a port of loopback, here
     }
 
 
-def test_compose_networks_are_the_links_of_the_architecture(compose: dict[str, Any]) -> None:
+@with_and_without
+def test_compose_networks_are_the_links_of_the_architecture(has_dealer: bool) -> None:
     """Two services share a network exactly where one dials the other; no network leads outside, no port is open."""
-    services = compose["services"]
+    services = compose(has_dealer)["services"]
     shared = {
         frozenset(pair)
         for pair in itertools.combinations(services, 2)
         if set(services[pair[0]]["networks"]) & set(services[pair[1]]["networks"])
     }
-    assert shared == pairs_of_the_architecture()
-    assert all(network == {"internal": True} for network in compose["networks"].values())
+    assert shared == pairs_of_the_architecture(has_dealer)
+    assert all(network == {"internal": True} for network in compose(has_dealer)["networks"].values())
     assert not any({"ports", "network_mode", "links", "extra_hosts"} & service.keys() for service in services.values())
 
 
-def test_compose_services_are_hardened(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {*SERVERS, *CLIENTS}
-    for name, service in compose["services"].items():
+@with_and_without
+def test_compose_services_are_hardened(has_dealer: bool) -> None:
+    services = compose(has_dealer)["services"]
+    assert set(services) == {*(site.role for site in sites(has_dealer)), *CLIENTS} - {Role.CLIENT}
+    for name, service in services.items():
         assert service["read_only"] is True, name
         assert service["user"] == "10001:10001"
         assert service["cap_drop"] == ["ALL"]
@@ -325,51 +384,73 @@ def test_compose_services_are_hardened(compose: dict[str, Any]) -> None:
         require_accepted(service["command"])
 
 
-def test_compose_gives_every_service_what_its_configuration_names(compose: dict[str, Any]) -> None:
+@with_and_without
+def test_compose_gives_every_service_what_its_configuration_names(has_dealer: bool) -> None:
     """Every path of the sample is mounted; keys are secrets, each of one service; names are those that are dialled."""
     used: list[str] = []
-    for name, service in compose["services"].items():
-        role = Role(name) if name in set(SERVERS) else Role.CLIENT
+    for name, service in compose(has_dealer)["services"].items():
+        site = Site(Role(name) if name in set(SERVERS) else Role.CLIENT, has_dealer)
         mounted = [Path(mount["target"]) for kind in ("configs", "secrets") for mount in service[kind]]
         mounted += [Path(mount["target"]) for mount in service.get("volumes", [])]
-        assert Path(f"/etc/precad/{role}.toml") in mounted
-        section = own_section(parse_at(role), role)
+        assert Path(f"/etc/precad/{site.role}.toml") in mounted
+        section = own_section(site.sample(), site.role)
         for field, path in ((f, v) for f, v in section if isinstance(v, Path)):
             assert any(path == mount or path in mount.parents for mount in mounted), (name, field, path)
         keys = [mount["source"] for mount in service["secrets"]]
-        assert keys == [f"{name}-key", f"{name}-operations"][: 1 + (role in SERVERS)]
+        assert keys == [f"{name}-key", f"{name}-operations"][: 1 + (site.role is not Role.CLIENT)]
         used += keys
-    assert sorted(used) == sorted(compose["secrets"])
-    for role in SERVERS:
-        host, port = split_address(getattr(load(SAMPLES / "client.toml").network, role.replace("-", "_")))
-        service = compose["services"][role]
-        assert {tuple(network["aliases"]) for network in service["networks"].values()} == {(host,)}
-        own = own_section(parse_at(role), role)
-        assert split_address(own.listen)[1] == port
-        assert f"http://{own.operations_listen}/healthz" in service["healthcheck"]["test"][-1]
+    assert sorted(used) == sorted(compose(has_dealer)["secrets"])
 
 
-def parse_at(role: Role) -> Deployment:
-    """The sample, as read from /etc/precad."""
-    from precad.deploy.configuration.sections import parse, read_toml
+@with_and_without
+def test_compose_gives_every_client_its_own_records_alone(has_dealer: bool) -> None:
+    """A folder for each, read-only, where the sample looks for the table; no server has one."""
+    records = Path(str(own_section(Site(Role.CLIENT, has_dealer).sample(), Role.CLIENT).records).partition(":")[2])
+    for name, service in compose(has_dealer)["services"].items():
+        found = [mount for mount in service["volumes"] if Path(mount["target"]) == records.parent]
+        own = {"type": "bind", "source": f"./site/{name}/records", "target": str(records.parent), "read_only": True}
+        assert found == ([own] if name in CLIENTS else []), name
 
-    return parse(read_toml(SAMPLES / f"{role}.toml"), base=Path("/etc/precad"))
+
+@pytest.mark.parametrize("has_dealer", [True, False])
+def test_a_pod_of_a_client_has_its_records_read_only(has_dealer: bool) -> None:
+    site = Site(Role.CLIENT, has_dealer)
+    (container,) = pod_spec(site)["containers"]
+    records = Path(str(own_section(site.in_kubernetes(), site.role).records).partition(":")[2])
+    (mount,) = (mount for mount in container["volumeMounts"] if Path(mount["mountPath"]) == records.parent)
+    (volume,) = (volume for volume in pod_spec(site)["volumes"] if volume["name"] == mount["name"])
+    assert (mount["readOnly"], volume["persistentVolumeClaim"]["readOnly"]) == (True, True)
 
 
-@pytest.mark.parametrize("role", SERVERS)
-def test_whoever_stops_a_server_waits_longer_than_it_drains(role: Role, compose: dict[str, Any]) -> None:
+@pytest.mark.parametrize("site", SERVER_SITES, ids=str)
+def test_compose_reaches_and_probes_a_server_where_it_listens(site: Site) -> None:
+    host, port = split_address(getattr(site.sample().network, site.role.replace("-", "_")))
+    service = compose(site.has_dealer)["services"][site.role]
+    assert {tuple(network["aliases"]) for network in service["networks"].values()} == {(host,)}
+    own = own_section(site.sample(), site.role)
+    assert split_address(own.listen)[1] == port
+    assert f"http://{own.operations_listen}/healthz" in service["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize("site", SERVER_SITES, ids=str)
+def test_whoever_stops_a_server_waits_longer_than_it_drains(site: Site) -> None:
     """And half a minute for the goodbyes: a link's, the clients', the port's, of at most 10 s each."""
-    enough_s = own_section(load(SAMPLES / f"{role}.toml"), role).drain_timeout_s + 30
-    assert pod_spec(role)["terminationGracePeriodSeconds"] >= enough_s
-    assert int(compose["services"][role]["stop_grace_period"].removesuffix("s")) >= enough_s
-    assert int(unit(SYSTEMD / f"precad-{role}.service")["Service"]["TimeoutStopSec"]) >= enough_s
+    enough_s = own_section(site.sample(), site.role).drain_timeout_s + 30
+    assert pod_spec(site)["terminationGracePeriodSeconds"] >= enough_s
+    service = compose(site.has_dealer)["services"][site.role]
+    assert int(service["stop_grace_period"].removesuffix("s")) >= enough_s
+    assert int(unit(SYSTEMD / f"precad-{site.role}.service")["Service"]["TimeoutStopSec"]) >= enough_s
 
 
-def test_compose_files_that_are_ours_exist_and_the_others_are_the_operators(compose: dict[str, Any]) -> None:
-    for entry in (*compose["configs"].values(), *compose["secrets"].values()):
+@with_and_without
+def test_compose_files_that_are_ours_exist_and_the_others_are_the_operators(has_dealer: bool) -> None:
+    document = compose(has_dealer)
+    for entry in (*document["configs"].values(), *document["secrets"].values()):
         assert entry.keys() == {"file"}
         path = entry["file"]
-        assert path.startswith("./site/") or (DOCKER / path).is_file(), path
+        assert path.startswith("./site/") or path.removeprefix("../") in written(has_dealer), path
+    raw = (DOCKER / "compose.yaml").read_text()
+    assert all((DOCKER / path).is_file() for path in re.findall(r"file: (\.\./\S+)}", raw))
     ignored = (ROOT / ".gitignore").read_text().split()
     assert "deploy/hosts/docker/site/" in ignored
 
@@ -558,7 +639,7 @@ def test_units_are_hardened_and_do_not_repeat_a_refusal(path: Path) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_units_state_is_where_the_sample_keeps_it(role: Role) -> None:
     service = unit(SYSTEMD / f"precad-{role}{'@' if role is Role.CLIENT else ''}.service")["Service"]
-    own = own_section(parse_at(role), role)
+    own = own_section(Site(role, True).sample(), role)
     assert own.state_dir == Path("/var/lib") / service["StateDirectory"]
     assert f"/etc/precad/{role}.toml" in service["ExecStart"]
     if isinstance(own, AggregatorConfig):
@@ -597,7 +678,7 @@ def test_no_file_of_a_deployment_holds_a_secret() -> None:
     assert len(files) > 25
     for path in files:
         assert not (match := SECRET.search(path.read_text())), f"{path}: {match and match[0][:20]}"
-    assert not any(of_kind(role, "Secret") for role in ROLES)
+    assert not any(of_kind(site, "Secret") for site in SITES)
 
 
 @pytest.mark.parametrize(
