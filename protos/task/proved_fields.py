@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MODE: Final = "proved"
 STANDING: Final = "experimental"
-"""What commands say of the mode. In the documents the word stands in docs/explanation/proved.md alone."""
+"""The standing of the mode, as commands say it. Of the documents, docs/explanation/proved.md alone has the word."""
 PROTOCOL_VERSION: Final = "precad/v2"
 OF_A_DEALER: Final = ("gate", "batches_ahead", "accept_weak_wire_form")
 """Fields that say nothing in this mode."""

@@ -34,7 +34,7 @@ OF_THE_TABLE = {
     for line in (SAMPLES / "client.toml").read_text().splitlines(keepends=True)
     if line.startswith(("columns = ", "class_names = ", "model_arguments = ", "label = "))
 }
-"""What the samples' task says of its records and model, replaced by nothing: for a task on other ones."""
+"""Replacements that take the records and the model out of the samples' task: for a task on other ones."""
 
 
 @dataclass(frozen=True)

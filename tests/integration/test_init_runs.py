@@ -1,4 +1,4 @@
-"""What `precad init deployment` writes, with a dealer and without one, run as processes on this machine.
+"""Run as processes of this machine what `precad init deployment` writes, with a dealer and without one.
 
 Only addresses, folders, the number of rounds and the patience of processes are changed. `test_separate_hosts` has the
 same over hosts of their own.
