@@ -79,7 +79,7 @@ def test_the_installed_command_starts_beside_hostile_folders(installed: Path, ho
 
 def test_the_wheel_holds_what_a_deployment_begins_with(installed: Path, hostile: Path) -> None:
     """`precad init` writes every sample, unit and manifest of the repository, and no key that lay beside them."""
-    run(installed, hostile, "init", "deployment", str(hostile / "start"))
+    run(installed, hostile, "init", "deployment", str(hostile / "start"), "--mode", "dealer")
     run(installed, hostile, "init", "local", str(hostile / "mine"))
     written = {path.name for path in hostile.glob("start/**/*.*")} | {path.name for path in hostile.glob("mine/*")}
     hosts = ROOT / "deploy" / "hosts"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,10 @@ from pydantic import ValidationError
 from precad.mpc.proved.sizes import largest_frac_bits
 from precad.protos.task.task_fields import hello_to
 from tests.harness.harness import small_task
+
+ROOT = Path(__file__).resolve().parents[3]
+WORD = re.compile(r"(?<!\.)\b[Ee]xperimental\b")
+"""Find the word about the mode: in gRPC's options a dot is before it."""
 
 
 def test_the_text_has_the_fields_of_the_mode_and_none_of_a_dealer() -> None:
@@ -65,3 +71,15 @@ def test_what_the_theorems_do_not_cover_is_refused(fields: dict[str, Any], messa
 def test_a_task_that_only_honest_servers_protect_needs_a_word_that_says_so() -> None:
     task = small_task(mode="proved", algorithm="non-private", noise_multiplier=0.0, servers_follow_protocol=True)
     assert json.loads(task.canonical())["servers_follow_protocol"] is True
+
+
+def test_the_standing_of_the_mode_is_said_in_one_place_of_the_code_and_one_of_the_documents() -> None:
+    """So that whoever decides that it is no longer experimental has two lines to change."""
+    folders = ("clients", "deploy", "dp", "mpc", "protos", "servers")
+    sources = [path for name in folders for kind in ("py", "toml", "yaml") for path in (ROOT / name).rglob(f"*.{kind}")]
+    assert [path for path in sources if WORD.search(path.read_text())] == [
+        ROOT / "protos" / "task" / "proved_fields.py"
+    ]
+    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = [path for path in documents if WORD.search(path.read_text())]
+    assert found == [ROOT / "docs" / "explanation" / "proved.md"]
